@@ -1,0 +1,93 @@
+"""What can go wrong, as values that are stored and as the few exceptions that are raised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """Why a model call failed. The names and meanings are those of the reference, loop §4.1."""
+
+    AUTH = "auth"
+    AUTH_PERMANENT = "auth_permanent"
+    BILLING = "billing"
+    RATE_LIMIT = "rate_limit"
+    UPSTREAM_RATE_LIMIT = "upstream_rate_limit"
+    OVERLOADED = "overloaded"
+    SERVER_ERROR = "server_error"
+    TIMEOUT = "timeout"
+    SSL_CERT_VERIFICATION = "ssl_cert_verification"
+    CONTEXT_OVERFLOW = "context_overflow"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    IMAGE_TOO_LARGE = "image_too_large"
+    MODEL_NOT_FOUND = "model_not_found"
+    PROVIDER_POLICY_BLOCKED = "provider_policy_blocked"
+    CONTENT_POLICY_BLOCKED = "content_policy_blocked"
+    FORMAT_ERROR = "format_error"
+    INVALID_ENCRYPTED_CONTENT = "invalid_encrypted_content"
+    MULTIMODAL_TOOL_CONTENT_UNSUPPORTED = "multimodal_tool_content_unsupported"
+    THINKING_SIGNATURE = "thinking_signature"
+    LONG_CONTEXT_TIER = "long_context_tier"
+    OAUTH_LONG_CONTEXT_BETA_FORBIDDEN = "oauth_long_context_beta_forbidden"
+    LLAMA_CPP_GRAMMAR_PATTERN = "llama_cpp_grammar_pattern"
+    UNREACHABLE = "unreachable"
+    """Ours: the connection was never established (DNS, refused). Kept apart from ``timeout`` so that the
+    message can name the setting to change."""
+    INTERRUPTED = "interrupted"
+    """Ours: the call was aborted because the run was stopped or the claim was lost."""
+    CONFIGURATION = "configuration"
+    """Ours: a key, model or provider is missing or unknown; nothing was sent."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failure as it is stored: ``kind`` for machines, ``message`` for people, ``detail`` for support.
+
+    Messages never contain secrets; whoever builds one redacts it first.
+    """
+
+    kind: str
+    message: str
+    detail: str | None = None
+
+
+class HermesError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigurationError(HermesError):
+    """A setting is missing or wrong; the message names the setting and what to write instead."""
+
+
+class UnavailableError(HermesError):
+    """A server that we need (database, broker) did not answer; the caller may try again later."""
+
+
+class LeaseLost(HermesError):
+    """The claim this worker acted under is no longer its own; nothing was written."""
+
+
+class InvalidTransition(HermesError):
+    """An event arrived that the state machine does not allow in this state; nothing was changed."""
+
+
+class ModelCallError(HermesError):
+    """A model call failed. Adapters translate whatever their SDK raised into this, at their edge."""
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.status = status
+        """HTTP status, ``None`` when there was no response."""
+        self.retry_after_s = retry_after_s
+        """What the server asked us to wait, in seconds; ``None`` when it did not say."""

@@ -1,0 +1,139 @@
+"""The values that travel between the transcript, the model and the tools.
+
+A message row is stored as *canonical JSON*: compact, sorted keys, no ASCII escaping of what UTF-8 can carry. The
+same row therefore gives the same bytes on whichever worker the next prompt is built (invariant I7).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+def canonical_json(value: object) -> str:
+    """Compact JSON with sorted keys. Lone surrogates become U+FFFD, so that the result always encodes to UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return text.encode("utf-8", "replace").decode("utf-8") if _has_surrogate(text) else text
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One row of a transcript: its position in the session and its canonical JSON in chat-completions form."""
+
+    seq: int
+    role: Role
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one or more model calls. ``input`` excludes cached tokens; ``output`` includes reasoning."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.input + self.cache_read + self.cache_write + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+            reasoning=self.reasoning + other.reasoning,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRequest:
+    """A tool call as the model asked for it. ``arguments`` is the JSON text exactly as received."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """Everything one model call needs. ``messages`` and ``tools`` are JSON already, so that a wire can hand the
+    SDK bytes instead of objects (design D13)."""
+
+    model: str
+    messages: Sequence[str]
+    """Canonical JSON of each row, system row first."""
+    tools: Sequence[str] = ()
+    """Canonical JSON of each chat-completions tool definition; empty for a tool-less call."""
+    output_tokens_max: int | None = None
+    session_id: str = ""
+    """Stable per conversation; a wire may use it as a prompt-cache key."""
+    extra_body: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReply:
+    """One complete reply of the model."""
+
+    text: str
+    tool_requests: tuple[ToolRequest, ...] = ()
+    reasoning: str | None = None
+    finish_reason: str = "stop"
+    """``stop``, ``tool_calls``, ``length``, ``content_filter`` or ``incomplete`` (reference, loop §1.5)."""
+    usage: Usage = field(default_factory=Usage)
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A piece of a reply that is still being streamed. Exactly one field is set."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_name: str = ""
+    """Sent once per tool call, when its name is first seen."""
+
+
+def assistant_body(reply: ModelReply) -> str:
+    """The stored row for a reply."""
+    row: dict[str, object] = {"role": "assistant", "content": reply.text or None}
+    if reply.tool_requests:
+        row["tool_calls"] = [
+            {"id": r.id, "type": "function", "function": {"name": r.name, "arguments": r.arguments}}
+            for r in reply.tool_requests
+        ]
+    elif not reply.text:
+        row["content"] = ""
+    if reply.reasoning:
+        row["reasoning"] = reply.reasoning
+    return canonical_json(row)
+
+
+def tool_body(tool_call_id: str, content: str) -> str:
+    """The stored row for a tool's result."""
+    return canonical_json({"role": "tool", "tool_call_id": tool_call_id, "content": content})
+
+
+def user_body(content: object) -> str:
+    """The stored row for what the user said: a string, or a list of content parts."""
+    return canonical_json({"role": "user", "content": content})

@@ -1,0 +1,85 @@
+"""What a tool is: a specification and one function. A family of tools is one module; ``catalog`` lists them.
+
+A tool gets parsed arguments and a ``ToolContext`` and returns a ``ToolResult``. It never touches the database, the
+broker or the environment. What it wants remembered for the session (the working directory, the todo list) it
+returns in ``session_updates``; the store writes that in the transaction that settles the call, so a worker that
+lost its claim cannot change a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.workspace.base import Workspace
+
+
+class Cancellation(Protocol):
+    """Set when the run is stopped, the claim is lost or the worker drains. ``threading.Event`` satisfies it."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """What the model, the planner and the worker must know about a tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments object."""
+    toolset: str
+    replay: Replay
+    timeout_s: float = 120.0
+    """The worker cancels the call after this long, and the sweeper takes the claim a little later. A tool with a
+    ``timeout`` argument of its own declares the largest value it allows."""
+    result_chars_max: int | None = 100_000
+    """A longer result is written to a file in the workspace and replaced by a preview; ``None`` for tools that
+    page by themselves (reference, loop §6.7)."""
+    is_parallel_safe: bool = False
+    """May run beside its neighbours of the same batch (reference, loop §6.2)."""
+    path_argument: str | None = None
+    """Name of the argument that holds the one path this call touches: such calls may run beside each other when
+    their paths do not overlap."""
+    session_keys: tuple[str, ...] = ()
+    """Session documents the tool reads; they arrive in ``ToolContext.session``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a call may use."""
+
+    run_id: str
+    session_id: str
+    idempotency_key: str
+    """The same for every attempt of this call and for no other call."""
+    attempt: int
+    """1 for the first try."""
+    workspace: Workspace
+    session: Mapping[str, Any]
+    """The session documents named by ``ToolSpec.session_keys``; a missing one is absent."""
+    cancelled: Cancellation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What the model sees, and what is remembered."""
+
+    text: str
+    """JSON text for most tools."""
+    is_error: bool = False
+    session_updates: Mapping[str, Any] = field(default_factory=dict)
+    """Session documents to replace; a value of ``None`` deletes the document."""
+
+
+class Tool(Protocol):
+    """A tool. ``run`` may block; it looks at ``context.cancelled`` at least every 0.2 s while it waits."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult: ...
