@@ -1,0 +1,242 @@
+"""What to make of the tool calls a model wrote badly (reference, loop §3.2 and §6.1).
+
+Two readers need this. *Before a call runs*, ``assess_arguments`` says whether its arguments can be trusted: repairs
+that only remove noise are accepted, but nothing that had to be invented is ever executed, because half a
+``write_file`` is worse than none. *Before history is sent again*, ``repair_arguments`` turns any stored text into some
+valid JSON, since a provider rejects the whole conversation otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import StrEnum
+from typing import Any
+
+from hermes_worker.core.messages import ToolRequest, canonical_json
+
+EMPTY_ARGUMENTS = "{}"
+
+_CLOSER_OF = {"{": "}", "[": "]"}
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]|"|[^"{}\[\],]++', re.DOTALL)
+"""A whole string, a structural character, the quote of a string that never ends, or anything between."""
+
+
+class ArgumentsOutcome(StrEnum):
+    """Whether a call's arguments can be used."""
+
+    OK = "ok"
+    TRUNCATED = "truncated"
+    """The text stops in the middle: the reply was cut off, so no call of it may run."""
+    INVALID = "invalid"
+    """The text is complete and still not JSON: the model may be asked again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The verdict on one call's arguments."""
+
+    outcome: ArgumentsOutcome
+    arguments: str
+    """Canonical JSON when the outcome is ``ok``; otherwise the text as it was received."""
+
+
+def assess_arguments(text: object) -> Assessment:
+    """Judge the arguments of a call that is about to run.
+
+    Values that are not objects (``[1]``, ``null``) are ``ok`` here; the dispatcher answers them with an error result.
+    """
+    received = _as_text(text)
+    trusted = _trusted_value(received)
+    if trusted is not None:
+        return Assessment(outcome=ArgumentsOutcome.OK, arguments=trusted)
+    is_complete = received.rstrip().endswith(("}", "]"))
+    outcome = ArgumentsOutcome.INVALID if is_complete else ArgumentsOutcome.TRUNCATED
+    return Assessment(outcome=outcome, arguments=received)
+
+
+def repair_arguments(text: object) -> str:
+    """Canonical JSON for arguments that are sent as history: the best guess, or ``{}``. Never raises."""
+    received = _as_text(text)
+    trusted = _trusted_value(received)
+    if trusted is not None:
+        return trusted
+    balanced = _balance(received)
+    return (balanced and _canonical(balanced.text)) or EMPTY_ARGUMENTS
+
+
+def dedupe(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
+    """The calls without those that repeat an earlier one's name and argument text (loop §6.1, step 5)."""
+    first: dict[tuple[str, str], ToolRequest] = {}
+    for request in requests:
+        first.setdefault((request.name, request.arguments), request)
+    return tuple(first.values())
+
+
+def _as_text(value: object) -> str:
+    """What a provider put where the argument text belongs. Some send the object itself, some send nothing."""
+    if value is None:
+        return EMPTY_ARGUMENTS
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    text = value if isinstance(value, str) else str(value)
+    return EMPTY_ARGUMENTS if text.strip() in ("", "None") else text
+
+
+def _trusted_value(text: str) -> str | None:
+    """Canonical JSON of ``text`` if at most noise had to be removed from it."""
+    whole = _canonical(text) or _first_of_several(text)
+    if whole is not None:
+        return whole
+    balanced = _balance(text)
+    if balanced is None or balanced.is_completed:
+        return None
+    return _canonical(balanced.text)
+
+
+def _canonical(text: str) -> str | None:
+    """Canonical JSON of ``text``, or ``None``. Raw control characters inside strings are allowed, as some local
+    servers send them."""
+    try:
+        return canonical_json(json.loads(text, strict=False, parse_constant=_refuse_constant))
+    except (ValueError, RecursionError):
+        # ValueError also covers integers of more digits than Python converts.
+        return None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _first_of_several(text: str) -> str | None:
+    """The first object of ``{...}{...}``, which some models write instead of two calls; also ``{...}}``."""
+    try:
+        value, end = json.JSONDecoder(strict=False, parse_constant=_refuse_constant).raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return None
+    rest = text.lstrip()[end:].strip()
+    is_noise = rest.startswith(("{", "[")) or not rest.strip("]} \t\r\n")
+    return canonical_json(value) if isinstance(value, dict | list) and is_noise else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Balanced:
+    text: str
+    is_completed: bool
+    """Whether closers had to be invented."""
+
+
+def _balance(text: str) -> _Balanced | None:
+    """``text`` with its brackets paired and trailing commas gone; ``None`` when it ends inside a string."""
+    pieces: list[str] = []
+    awaited: list[str] = []
+    # Counted beside the stack: searching it for every closer would take quadratic time on hostile text.
+    count = {"}": 0, "]": 0}
+    is_completed = False
+    for token in _without_trailing_commas(text):
+        if token == '"':
+            return None
+        if token in _CLOSER_OF:
+            awaited.append(_CLOSER_OF[token])
+            count[_CLOSER_OF[token]] += 1
+        elif token in count:
+            if not count[token]:
+                continue
+            # Whatever was opened after the bracket that this closes was never closed: the innermost comes first.
+            while awaited[-1] != token:
+                pieces.append(awaited.pop())
+                count[pieces[-1]] -= 1
+                is_completed = True
+            awaited.pop()
+            count[token] -= 1
+        pieces.append(token)
+    pieces.extend(reversed(awaited))
+    return _Balanced(text="".join(pieces), is_completed=is_completed or bool(awaited))
+
+
+def _without_trailing_commas(text: str) -> Iterator[str]:
+    """The tokens of ``text``, without commas that only a closer or the end follows."""
+    held: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token == "," or (held and not token.strip()):
+            held.append(token)
+            continue
+        if held and token not in ("}", "]"):
+            yield from held
+        held = []
+        yield token
+
+
+# --- names ---
+
+_NAME_CHARS_MAX = 128
+"""A longer name is an accident or an attack, and comparing it costs quadratic time."""
+_RATIO_MIN = 0.7
+"""The reference's cutoff for "the same name, mistyped" (loop §6.1)."""
+_FOREIGN_NAMESPACES = ("functions.", "tools.", "default_api.")
+"""Prefixes that models trained on other harnesses put in front of a tool's name."""
+_MCP_PREFIX = "mcp_"
+_MCP_NOISE = re.compile(r"^\w{0,4}?(?:mcp_)+")
+_CAMEL_JOINT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_TOOL_SUFFIX = re.compile(r"[_-]?tool$", re.IGNORECASE)
+
+
+def repair_tool_name(name: str, known: Collection[str]) -> str | None:
+    """The tool the model meant by ``name``, or ``None`` when that cannot be told.
+
+    A mistyped operation is corrected, another operation is not: ``kb_serach`` may become ``kb_search`` but
+    ``delete_file`` never becomes ``write_file``, and an MCP tool is never answered by a built-in one.
+    """
+    stem = re.split(r"""["'<>]""", name.strip(), maxsplit=1)[0].strip() if name.strip()[:1] not in "\"'<>" else ""
+    if not stem or len(stem) > _NAME_CHARS_MAX:
+        return None
+    for candidate in _spellings(stem):
+        if candidate in known:
+            return candidate
+    return _closest(_snake(stem), known)
+
+
+def _spellings(stem: str) -> Iterator[str]:
+    """``stem`` and what it may stand for, the most literal first."""
+    for prefix in _FOREIGN_NAMESPACES:
+        stem = stem.removeprefix(prefix)
+    yield stem
+    grown = [stem]
+    # Twice, because suffixes are sometimes tacked on twice: ``TodoTool_tool``.
+    for _ in range(2):
+        grown += [_TOOL_SUFFIX.sub("", spelling) for spelling in grown]
+    for spelling in grown:
+        yield spelling.lower()
+        snake = _snake(spelling)
+        yield snake
+        yield _MCP_NOISE.sub(_MCP_PREFIX, snake)
+
+
+def _snake(spelling: str) -> str:
+    return re.sub(r"[\s_-]+", "_", _CAMEL_JOINT.sub("_", spelling)).lower()
+
+
+def _closest(name: str, known: Collection[str]) -> str | None:
+    scored = [(_ratio(name, other), other) for other in known if _is_same_operation(name, other)]
+    ratio, best = max(scored, default=(0.0, ""))
+    return best if ratio >= _RATIO_MIN else None
+
+
+def _is_same_operation(name: str, other: str) -> bool:
+    """Whether the names still look alike without the words they share at either end. Shared words (``kb_``,
+    ``_file``) say what is acted on; what is left says what is done to it, and that must not be guessed."""
+    if name.startswith(_MCP_PREFIX) != other.startswith(_MCP_PREFIX):
+        return False
+    mine, theirs = name.split("_"), other.split("_")
+    while len(mine) > 1 and len(theirs) > 1 and mine[0] == theirs[0]:
+        mine, theirs = mine[1:], theirs[1:]
+    while len(mine) > 1 and len(theirs) > 1 and mine[-1] == theirs[-1]:
+        mine, theirs = mine[:-1], theirs[:-1]
+    return _ratio("_".join(mine), "_".join(theirs)) >= _RATIO_MIN
+
+
+def _ratio(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other, autojunk=False).ratio()

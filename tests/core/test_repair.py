@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_worker.core.messages import ToolRequest
+from hermes_worker.core.repair import (
+    ArgumentsOutcome,
+    assess_arguments,
+    dedupe,
+    repair_arguments,
+    repair_tool_name,
+)
+
+REPAIRED = [
+    # The rows of the reference, loop §3.2.
+    ('{"a":1,}', {"a": 1}),
+    ('{"a":1}}', {"a": 1}),
+    ('{"a": {"b": 1', {"a": {"b": 1}}),
+    ("[1,2", [1, 2]),
+    ('{"truncated": "val', {}),
+    ("{'a': 1}", {}),
+    ('```json\n{"a": 1}\n```', {}),
+    ("null", None),
+    ("[1]", [1]),
+    ('{"a": "x\ny"}', {"a": "x\ny"}),
+    (None, {}),
+    ("", {}),
+    ("  \n\t ", {}),
+    ("None", {}),
+    ("  None  ", {}),
+    ("totally not json", {}),
+    # Where the reference gives up and we do not.
+    ('{"a":[1,2', {"a": [1, 2]}),
+    ('{"a":1}{"b":2}', {"a": 1}),
+    ('{"a":[1]]}', {"a": [1]}),
+    ('{"a":[1,2}', {"a": [1, 2]}),
+    ('{"a": 1, "b": 2,', {"a": 1, "b": 2}),
+    ('{"a": [1, 2, ] , }', {"a": [1, 2]}),
+    ('{"msg": "line\none",}', {"msg": "line\none"}),
+    ('{"code": "if (a) { b(); }", "ok": true}{"code": "}{"}', {"code": "if (a) { b(); }", "ok": True}),
+    ("[1, 2][3]", [1, 2]),
+    ('{"a": ",}"}', {"a": ",}"}),
+    ('{"timeout": 30, "background":', {}),
+    ('{"x": NaN}', {}),
+    ({"already": "an object"}, {"already": "an object"}),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), REPAIRED)
+def test_history_arguments_become_the_json_they_most_likely_were(text: object, expected: object) -> None:
+    assert json.loads(repair_arguments(text)) == expected
+
+
+def test_repaired_arguments_are_canonical() -> None:
+    assert repair_arguments('{ "b" : 1 , "a" : 2 }') == '{"a":2,"b":1}'
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 50_000, "1" * 10_000, '"' + "\\" * 50_001, "{" * 60_000 + "]" * 60_000 + "x"]
+)
+def test_hostile_arguments_are_answered_quickly_and_without_an_exception(text: str) -> None:
+    json.loads(repair_arguments(text))
+    assert assess_arguments(text).outcome in (ArgumentsOutcome.TRUNCATED, ArgumentsOutcome.INVALID)
+
+
+ASSESSED = [
+    ('{"a": 1}', ArgumentsOutcome.OK, '{"a":1}'),
+    ("", ArgumentsOutcome.OK, "{}"),
+    (None, ArgumentsOutcome.OK, "{}"),
+    ('{"a":1,}', ArgumentsOutcome.OK, '{"a":1}'),
+    ('{"a":1}}', ArgumentsOutcome.OK, '{"a":1}'),
+    ('{"a":1}{"b":2}', ArgumentsOutcome.OK, '{"a":1}'),
+    ('{"a":"x\ny"}', ArgumentsOutcome.OK, '{"a":"x\\ny"}'),
+    ("[1]", ArgumentsOutcome.OK, "[1]"),
+    ('{"a": "hal', ArgumentsOutcome.TRUNCATED, '{"a": "hal'),
+    ('{"a": 1', ArgumentsOutcome.TRUNCATED, '{"a": 1'),
+    ('{"a":', ArgumentsOutcome.TRUNCATED, '{"a":'),
+    ('{"a": [1, 2', ArgumentsOutcome.TRUNCATED, '{"a": [1, 2'),
+    ('{"a": {"b": 1}', ArgumentsOutcome.INVALID, '{"a": {"b": 1}'),
+    ("{'a': 1}", ArgumentsOutcome.INVALID, "{'a': 1}"),
+    ('{"a": [1}', ArgumentsOutcome.INVALID, '{"a": [1}'),
+    ('{"a": NaN}', ArgumentsOutcome.INVALID, '{"a": NaN}'),
+]
+
+
+@pytest.mark.parametrize(("text", "outcome", "arguments"), ASSESSED)
+def test_arguments_are_ok_truncated_or_invalid(text: object, outcome: ArgumentsOutcome, arguments: str) -> None:
+    assessment = assess_arguments(text)
+    assert (assessment.outcome, assessment.arguments) == (outcome, arguments)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+_objects = st.dictionaries(st.text(min_size=1), _json, max_size=4)
+
+
+@given(_objects)
+def test_valid_arguments_are_never_changed(value: dict[str, object]) -> None:
+    text = json.dumps(value)
+    assert json.loads(assess_arguments(text).arguments) == json.loads(text)
+    assert json.loads(repair_arguments(text)) == json.loads(text)
+
+
+@given(_objects, st.data())
+def test_arguments_that_were_cut_off_are_never_executed(value: dict[str, object], data: st.DataObject) -> None:
+    text = json.dumps(value)
+    cut = text[: data.draw(st.integers(min_value=1, max_value=len(text) - 1))]
+    assert assess_arguments(cut).outcome is not ArgumentsOutcome.OK
+
+
+@given(st.text(alphabet='{}[]",: \\n1a', max_size=60))
+def test_any_text_becomes_valid_json(text: str) -> None:
+    repaired = repair_arguments(text)
+    assert repair_arguments(repaired) == repaired
+    json.loads(repaired)
+
+
+KNOWN = {"todo", "patch", "browser_click", "web_search", "read_file", "write_file", "terminal", "search_files"}
+KNOWN_MCP = KNOWN | {"kb_search", "kb_add", "mcp_docs_kb_get", "mcp_docs_kb_search", "mcp_docs_kb_add"}
+
+NAMES = [
+    # The rows of the reference, loop §6.1.
+    ("TERMINAL", "terminal"),
+    ("TodoTool_tool", "todo"),
+    ("web-search", "web_search"),
+    ("PatchTool", "patch"),
+    ("write file", "write_file"),
+    ('terminal"', "terminal"),
+    ("terminall", "terminal"),
+    ("read_file<|channel|>", "read_file"),
+    ("BrowserClick_tool", "browser_click"),
+    ("_tool", None),
+    # More of the same families.
+    ("patch-tool", "patch"),
+    ("ReadFile_tool", "read_file"),
+    ("write-file_Tool", "write_file"),
+    ("raed_file", "read_file"),
+    ("xyz_no_such_tool", None),
+    ("ThisIsNotRemotelyARealToolName_tool", None),
+    ("", None),
+    ("<tool>", None),
+    ('"terminal"', None),
+    ("x" * 10_000, None),
+    # Where the reference answers otherwise.
+    ("functions.read_file", "read_file"),
+    ("mcp_read_file", None),
+    ("delete_file", None),
+    ("create_file", None),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), NAMES)
+def test_a_badly_written_name_becomes_the_tool_that_was_meant(name: str, expected: str | None) -> None:
+    assert repair_tool_name(name, KNOWN) == expected
+
+
+MCP_NAMES = [
+    ("mmcp_docs_kb_get", "mcp_docs_kb_get"),
+    ("mcp_mcp_mcp_docs_kb_get", "mcp_docs_kb_get"),
+    ("mcp__docs__kb_get", "mcp_docs_kb_get"),
+    ("mcp_docs_kb_serach", "mcp_docs_kb_search"),
+    ("mcp_docs_kb_aet", None),
+    ("kb_aed", None),
+    ("kb_saerch", "kb_search"),
+    ("docs_kb_get", None),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), MCP_NAMES)
+def test_an_mcp_name_is_repaired_only_inside_its_own_server(name: str, expected: str | None) -> None:
+    assert repair_tool_name(name, KNOWN_MCP) == expected
+
+
+def test_a_repeated_call_is_kept_once() -> None:
+    calls = [
+        ToolRequest(id="1", name="read_file", arguments='{"path":"a"}'),
+        ToolRequest(id="2", name="read_file", arguments='{"path":"b"}'),
+        ToolRequest(id="3", name="read_file", arguments='{"path":"a"}'),
+        ToolRequest(id="4", name="write_file", arguments='{"path":"a"}'),
+    ]
+    assert [call.id for call in dedupe(calls)] == ["1", "2", "4"]
