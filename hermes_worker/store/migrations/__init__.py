@@ -1,0 +1,1 @@
+"""Alembic migrations, run from the installed package: ``hermes-worker migrate``."""

@@ -1,0 +1,53 @@
+"""What must be done now. An effect becomes one Celery message; the message is a hint and carries nothing else (I1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hermes_worker.core.run import CallStatus, Run, RunStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskModel:
+    """Make model call ``iteration`` (1-based) of the run."""
+
+    run_id: str
+    iteration: int
+    attempt: int
+    kind: Literal["ask_model"] = "ask_model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTool:
+    """Run the tool call at ``position`` of ``iteration``."""
+
+    run_id: str
+    iteration: int
+    position: int
+    attempt: int
+    kind: Literal["run_tool"] = "run_tool"
+
+
+Effect = AskModel | RunTool
+
+
+def outstanding(run: Run) -> frozenset[Effect]:
+    """Everything that has to happen next and that nobody has claimed, read from the state alone.
+
+    The loop sends what an event *added* to this set; the sweeper sends again what is in it and stays unclaimed.
+    They cannot disagree, because there is no second definition of what is due.
+    """
+    if run.status.is_terminal or run.status.is_parked:
+        return frozenset()
+    unsettled = run.unsettled
+    if unsettled:
+        segment = min(call.segment for call in unsettled)
+        return frozenset(
+            RunTool(run_id=run.run_id, iteration=run.iteration, position=call.position, attempt=call.attempt)
+            for call in unsettled
+            if call.segment == segment and call.status is CallStatus.PENDING
+        )
+    if run.is_asking or run.status is RunStatus.STOPPING:
+        return frozenset()
+    return frozenset({AskModel(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt)})

@@ -1,0 +1,141 @@
+"""What can happen to a run. ``core.step.apply`` says what each of these makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hermes_worker.core.errors import Failure
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus, ExitReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """A tool call of a reply, after the planner gave it a segment and the catalogue its replay class."""
+
+    name: str
+    replay: Replay
+    segment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnClaimed:
+    """A worker took the outstanding model call."""
+
+    kind: Literal["turn_claimed"] = "turn_claimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReleased:
+    """The worker gave the model call back unharmed (it drains); costs no attempt."""
+
+    kind: Literal["turn_released"] = "turn_released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnLost:
+    """The worker that held the model call vanished."""
+
+    kind: Literal["turn_lost"] = "turn_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReplied:
+    """The model answered. Without calls the reply is the run's answer."""
+
+    calls: tuple[PlannedCall, ...] = ()
+    kind: Literal["model_replied"] = "model_replied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFailed:
+    """The model call failed for good: retries are used up, or trying again cannot help."""
+
+    failure: Failure
+    exit_reason: ExitReason
+    kind: Literal["model_failed"] = "model_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityAwaited:
+    """The model call failed and is worth trying again, but only after a wait too long to hold a worker for."""
+
+    resume_at: float
+    """Epoch seconds by the database's clock."""
+    kind: Literal["capacity_awaited"] = "capacity_awaited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitEnded:
+    """What a parked run waited for has come."""
+
+    kind: Literal["wait_ended"] = "wait_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallClaimed:
+    position: int
+    kind: Literal["call_claimed"] = "call_claimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReleased:
+    """The worker gave the call back before running it; costs no attempt."""
+
+    position: int
+    kind: Literal["call_released"] = "call_released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLost:
+    """The worker that held the call vanished."""
+
+    position: int
+    kind: Literal["call_lost"] = "call_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSettled:
+    position: int
+    status: CallStatus
+    kind: Literal["call_settled"] = "call_settled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    kind: Literal["stop_requested"] = "stop_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlinePassed:
+    reason: Literal[ExitReason.WALL_CLOCK_EXCEEDED, ExitReason.IDLE_EXCEEDED]
+    failure: Failure
+    kind: Literal["deadline_passed"] = "deadline_passed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """The run cannot go on: a row of it is corrupt, or our own code failed on it."""
+
+    reason: Literal[ExitReason.CORRUPT_STATE, ExitReason.INTERNAL_ERROR]
+    failure: Failure
+    kind: Literal["broken"] = "broken"
+
+
+Event = (
+    TurnClaimed
+    | TurnReleased
+    | TurnLost
+    | ModelReplied
+    | ModelFailed
+    | CapacityAwaited
+    | WaitEnded
+    | CallClaimed
+    | CallReleased
+    | CallLost
+    | CallSettled
+    | StopRequested
+    | DeadlinePassed
+    | Broken
+)

@@ -1,0 +1,38 @@
+"""Texts that stand in the transcript where a tool's result or an answer would be. The model reads them."""
+
+from __future__ import annotations
+
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.run import CallStatus
+
+OUTCOME_UNKNOWN = canonical_json(
+    {
+        "status": "outcome_unknown",
+        "error": (
+            "The worker running this call disappeared before it could report. The call may have taken full effect, "
+            "part of it, or none, and it has not been and will not be run again. Do not assume that it succeeded and "
+            "do not assume that it failed: check the actual state first, then decide."
+        ),
+    }
+)
+CANCELLED = canonical_json(
+    {"status": "cancelled", "error": "Cancelled before it ran: the run was stopped. It had no effect."}
+)
+INTERRUPTED = canonical_json(
+    {
+        "status": "cancelled",
+        "error": "Interrupted: the run was stopped while this was running. Part of its effect may remain.",
+    }
+)
+STOPPED_ANSWER = "(stopped before an answer was written)"
+SUMMARY_REQUEST = (
+    "You have used all the steps this task allows and can call no more tools. Write your final answer now: what you "
+    "found and did, what is unfinished, and what should happen next."
+)
+
+
+def result_without_a_run(status: CallStatus, *, was_running: bool) -> str:
+    """The result text of a call that ended without its tool's own answer."""
+    if status is CallStatus.UNKNOWN:
+        return OUTCOME_UNKNOWN
+    return INTERRUPTED if was_running else CANCELLED

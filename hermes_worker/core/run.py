@@ -1,0 +1,174 @@
+"""The state of one run, as far as decisions depend on it.
+
+A run is one turn of an agent: a user's input, a number of *iterations* (one model reply and its tool calls), and an
+end. The rows in SQL are the truth (invariant I1); ``Run`` is what the store makes of them when something has to be
+decided, and ``core.step`` is where it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hermes_worker.core.errors import Failure
+from hermes_worker.core.replay import Replay
+
+STATE_VERSION = 1
+"""Version of what the rows mean. A worker leaves rows of a newer version to a worker that knows them."""
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    """Accepted; no model call has been claimed yet."""
+    RUNNING = "running"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    WAITING_FOR_INPUT = "waiting_for_input"
+    WAITING_FOR_CHILDREN = "waiting_for_children"
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"
+    """Parked until a time, because the provider asked us to wait (invariant I8)."""
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    """A stop was asked for; somebody still holds a claim and will write the end."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    """A deadline passed: wall clock or idle limit."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL
+
+    @property
+    def is_parked(self) -> bool:
+        return self in PARKED
+
+
+TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.EXPIRED})
+PARKED = frozenset(
+    {
+        RunStatus.WAITING_FOR_APPROVAL,
+        RunStatus.WAITING_FOR_INPUT,
+        RunStatus.WAITING_FOR_CHILDREN,
+        RunStatus.WAITING_FOR_CAPACITY,
+        RunStatus.PAUSED,
+    }
+)
+"""Waiting for an event, not for a worker: nothing is outstanding."""
+
+_ALIVE = frozenset(RunStatus) - TERMINAL
+RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | TERMINAL,
+    RunStatus.RUNNING: PARKED | {RunStatus.STOPPING} | TERMINAL,
+    **{
+        parked: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.STOPPING}) | TERMINAL for parked in PARKED
+    },
+    RunStatus.STOPPING: TERMINAL,
+    **{terminal: frozenset[RunStatus]() for terminal in TERMINAL},
+}
+"""From a status to those that may follow it. A terminal status is never left."""
+
+
+class CallStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    """Claimed: the intent to run it is recorded."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """The tool answered with an error; the model sees it and goes on."""
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    """Its worker vanished and it must not run again: nobody knows whether it took effect (invariant I5)."""
+
+    @property
+    def is_settled(self) -> bool:
+        return self in SETTLED
+
+
+SETTLED = frozenset({CallStatus.SUCCEEDED, CallStatus.FAILED, CallStatus.CANCELLED, CallStatus.UNKNOWN})
+CALL_TRANSITIONS: Mapping[CallStatus, frozenset[CallStatus]] = {
+    CallStatus.PENDING: frozenset({CallStatus.RUNNING, CallStatus.CANCELLED, CallStatus.FAILED}),
+    CallStatus.RUNNING: SETTLED | {CallStatus.PENDING},
+    **{settled: frozenset[CallStatus]() for settled in SETTLED},
+}
+"""A running call goes back to pending only when its claim was lost or handed back."""
+
+
+class ExitReason(StrEnum):
+    """Why a run ended: a closed list. The first group are the reference's (loop §1.8, §1.9), the second are ours."""
+
+    TEXT_RESPONSE = "text_response"
+    MAX_ITERATIONS_REACHED = "max_iterations_reached"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    INTERRUPTED_BY_USER = "interrupted_by_user"
+    INTERRUPTED_DURING_API_CALL = "interrupted_during_api_call"
+    ALL_RETRIES_EXHAUSTED = "all_retries_exhausted_no_response"
+    EMPTY_RESPONSE_EXHAUSTED = "empty_response_exhausted"
+    CONTENT_POLICY_BLOCKED = "content_policy_blocked"
+    TRUNCATED = "truncated"
+    GUARDRAIL_HALT = "guardrail_halt"
+
+    MODEL_CALL_REFUSED = "model_call_refused"
+    """The provider refused the call for a reason that trying again cannot change."""
+    STEP_QUARANTINED = "step_quarantined"
+    """One step cost its worker its life, or its lease, as often as is allowed."""
+    WALL_CLOCK_EXCEEDED = "wall_clock_exceeded"
+    IDLE_EXCEEDED = "idle_exceeded"
+    CORRUPT_STATE = "corrupt_state"
+    """A stored row of this run cannot be read."""
+    INTERNAL_ERROR = "internal_error"
+    """A defect of ours. The failure's message says where it was logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One tool call of the current iteration."""
+
+    position: int
+    """0-based, in the order the model asked for them; results are shown to the model in this order."""
+    name: str
+    replay: Replay
+    segment: int
+    """Calls of one segment may run at the same time; a segment starts when the one before it is settled."""
+    status: CallStatus = CallStatus.PENDING
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What ``core.step`` decides from."""
+
+    run_id: str
+    status: RunStatus = RunStatus.QUEUED
+    iteration: int = 0
+    """Model replies committed so far."""
+    iterations_max: int = 90
+    attempt: int = 1
+    """Which try of the outstanding model call this is; a lost claim costs one."""
+    attempts_max: int = 3
+    """Tries a single step gets before it is quarantined."""
+    is_asking: bool = False
+    """A worker holds the claim on the next model call."""
+    retries: int = 0
+    """Failed calls of this iteration that were answered by parking the run."""
+    resume_at: float | None = None
+    """Epoch seconds by the database's clock; set while waiting for capacity."""
+    calls: tuple[Call, ...] = ()
+    """The calls of iteration ``iteration``; settled ones stay until the next reply."""
+    exit_reason: ExitReason | None = None
+    failure: Failure | None = None
+
+    @property
+    def wants_summary(self) -> bool:
+        """The next model call is the last one: no tools, write down what is known (reference, loop §1.10)."""
+        return self.iteration >= self.iterations_max
+
+    @property
+    def unsettled(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if not call.status.is_settled)
+
+    @property
+    def is_held(self) -> bool:
+        """Some worker holds a claim on this run, so an end has to wait for it or fence it out."""
+        return self.is_asking or any(call.status is CallStatus.RUNNING for call in self.calls)

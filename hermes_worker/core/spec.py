@@ -1,0 +1,48 @@
+"""What somebody asks for: the immutable description of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hermes_worker.core.messages import canonical_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """A run as submitted. Stored once as JSON and never changed."""
+
+    input: str | Sequence[Mapping[str, Any]]
+    """The user's message: text, or chat-completions content parts."""
+    instructions: str | None = None
+    """The caller's own text for the system prompt of a new session."""
+    history: Sequence[Mapping[str, Any]] = ()
+    """Earlier turns to start a *new* session with, as chat-completions rows; ignored when the session exists."""
+    model: str
+    toolsets: Sequence[str] = ("hermes-api-server",)
+    iterations_max: int = 90
+    attempts_max: int = 3
+    wall_s_max: float = 86_400.0
+    """Seconds from submission after which the run expires."""
+    idle_s_max: float | None = None
+    """Seconds without any progress after which the run expires; ``None`` for no limit."""
+    source: str = "api"
+    """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return canonical_json(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RunSpec:
+        """Raises ``ValueError`` when the text is not a stored spec."""
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise ValueError("a run's spec must be a JSON object")
+        known = {name: document[name] for name in cls.__slots__ if name in document}
+        try:
+            return cls(**known)
+        except TypeError as error:
+            raise ValueError(f"a run's spec is incomplete: {error}") from error

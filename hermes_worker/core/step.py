@@ -1,0 +1,208 @@
+"""The one place where it is decided what becomes of a run.
+
+``step(run, event)`` gives the run after the event and the effects the event added. It is total over legal events
+(``InvalidTransition`` for the rest), it never acts, and terminal states absorb whatever still arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import Effect, outstanding
+from hermes_worker.core.errors import Failure, InvalidTransition
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import (
+    CALL_TRANSITIONS,
+    RUN_TRANSITIONS,
+    Call,
+    CallStatus,
+    ExitReason,
+    Run,
+    RunStatus,
+)
+
+
+def step(run: Run, event: ev.Event) -> tuple[Run, frozenset[Effect]]:
+    """The run after ``event`` and what has to be done now that did not have to be done before."""
+    after = apply(run, event)
+    return after, outstanding(after) - outstanding(run)
+
+
+def apply(run: Run, event: ev.Event) -> Run:
+    """The run after ``event``. Raises ``InvalidTransition`` when the event cannot happen in this state."""
+    if run.status.is_terminal:
+        return run
+    match event:
+        case ev.TurnClaimed():
+            return _claim_turn(run)
+        case ev.TurnReleased():
+            return _settle_stop(replace(_held_turn(run), is_asking=False))
+        case ev.TurnLost():
+            return _lose_turn(_held_turn(run))
+        case ev.ModelReplied():
+            return _take_reply(_held_turn(run), event)
+        case ev.ModelFailed():
+            return _fail_turn(_held_turn(run), event)
+        case ev.CapacityAwaited():
+            return _park(_held_turn(run), event)
+        case ev.WaitEnded():
+            return _resume(run)
+        case ev.CallClaimed():
+            return _with_call(run, event.position, CallStatus.RUNNING)
+        case ev.CallReleased():
+            return _settle_stop(_with_call(run, event.position, CallStatus.PENDING))
+        case ev.CallLost():
+            return _lose_call(run, event.position)
+        case ev.CallSettled():
+            return _settle_stop(_with_call(run, event.position, event.status))
+        case ev.StopRequested():
+            return _stop(run)
+        case ev.DeadlinePassed():
+            return _finish(run, RunStatus.EXPIRED, event.reason, event.failure)
+        case ev.Broken():
+            return _finish(run, RunStatus.FAILED, event.reason, event.failure)
+        case _:
+            assert_never(event)
+
+
+def _claim_turn(run: Run) -> Run:
+    if run.is_asking or run.unsettled or run.status not in (RunStatus.QUEUED, RunStatus.RUNNING):
+        raise InvalidTransition(f"run {run.run_id!r} has no model call to claim (status {run.status.value})")
+    return _to(replace(run, is_asking=True), RunStatus.RUNNING)
+
+
+def _held_turn(run: Run) -> Run:
+    if not run.is_asking:
+        raise InvalidTransition(f"no model call of run {run.run_id!r} is claimed")
+    return run
+
+
+def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
+    if run.status is RunStatus.STOPPING:
+        return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
+    if run.wants_summary:
+        return _finish(run, RunStatus.COMPLETED, ExitReason.MAX_ITERATIONS_REACHED)
+    counted = replace(run, iteration=run.iteration + 1, attempt=1, retries=0)
+    if not event.calls:
+        return _finish(counted, RunStatus.COMPLETED, ExitReason.TEXT_RESPONSE)
+    calls = tuple(
+        Call(position=position, name=call.name, replay=call.replay, segment=call.segment)
+        for position, call in enumerate(event.calls)
+    )
+    return replace(counted, is_asking=False, calls=calls)
+
+
+def _fail_turn(run: Run, event: ev.ModelFailed) -> Run:
+    if run.status is RunStatus.STOPPING:
+        return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
+    return _finish(run, RunStatus.FAILED, event.exit_reason, event.failure)
+
+
+def _lose_turn(run: Run) -> Run:
+    if run.status is RunStatus.STOPPING:
+        return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
+    if run.attempt >= run.attempts_max:
+        return _quarantine(run, f"model call {run.iteration + 1}", run.attempt)
+    return replace(run, is_asking=False, attempt=run.attempt + 1)
+
+
+def _park(run: Run, event: ev.CapacityAwaited) -> Run:
+    if run.status is RunStatus.STOPPING:
+        return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
+    parked = replace(run, is_asking=False, retries=run.retries + 1, resume_at=event.resume_at)
+    return _to(parked, RunStatus.WAITING_FOR_CAPACITY)
+
+
+def _resume(run: Run) -> Run:
+    if not run.status.is_parked:
+        raise InvalidTransition(f"run {run.run_id!r} is not waiting (status {run.status.value})")
+    return _to(replace(run, resume_at=None), RunStatus.RUNNING)
+
+
+def _lose_call(run: Run, position: int) -> Run:
+    call = _call(run, position)
+    if call.replay is Replay.ONCE:
+        return _settle_stop(_with_call(run, position, CallStatus.UNKNOWN))
+    if run.status is RunStatus.STOPPING:
+        return _settle_stop(_with_call(run, position, CallStatus.CANCELLED))
+    if call.attempt >= run.attempts_max:
+        return _quarantine(run, f"tool call {call.name!r} of iteration {run.iteration}", call.attempt)
+    retried = _with_call(run, position, CallStatus.PENDING)
+    return _replace_call(retried, replace(_call(retried, position), attempt=call.attempt + 1))
+
+
+def _stop(run: Run) -> Run:
+    if run.status is RunStatus.STOPPING:
+        return run
+    cancelled = _cancel(run, CallStatus.PENDING)
+    if not cancelled.is_held:
+        return _finish(cancelled, RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER)
+    return _to(cancelled, RunStatus.STOPPING)
+
+
+def _settle_stop(run: Run) -> Run:
+    """A run that is being stopped ends when the last claim on it is given up."""
+    if run.status is not RunStatus.STOPPING:
+        return run
+    cancelled = _cancel(run, CallStatus.PENDING)
+    if cancelled.is_held:
+        return cancelled
+    return _finish(cancelled, RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER)
+
+
+def _quarantine(run: Run, what: str, attempts: int) -> Run:
+    message = (
+        f"{what} took its worker down {attempts} times and will not be tried again; "
+        "look at the worker's log and memory limit before you submit it anew"
+    )
+    failure = Failure(kind=ExitReason.STEP_QUARANTINED.value, message=message)
+    return _finish(run, RunStatus.FAILED, ExitReason.STEP_QUARANTINED, failure)
+
+
+def _finish(run: Run, status: RunStatus, reason: ExitReason, failure: Failure | None = None) -> Run:
+    """End the run. Calls without a result get one, so that the transcript stays valid for the next turn.
+
+    A ``once`` call that is running now cannot be called back: its outcome is unknown, not cancelled.
+    """
+    ended = _cancel(_to(run, status), CallStatus.PENDING)
+    for call in ended.unsettled:
+        lost = CallStatus.UNKNOWN if call.replay is Replay.ONCE else CallStatus.CANCELLED
+        ended = _with_call(ended, call.position, lost)
+    return replace(ended, is_asking=False, resume_at=None, exit_reason=reason, failure=failure)
+
+
+def _to(run: Run, status: RunStatus) -> Run:
+    if status is run.status:
+        return run
+    if status not in RUN_TRANSITIONS[run.status]:
+        raise InvalidTransition(f"run {run.run_id!r} cannot go from {run.status.value} to {status.value}")
+    return replace(run, status=status)
+
+
+def _cancel(run: Run, status: CallStatus) -> Run:
+    for call in run.calls:
+        if call.status is status:
+            run = _with_call(run, call.position, CallStatus.CANCELLED)
+    return run
+
+
+def _call(run: Run, position: int) -> Call:
+    if not 0 <= position < len(run.calls):
+        raise InvalidTransition(f"iteration {run.iteration} of run {run.run_id!r} has no call {position}")
+    return run.calls[position]
+
+
+def _with_call(run: Run, position: int, status: CallStatus) -> Run:
+    call = _call(run, position)
+    if call.status.is_settled:
+        # A settled call has its one result; whatever else arrives is late and changes nothing.
+        return run
+    if status not in CALL_TRANSITIONS[call.status]:
+        raise InvalidTransition(f"call {position} of run {run.run_id!r} cannot go from {call.status} to {status}")
+    return _replace_call(run, replace(call, status=status))
+
+
+def _replace_call(run: Run, call: Call) -> Run:
+    return replace(run, calls=(*run.calls[: call.position], call, *run.calls[call.position + 1 :]))

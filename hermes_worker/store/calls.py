@@ -1,0 +1,275 @@
+"""Tool calls: the effect ledger. Intent is committed before a tool runs, its outcome after, both fenced."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import RunTool
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
+from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.step import apply
+from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.rows import (
+    Hint,
+    LoadedRun,
+    insert_ignoring,
+    lock_run_after_call,
+    read_messages,
+    with_run,
+)
+from hermes_worker.store.tables import runs, session_documents, tool_calls
+from hermes_worker.store.transitions import Additions, insert_events, save
+
+PREVIEW_CHARS = 120
+"""How much of a call's arguments the ``tool.started`` event shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallClaim:
+    """The right to run one tool call, and what is needed to run it."""
+
+    token: str
+    run_pk: int
+    run_id: str
+    session_pk: int
+    iteration: int
+    position: int
+    attempt: int
+    result_seq: int
+    request: ToolRequest
+    is_watched: bool
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this call, and for no other call."""
+        return f"{self.run_id}.{self.iteration}.{self.position}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What came of a call."""
+
+    status: CallStatus
+    text: str
+    """The result as the model will read it."""
+    duration_s: float
+    session_updates: Mapping[str, Any]
+
+
+_CLAIM_CALL = (
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.attempt == sa.bindparam("att"),
+        tool_calls.c.hinted_at.is_not(None),
+    )
+    .values(
+        status=CallStatus.RUNNING.value,
+        lease_token=sa.bindparam("token"),
+        lease_owner=sa.bindparam("owner"),
+        claimed_at=db_now(),
+        deadline_at=db_now() + sa.bindparam("deadline_s", type_=sa.Double()),
+        hinted_at=None,
+        hints=0,
+    )
+    .returning(tool_calls.c.run_pk, tool_calls.c.position, tool_calls.c.result_seq, tool_calls.c.name)
+)
+
+_COUNT_EVENT = (
+    sa.update(runs)
+    .where(
+        runs.c.pk == sa.bindparam("run"),
+        runs.c.status == RunStatus.RUNNING.value,
+        runs.c.state_version <= STATE_VERSION,
+    )
+    .values(event_seq=runs.c.event_seq + 1, updated_at=db_now())
+    .returning(runs.c.session_pk, runs.c.event_seq, (runs.c.watched_until > db_now()).label("is_watched"))
+)
+
+_SETTLE_CALL = (
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .values(
+        status=sa.bindparam("new_status"),
+        lease_token=None,
+        lease_owner=None,
+        deadline_at=None,
+        settled_at=db_now(),
+    )
+)
+
+
+class _NotRunning(Exception):
+    """The run stopped between the message and the claim; roll the claim back."""
+
+
+class ToolCalls:
+    """The tool calls in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, effect: RunTool, owner: int, *, deadline_s: float) -> CallClaim | None:
+        """Record the intent to run a call and take it; ``None`` when it is not to be had.
+
+        ``deadline_s`` is how long the claim may last at all: after that the sweeper takes it, live worker or not.
+        """
+        token = secrets.token_hex(16)
+        try:
+            with self._database.write() as connection:
+                return _claim(connection, effect, owner, deadline_s, token)
+        except _NotRunning:
+            return None
+
+    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
+        """The session documents among ``keys`` that exist."""
+        if not keys:
+            return {}
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(session_documents.c.key, session_documents.c.body).where(
+                    session_documents.c.session_pk == session_pk, session_documents.c.key.in_(keys)
+                )
+            )
+            return {row.key: json.loads(row.body) for row in rows}
+
+    def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
+        """Write the result of a call; whoever settles the last one of a segment sends what follows.
+
+        Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
+        """
+        with self._database.write() as connection:
+            settled = connection.execute(_SETTLE_CALL, _claimed(claim, new_status=settlement.status.value))
+            if settled.rowcount == 0:
+                raise _lost(claim)
+            loaded = lock_run_after_call(connection, claim.run_pk)
+            event = ev.CallSettled(position=claim.position, status=settlement.status)
+            # The row is settled already; for the decision it is still as we claimed it.
+            before = _as_claimed(loaded, claim)
+            _write_documents(connection, claim.session_pk, settlement.session_updates)
+            body = tool_body(claim.request.id, settlement.text)
+            additions = Additions(
+                messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)],
+                events=[_completed_event(claim, settlement)],
+                written_calls=frozenset({claim.position}),
+            )
+            return save(connection, before, apply(before.run, event), additions)
+
+    def release(self, claim: CallClaim) -> list[Hint]:
+        """Hand a call back that has not been started, for another worker to take now. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            held = connection.execute(
+                sa.select(tool_calls.c.position)
+                .where(
+                    tool_calls.c.run_pk == claim.run_pk,
+                    tool_calls.c.iteration == claim.iteration,
+                    tool_calls.c.position == claim.position,
+                    tool_calls.c.lease_token == claim.token,
+                )
+                .with_for_update()
+            ).first()
+            if held is None:
+                raise _lost(claim)
+            loaded = lock_run_after_call(connection, claim.run_pk)
+            return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
+
+
+def _claim(connection: Connection, effect: RunTool, owner: int, deadline_s: float, token: str) -> CallClaim | None:
+    row = connection.execute(
+        _CLAIM_CALL,
+        {
+            "id": effect.run_id,
+            "iter": effect.iteration,
+            "pos": effect.position,
+            "att": effect.attempt,
+            "token": token,
+            "owner": owner,
+            "deadline_s": deadline_s,
+        },
+    ).first()
+    if row is None:
+        return None
+    run = connection.execute(_COUNT_EVENT, {"run": row.run_pk}).first()
+    if run is None:
+        raise _NotRunning
+    asked_at = row.result_seq - row.position - 1
+    request = _request(connection, run.session_pk, asked_at, row.position)
+    preview = request.arguments[:PREVIEW_CHARS]
+    data = {"tool": request.name, "preview": preview, "tool_call_id": request.id, "attempt": effect.attempt}
+    insert_events(connection, row.run_pk, run.event_seq - 1, [RunEvent(name=RunEventName.TOOL_STARTED, data=data)])
+    return CallClaim(
+        token=token,
+        run_pk=row.run_pk,
+        run_id=effect.run_id,
+        session_pk=run.session_pk,
+        iteration=effect.iteration,
+        position=row.position,
+        attempt=effect.attempt,
+        result_seq=row.result_seq,
+        request=request,
+        is_watched=bool(run.is_watched),
+    )
+
+
+def _request(connection: Connection, session_pk: int, asked_at: int, position: int) -> ToolRequest:
+    """The call as the model asked for it, from its stored reply."""
+    reply = json.loads(read_messages(connection, session_pk, asked_at, asked_at)[0].body)
+    call = reply["tool_calls"][position]
+    return ToolRequest(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
+
+
+def _claimed(claim: CallClaim, **more: Any) -> dict[str, Any]:
+    return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position, "token": claim.token, **more}
+
+
+def _lost(claim: CallClaim) -> LeaseLost:
+    return LeaseLost(
+        f"the claim on call {claim.position} of iteration {claim.iteration} of run {claim.run_id!r} was taken over; "
+        "its result was refused"
+    )
+
+
+def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
+    calls = loaded.run.calls
+    ours = replace(calls[claim.position], status=CallStatus.RUNNING)
+    return with_run(loaded, calls=(*calls[: claim.position], ours, *calls[claim.position + 1 :]))
+
+
+def _write_documents(connection: Connection, session_pk: int, updates: Mapping[str, Any]) -> None:
+    for key, value in updates.items():
+        here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == key)
+        if value is None:
+            connection.execute(sa.delete(session_documents).where(here))
+            continue
+        body = canonical_json(value)
+        written = connection.execute(sa.update(session_documents).where(here).values(body=body))
+        if written.rowcount == 0:
+            values = {"session_pk": session_pk, "key": key, "body": body}
+            connection.execute(insert_ignoring(connection, session_documents), values)
+
+
+def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
+    data = {
+        "tool": claim.request.name,
+        "tool_call_id": claim.request.id,
+        "duration": round(settlement.duration_s, 3),
+        "error": settlement.status is not CallStatus.SUCCEEDED,
+    }
+    return RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)

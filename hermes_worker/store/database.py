@@ -1,0 +1,152 @@
+"""One engine, two kinds of transaction, and the database's clock.
+
+SQLite has one writer at a time, and its busy handler is unfair: writers of one process take turns under a lock of
+our own, and every write transaction begins IMMEDIATE so that it cannot fail half-way for want of the write lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+
+_SQLITE_BUSY_TIMEOUT_MS = 20_000
+_POOL_WAIT_S = 30
+
+
+class db_now(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
+    """Epoch seconds by the database's clock, now (not at the start of the transaction)."""
+
+    inherit_cache = True
+    type = sa.Double()
+    name = "db_now"
+
+
+@compiles(db_now, "postgresql")
+def _now_postgresql(element: db_now, compiler: Any, **kw: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
+
+
+@compiles(db_now, "sqlite")
+def _now_sqlite(element: db_now, compiler: Any, **kw: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+class Database:
+    """The state database. Thread-safe; build it after a fork, not before."""
+
+    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+        """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``).
+
+        Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
+        """
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        elif parsed.get_backend_name() != "sqlite":
+            raise ConfigurationError(
+                f"HERMES_DATABASE_URL: {parsed.get_backend_name()!r} is not supported; use postgresql:// or sqlite:///"
+            )
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self.url = parsed
+        self._write_turn: AbstractContextManager[Any] = threading.RLock() if self.is_sqlite else nullcontext()
+        self.engine = sa.create_engine(parsed, **_engine_options(self.is_sqlite, pool_size))
+        if self.is_sqlite:
+            sa.event.listen(self.engine, "connect", _prepare_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
+        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._writer = self.engine.execution_options(hermes_write=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A consistent view for a few SELECTs. Raises ``UnavailableError`` when the server cannot be reached."""
+        with _translated(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction: committed at the end of the block, rolled back when it raises.
+
+        Raises ``UnavailableError`` when the server went away; the outcome of a COMMIT is then unknown, and the
+        caller finds out by repeating its compare-and-set.
+        """
+        with _translated(), self._write_turn, self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def statement(self) -> Iterator[Connection]:
+        """For a single statement that is its own transaction; saves the round trips of BEGIN and COMMIT."""
+        if self.is_sqlite:
+            with self.write() as connection:
+                yield connection
+            return
+        with _translated(), self._autocommit.connect() as connection:
+            yield connection
+
+    def now(self) -> float:
+        """Epoch seconds by the database's clock."""
+        with self.read() as connection:
+            return float(connection.execute(sa.select(db_now())).scalar_one())
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _engine_options(is_sqlite: bool, pool_size: int) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "pool_size": pool_size,
+        "max_overflow": 0,
+        "pool_timeout": _POOL_WAIT_S,
+        "pool_use_lifo": True,
+    }
+    if is_sqlite:
+        options["connect_args"] = {"timeout": _SQLITE_BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
+    else:
+        options["connect_args"] = {
+            "connect_timeout": 5,
+            "keepalives": 1,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "application_name": "hermes-worker",
+        }
+    return options
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # we begin transactions ourselves, below
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    is_write = connection.get_execution_options().get("hermes_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn "the server is gone" into ``UnavailableError``; defects and broken constraints pass as they are."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+        raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
+    except sa.exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise UnavailableError(f"the database connection was lost: {_first_line(error)}") from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    original = getattr(error, "orig", None) or error
+    return str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__

@@ -1,0 +1,74 @@
+"""Bring a database to this version's schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.store.database import Database
+
+_LOCK = 0x4865726D6573  # "Hermes": one migrator at a time on PostgreSQL
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
+
+
+def newest() -> str:
+    """The revision this version of the code is written for."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None
+    return head
+
+
+def revision(database: Database) -> str | None:
+    """The database's revision; ``None`` when it is empty."""
+    with database.read() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def migrate(database: Database) -> str | None:
+    """Upgrade to the newest revision; returns the one it came from. Idempotent, safe for several at once.
+
+    Raises ``ConfigurationError`` when the database is newer than this code or holds somebody else's tables.
+    """
+    before = revision(database)
+    if before == newest():
+        return before
+    with database.write() as connection:
+        if not database.is_sqlite:
+            connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        _refuse_strangers(connection)
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    return before
+
+
+def require_current(database: Database) -> None:
+    """Raises ``ConfigurationError`` when the schema is not the one this code was written for."""
+    found = revision(database)
+    if found != newest():
+        raise ConfigurationError(
+            f"the database schema is at {found or 'nothing'}, this version needs {newest()}: run 'hermes-worker migrate'"
+        )
+
+
+def _refuse_strangers(connection: Connection) -> None:
+    found = MigrationContext.configure(connection).get_current_revision()
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if found is not None and found not in known:
+        raise ConfigurationError(
+            f"the database schema is at revision {found!r}, which this version does not know; use a newer hermes-worker"
+        )
+    if found is None and sa.inspect(connection).has_table("runs"):
+        raise ConfigurationError("the database has a table 'runs' that is not ours; give hermes-worker its own database")

@@ -1,0 +1,10 @@
+"""Alembic's entry: runs on the connection that ``store.migrate`` hands over."""
+
+from alembic import context
+
+from hermes_worker.store.tables import metadata
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=metadata, render_as_batch=False, transaction_per_migration=False)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,212 @@
+"""Rows to values: what the other modules of the store read, with the statements that read it.
+
+Statements are built once at import; SQLAlchemy then finds their compiled form by identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from hermes_worker.core.effects import Effect
+from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
+from hermes_worker.store.database import db_now
+from hermes_worker.store.tables import blobs, messages, runs, tool_calls
+
+BLOB_CHARS_MIN = 16_384
+"""Texts at least this long go to ``blobs``, where equal ones share a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """An effect to send, and the ``hinted_at`` of its row, by which the sweeper recognises a lost message."""
+
+    effect: Effect
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """A run as read under a lock or a claim."""
+
+    pk: int
+    session_pk: int
+    run: Run
+    message_seq: int
+    event_seq: int
+    result_seqs: tuple[int, ...]
+    """Where the result of each call of the current iteration belongs."""
+    is_watched: bool
+    """Somebody follows the stream, so deltas are worth sending."""
+    lease_token: str | None
+
+
+RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
+    runs.c.pk,
+    runs.c.run_id,
+    runs.c.session_pk,
+    runs.c.status,
+    runs.c.iteration,
+    runs.c.iterations_max,
+    runs.c.attempt,
+    runs.c.attempts_max,
+    runs.c.retries,
+    runs.c.resume_at,
+    runs.c.call_count,
+    runs.c.message_seq,
+    runs.c.event_seq,
+    runs.c.lease_token,
+    (runs.c.watched_until > db_now()).label("is_watched"),
+)
+
+_CALL_COLUMNS = (
+    tool_calls.c.position,
+    tool_calls.c.name,
+    tool_calls.c.replay,
+    tool_calls.c.segment,
+    tool_calls.c.status,
+    tool_calls.c.attempt,
+    tool_calls.c.result_seq,
+)
+
+LOCK_RUN = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("pk")).with_for_update()
+_READ_RUN = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("pk"))
+_READ_CALLS = (
+    sa.select(*_CALL_COLUMNS)
+    .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.iteration == sa.bindparam("iteration"))
+    .order_by(tool_calls.c.position)
+)
+_LOCK_CALLS = _READ_CALLS.with_for_update()
+
+
+def to_loaded(row: Row[Any], calls: Sequence[Any]) -> LoadedRun:
+    run = Run(
+        run_id=row.run_id,
+        status=RunStatus(row.status),
+        iteration=row.iteration,
+        iterations_max=row.iterations_max,
+        attempt=row.attempt,
+        attempts_max=row.attempts_max,
+        is_asking=row.lease_token is not None,
+        retries=row.retries,
+        resume_at=row.resume_at,
+        calls=tuple(
+            Call(
+                position=call.position,
+                name=call.name,
+                replay=Replay(call.replay),
+                segment=call.segment,
+                status=CallStatus(call.status),
+                attempt=call.attempt,
+            )
+            for call in calls
+        ),
+    )
+    return LoadedRun(
+        pk=row.pk,
+        session_pk=row.session_pk,
+        run=run,
+        message_seq=row.message_seq,
+        event_seq=row.event_seq,
+        result_seqs=tuple(call.result_seq for call in calls),
+        is_watched=bool(row.is_watched),
+        lease_token=row.lease_token,
+    )
+
+
+def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
+    """Lock the calls of the run's iteration, then the run, and read both; ``None`` when there is no such run."""
+    while True:
+        seen = connection.execute(_READ_RUN, {"pk": pk}).first()
+        if seen is None:
+            return None
+        calls = connection.execute(_LOCK_CALLS, {"run_pk": pk, "iteration": seen.iteration}).all()
+        row = connection.execute(LOCK_RUN, {"pk": pk}).one()
+        if row.iteration == seen.iteration:
+            return to_loaded(row, calls)
+
+
+def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
+    """Like ``lock_run``, for a transaction that holds the lock of one of the calls already: siblings are only read.
+
+    They are read *after* the run is locked, so of two calls that settle at the same time the second sees the first.
+    """
+    row = connection.execute(LOCK_RUN, {"pk": pk}).one()
+    calls = connection.execute(_READ_CALLS, {"run_pk": pk, "iteration": row.iteration}).all()
+    return to_loaded(row, calls)
+
+
+def with_run(loaded: LoadedRun, **changes: Any) -> LoadedRun:
+    return replace(loaded, run=replace(loaded.run, **changes))
+
+
+_INSERT_MESSAGE = sa.insert(messages).values(
+    session_pk=sa.bindparam("session_pk"),
+    seq=sa.bindparam("seq"),
+    run_pk=sa.bindparam("run_pk"),
+    role=sa.bindparam("role"),
+    body=sa.bindparam("body"),
+    blob_hash=sa.bindparam("blob_hash"),
+    created_at=db_now(),
+)
+
+
+def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]) -> None:
+    """Append rows; a place that is taken already is an error (``IntegrityError``), never an overwrite."""
+    if not rows:
+        return
+    values = []
+    for row in rows:
+        blob_hash = store_blob(connection, row.body) if len(row.body) >= BLOB_CHARS_MIN else None
+        values.append(
+            {
+                "session_pk": session_pk,
+                "seq": row.seq,
+                "run_pk": run_pk,
+                "role": row.role.value,
+                "body": None if blob_hash else row.body,
+                "blob_hash": blob_hash,
+            }
+        )
+    connection.execute(_INSERT_MESSAGE, values)
+
+
+def store_blob(connection: Connection, body: str) -> str:
+    """Keep ``body`` under its hash and return that. Idempotent."""
+    digest = hashlib.sha256(body.encode("utf-8")).hexdigest()
+    known = connection.execute(sa.select(blobs.c.hash).where(blobs.c.hash == digest)).first()
+    if known is None:
+        connection.execute(insert_ignoring(connection, blobs), {"hash": digest, "body": body})
+    return digest
+
+
+def insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:
+    """``INSERT ... ON CONFLICT DO NOTHING`` in the dialect at hand."""
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+        return sqlite_insert(table).on_conflict_do_nothing()
+    from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+    return postgresql_insert(table).on_conflict_do_nothing()
+
+
+_READ_MESSAGES = (
+    sa.select(messages.c.seq, messages.c.role, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
+    .outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+    .where(messages.c.session_pk == sa.bindparam("session_pk"), messages.c.seq >= sa.bindparam("first"))
+    .where(messages.c.seq <= sa.bindparam("last"))
+    .order_by(messages.c.seq)
+)
+
+
+def read_messages(connection: Connection, session_pk: int, first: int, last: int) -> list[Message]:
+    rows = connection.execute(_READ_MESSAGES, {"session_pk": session_pk, "first": first, "last": last})
+    return [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]

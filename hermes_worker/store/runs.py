@@ -1,0 +1,371 @@
+"""Runs: accept them, claim their model calls, commit replies, stop them."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel
+from hermes_worker.core.errors import HermesError, LeaseLost
+from hermes_worker.core.messages import Message, ModelReply, Role, assistant_body, canonical_json
+from hermes_worker.core.run import STATE_VERSION, TERMINAL, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.step import apply
+from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.rows import (
+    RUN_COLUMNS,
+    Hint,
+    LoadedRun,
+    insert_ignoring,
+    insert_messages,
+    lock_run,
+    store_blob,
+    to_loaded,
+    with_run,
+)
+from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions
+from hermes_worker.store.transitions import Additions, StateMoved, activate, save
+
+
+class RunNotFound(HermesError):
+    """No run has this id."""
+
+
+class IdempotencyConflict(HermesError):
+    """The idempotency key was used before, with another request."""
+
+
+class SessionBusy(HermesError):
+    """Too many runs already wait for their turn in this session."""
+
+
+SESSION_QUEUE_MAX = 32
+"""Runs that may wait for their turn in one session (reference, around §5.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """Everything ``Runs.create`` needs."""
+
+    spec: RunSpec
+    session_id: str | None = None
+    """Continue this conversation, or start it under this name; ``None`` starts a new one."""
+    system_prompt: str
+    """Stored with a new session, and used as stored ever after (invariant I7)."""
+    tools: str
+    """The tool definitions of a new session: a JSON array in its final bytes."""
+    workspace: str
+    """The workspace of a new session, as JSON."""
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    """Hash of the request that ``idempotency_key`` stands for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    run_id: str
+    session_id: str
+    hints: Sequence[Hint]
+    was_replayed: bool
+    """An earlier request with the same idempotency key made this run; nothing new was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnClaim:
+    """The right to make one model call. Good only while ``token`` is in the run's row."""
+
+    token: str
+    loaded: LoadedRun
+
+    @property
+    def run_id(self) -> str:
+        return self.loaded.run.run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionContext:
+    """What every prompt of a session begins with. Immutable, so a worker may keep it."""
+
+    session_id: str
+    system_prompt: str
+    tools: str
+    workspace: str
+
+
+_CLAIM_TURN = (
+    sa.update(runs)
+    .where(
+        runs.c.run_id == sa.bindparam("id"),
+        runs.c.hinted_at.is_not(None),
+        runs.c.lease_token.is_(None),
+        runs.c.iteration == sa.bindparam("iter"),
+        runs.c.attempt == sa.bindparam("att"),
+        runs.c.state_version <= STATE_VERSION,
+    )
+    .values(
+        status=RunStatus.RUNNING.value,
+        lease_token=sa.bindparam("token"),
+        lease_owner=sa.bindparam("owner"),
+        claimed_at=db_now(),
+        hinted_at=None,
+        hints=0,
+        started_at=sa.func.coalesce(runs.c.started_at, db_now()),
+        updated_at=db_now(),
+    )
+    .returning(*RUN_COLUMNS)
+)
+
+_READ_SESSION = (
+    sa.select(sessions.c.session_id, sessions.c.system_prompt, sessions.c.workspace, blobs.c.body.label("tools"))
+    .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+    .where(sessions.c.pk == sa.bindparam("pk"))
+)
+
+
+class Runs:
+    """The runs in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, new: NewRun) -> Created:
+        """Accept a run durably. Idempotent under ``new.idempotency_key``.
+
+        Raises ``IdempotencyConflict`` when the key belongs to another request and ``SessionBusy`` when 32 runs
+        already wait in the session.
+        """
+        with self._database.write() as connection:
+            if new.idempotency_key is not None:
+                earlier = _earlier(connection, new.idempotency_key, new.fingerprint)
+                if earlier is not None:
+                    return earlier
+            return _insert_run(connection, new)
+
+    def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None:
+        """Take the model call ``effect`` names; ``None`` when it is not to be had (done, taken, or stale).
+
+        One statement: of any number of workers with the same message exactly one gets a row.
+        """
+        token = secrets.token_hex(16)
+        with self._database.statement() as connection:
+            row = connection.execute(
+                _CLAIM_TURN,
+                {
+                    "id": effect.run_id,
+                    "iter": effect.iteration - 1,
+                    "att": effect.attempt,
+                    "token": token,
+                    "owner": owner,
+                },
+            ).first()
+        if row is None:
+            return None
+        return TurnClaim(token=token, loaded=to_loaded(row, ()))
+
+    def session_of(self, session_pk: int) -> SessionContext:
+        with self._database.read() as connection:
+            row = connection.execute(_READ_SESSION, {"pk": session_pk}).one()
+        return SessionContext(
+            session_id=row.session_id, system_prompt=row.system_prompt, tools=row.tools, workspace=row.workspace
+        )
+
+    def commit_reply(self, claim: TurnClaim, reply: ModelReply, calls: Sequence[ev.PlannedCall]) -> list[Hint]:
+        """Write a reply, its usage and its calls, and give the claim up. Returns what to send.
+
+        Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
+        """
+        event = ev.ModelReplied(calls=tuple(calls))
+
+        def additions(loaded: LoadedRun) -> Additions:
+            return _reply_additions(loaded, reply, event)
+
+        return self._finish_turn(claim, event, additions)
+
+    def commit_failure(self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken) -> list[Hint]:
+        """Write how a model call ended without a reply, and give the claim up. Raises ``LeaseLost``."""
+        return self._finish_turn(claim, event, lambda loaded: Additions())
+
+    def release_turn(self, claim: TurnClaim) -> list[Hint]:
+        """Hand an unfinished model call back for another worker to take now. Raises ``LeaseLost``."""
+        return self._finish_turn(claim, ev.TurnReleased(), lambda loaded: Additions())
+
+    def _finish_turn(self, claim: TurnClaim, event: ev.Event, additions: Any) -> list[Hint]:
+        loaded: LoadedRun = claim.loaded
+        while True:
+            after = apply(loaded.run, event)
+            try:
+                with self._database.write() as connection:
+                    return save(connection, loaded, after, additions(loaded))
+            except StateMoved:
+                loaded = self._reload(claim)
+
+    def _reload(self, claim: TurnClaim) -> LoadedRun:
+        with self._database.write() as connection:
+            loaded = lock_run(connection, claim.loaded.pk)
+        if loaded is None or loaded.lease_token != claim.token:
+            raise LeaseLost(f"the claim on the model call of run {claim.run_id!r} was taken over; nothing was written")
+        # The calls of the previous iteration are settled and play no part in this step.
+        return with_run(loaded, calls=())
+
+    def request_stop(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
+        """Ask a run to stop. Idempotent; a run that has ended stays as it is. Raises ``RunNotFound``."""
+        with self._database.write() as connection:
+            loaded = lock_run(connection, find(connection, run_id))
+            assert loaded is not None
+            after = apply(loaded.run, ev.StopRequested())
+            if after == loaded.run:
+                return after.status, []
+            return after.status, save(connection, loaded, after)
+
+    def break_off(self, run_id: str, event: ev.Broken | ev.DeadlinePassed) -> list[Hint]:
+        """End a run that cannot or must not go on, whoever holds it. Raises ``RunNotFound``."""
+        with self._database.write() as connection:
+            loaded = lock_run(connection, find(connection, run_id))
+            assert loaded is not None
+            if loaded.run.status.is_terminal:
+                return []
+            return save(connection, loaded, apply(loaded.run, event))
+
+    def watch(self, run_id: str, for_s: float) -> None:
+        """Say that somebody follows this run's stream for the next ``for_s`` seconds."""
+        with self._database.statement() as connection:
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.run_id == run_id, runs.c.status.not_in([s.value for s in TERMINAL]))
+                .values(watched_until=db_now() + for_s)
+            )
+
+
+def find(connection: Connection, run_id: str) -> int:
+    """The run's number. Raises ``RunNotFound``."""
+    pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar()
+    if pk is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    return int(pk)
+
+
+def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplied) -> Additions:
+    if loaded.run.status is RunStatus.STOPPING:
+        return Additions(usage=reply.usage)  # the words of an interrupted call do not enter the transcript (D7)
+    seq = loaded.message_seq + 1
+    kept = reply if event.calls else replace(reply, tool_requests=())
+    data = {"iteration": loaded.run.iteration + 1, "message_seq": seq, "finish_reason": reply.finish_reason}
+    return Additions(
+        messages=[Message(seq=seq, role=Role.ASSISTANT, body=assistant_body(kept))],
+        events=[RunEvent(name=RunEventName.MESSAGE_COMPLETED, data=data)],
+        usage=reply.usage,
+        output_seq=None if event.calls else seq,
+        message_seq=seq + len(event.calls),
+    )
+
+
+def _earlier(connection: Connection, key: str, fingerprint: str) -> Created | None:
+    row = connection.execute(
+        sa.select(idempotency_keys.c.fingerprint, runs.c.run_id, sessions.c.session_id)
+        .join(runs, runs.c.pk == idempotency_keys.c.run_pk)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .where(idempotency_keys.c.key == key)
+    ).first()
+    if row is None:
+        return None
+    if row.fingerprint != fingerprint:
+        raise IdempotencyConflict(f"Idempotency-Key {key!r} was already used with another request; use a new key")
+    return Created(run_id=row.run_id, session_id=row.session_id, hints=(), was_replayed=True)
+
+
+def _insert_run(connection: Connection, new: NewRun) -> Created:
+    run_id = f"run_{uuid.uuid4().hex}"
+    session_id = new.session_id or run_id
+    session_pk, active, message_seq = _session_for(connection, session_id, new)
+    spec = new.spec
+    run_pk = connection.execute(
+        sa.insert(runs)
+        .values(
+            run_id=run_id,
+            session_pk=session_pk,
+            status=RunStatus.QUEUED.value,
+            state_version=STATE_VERSION,
+            iterations_max=spec.iterations_max,
+            attempts_max=spec.attempts_max,
+            deadline_at=db_now() + spec.wall_s_max,
+            idle_s_max=spec.idle_s_max,
+            created_at=db_now(),
+            updated_at=db_now(),
+        )
+        .returning(runs.c.pk)
+    ).scalar_one()
+    connection.execute(sa.insert(run_inputs), {"run_pk": run_pk, "spec": spec.to_json()})
+    if new.idempotency_key is not None:
+        _claim_key(connection, new, run_pk)
+    hints: list[Hint] = []
+    if active is None:
+        hints = [activate(connection, session_pk, run_pk, run_id, message_seq)]
+    return Created(run_id=run_id, session_id=session_id, hints=hints, was_replayed=False)
+
+
+def _claim_key(connection: Connection, new: NewRun, run_pk: int) -> None:
+    connection.execute(
+        sa.insert(idempotency_keys).values(
+            key=new.idempotency_key, fingerprint=new.fingerprint, run_pk=run_pk, created_at=db_now()
+        )
+    )
+
+
+def _session_for(connection: Connection, session_id: str, new: NewRun) -> tuple[int, int | None, int]:
+    """The session's number, its active run and its length, with its row locked."""
+    tools_hash = store_blob(connection, new.tools)
+    inserted = connection.execute(
+        insert_ignoring(connection, sessions)
+        .values(
+            session_id=session_id,
+            system_prompt=new.system_prompt,
+            tools_hash=tools_hash,
+            workspace=new.workspace,
+            created_at=db_now(),
+        )
+        .returning(sessions.c.pk)
+    ).scalar()
+    if inserted is not None:
+        return int(inserted), None, _insert_history(connection, int(inserted), new.spec)
+    row = connection.execute(
+        sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
+        .where(sessions.c.session_id == session_id)
+        .with_for_update()
+    ).one()
+    if row.active_run_pk is not None:
+        _refuse_overflow(connection, row.pk, session_id)
+    return row.pk, row.active_run_pk, row.message_seq
+
+
+def _refuse_overflow(connection: Connection, session_pk: int, session_id: str) -> None:
+    waiting = connection.execute(
+        sa.select(sa.func.count())
+        .select_from(runs)
+        .where(runs.c.session_pk == session_pk, runs.c.status == RunStatus.QUEUED.value, runs.c.hinted_at.is_(None))
+    ).scalar_one()
+    if waiting >= SESSION_QUEUE_MAX:
+        raise SessionBusy(f"{waiting} runs already wait in session {session_id!r}; wait for one to end or stop one")
+
+
+def _insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> int:
+    rows = [
+        Message(seq=seq, role=Role(str(row.get("role"))), body=canonical_json(dict(row)))
+        for seq, row in enumerate(spec.history, start=1)
+    ]
+    insert_messages(connection, session_pk, 0, rows)
+    return len(rows)
+
+
+def fingerprint(document: object) -> str:
+    """What an idempotency key stands for: the same request gives the same text."""
+    return hashlib.sha256(canonical_json(document).encode("utf-8")).hexdigest()
+

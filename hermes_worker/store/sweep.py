@@ -1,0 +1,408 @@
+"""Repair: find what lost its worker or its message, and decide on it by the same rules as everything else.
+
+The sweeper is the guarantee, Celery is not: the broker may lose, repeat or reorder messages, or be wiped. Any number
+of processes may sweep; ``maintenance`` lets one of them do it per interval, and every step is a compare-and-set, so
+two at once are harmless.
+
+*When is a message lost?* A row that is due but unclaimed was hinted at ``hinted_at``. Queues are first in, first out:
+once some worker has started a message that was hinted clearly *later*, ours is not in the queue any more. And an
+empty queue holds nothing at all. In any other case the message is waiting its turn behind others, and sending it again
+would only make the queue longer. That is why a backlog of any size is never amplified.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.errors import Failure
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import STATE_VERSION, ExitReason, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.step import apply
+from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
+from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, workers
+from hermes_worker.store.transitions import Additions, save
+
+_BATCH = 200
+"""Rows of one kind that one sweep repairs; the rest wait for the next."""
+_RESEND_WAIT_S_MAX = 30.0
+_IDEMPOTENCY_KEPT_S = 86_400.0
+_WORKERS_KEPT_S = 86_400.0
+MODEL_QUEUE = "model"
+TOOLS_QUEUE = "tools"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPolicy:
+    interval_s: float
+    """At most one sweep per interval, over all processes."""
+    ttl_s: float
+    resend_grace_s: float
+    """A message gets this long to be claimed before it can count as lost."""
+    model_call_s_max: float = 3600.0
+    """A model call claimed longer than this is taken away even from a live worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What one sweep did."""
+
+    hints: tuple[Hint, ...] = ()
+    workers_expired: int = 0
+    turns_lost: int = 0
+    calls_lost: int = 0
+    resent: int = 0
+    resumed: int = 0
+    expired: int = 0
+
+
+class Sweeper:
+    """Repairs one database. Thread-safe; harmless to run in many processes."""
+
+    def __init__(self, database: Database, policy: SweepPolicy) -> None:
+        self._database = database
+        self._policy = policy
+
+    def sweep(self, depths: Mapping[str, int] | None) -> Swept | None:
+        """Do one round if it is due; ``None`` when another process did it in this interval.
+
+        ``depths`` is the number of messages in each queue; ``None`` when the broker cannot be asked, and then nothing
+        is sent again.
+        """
+        may_expire = self._take_turn()
+        if may_expire is None:
+            return None
+        expired_workers = self._expire_workers() if may_expire else 0
+        lost_calls, call_hints = self._lose_calls()
+        lost_turns, turn_hints = self._lose_turns()
+        resumed = self._advance_each(self._due_to_resume(), lambda run: ev.WaitEnded())
+        ended = self._advance_each(self._past_deadline(), lambda run: _WALL_CLOCK)
+        idle = self._advance_each(self._past_idle(), lambda run: _IDLE)
+        again = self._resend(depths) if depths is not None else []
+        return Swept(
+            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *again),
+            workers_expired=expired_workers,
+            turns_lost=lost_turns,
+            calls_lost=lost_calls,
+            resent=len(again),
+            resumed=len(resumed),
+            expired=len(ended) + len(idle),
+        )
+
+    def prune(self) -> None:
+        """Drop what nobody needs any more: old idempotency keys and workers long gone. Idempotent."""
+        with self._database.write() as connection:
+            connection.execute(
+                sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < db_now() - _IDEMPOTENCY_KEPT_S)
+            )
+            connection.execute(
+                sa.delete(workers).where(workers.c.state != "alive", workers.c.expires_at < db_now() - _WORKERS_KEPT_S)
+            )
+
+    def _take_turn(self) -> bool | None:
+        """Whether workers may be declared dead in this round; ``None`` when the round is not ours."""
+        policy = self._policy
+        with self._database.write() as connection:
+            seen = connection.execute(
+                sa.select(maintenance.c.ran_at, maintenance.c.hold_until, db_now().label("now")).where(
+                    maintenance.c.name == "sweep"
+                )
+            ).first()
+            if seen is None:
+                values = {"name": "sweep", "ran_at": 0.0, "hold_until": 0.0}
+                connection.execute(insert_ignoring(connection, maintenance), values)
+                return None
+            if seen.now - seen.ran_at < policy.interval_s * 0.9:
+                return None
+            # Nobody swept for a whole term: the database was away, or all of us were. The terms of workers that are
+            # alive ran out meanwhile; let them be heard before anything is taken from them.
+            was_away = seen.ran_at > 0 and seen.now - seen.ran_at > policy.ttl_s
+            hold_until = seen.now + policy.ttl_s / 3 if was_away else seen.hold_until
+            taken = connection.execute(
+                sa.update(maintenance)
+                .where(maintenance.c.name == "sweep", maintenance.c.ran_at == seen.ran_at)
+                .values(ran_at=seen.now, hold_until=hold_until)
+            )
+            return None if taken.rowcount == 0 else bool(seen.now >= hold_until)
+
+    def _expire_workers(self) -> int:
+        with self._database.statement() as connection:
+            dead = connection.execute(
+                sa.update(workers)
+                .where(workers.c.state == "alive", workers.c.expires_at < db_now())
+                .values(state="dead")
+            )
+            return dead.rowcount
+
+    def _lose_calls(self) -> tuple[int, list[Hint]]:
+        with self._database.read() as connection:
+            orphans = connection.execute(_ORPHANED_CALLS).all()
+        hints: list[Hint] = []
+        lost = 0
+        for orphan in orphans:
+            with self._database.write() as connection:
+                loaded = lock_run(connection, orphan.run_pk)
+                if loaded is None or not _still_holds(connection, orphan):
+                    continue
+                event = ev.CallLost(position=orphan.position)
+                hints += _save_loss(connection, loaded, event, f"tool:{orphan.name}")
+                lost += 1
+        return lost, hints
+
+    def _lose_turns(self) -> tuple[int, list[Hint]]:
+        with self._database.read() as connection:
+            orphans = connection.execute(_ORPHANED_TURNS, {"age_s": self._policy.model_call_s_max}).all()
+        hints: list[Hint] = []
+        lost = 0
+        for orphan in orphans:
+            with self._database.write() as connection:
+                loaded = lock_run(connection, orphan.pk)
+                if loaded is None or loaded.lease_token != orphan.lease_token:
+                    continue
+                hints += _save_loss(connection, loaded, ev.TurnLost(), "model")
+                lost += 1
+        return lost, hints
+
+    def _due_to_resume(self) -> list[int]:
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(runs.c.pk)
+                .where(runs.c.resume_at < db_now(), runs.c.state_version <= STATE_VERSION)
+                .order_by(runs.c.resume_at)
+                .limit(_BATCH)
+            )
+            return list(rows.scalars())
+
+    def _past_deadline(self) -> list[int]:
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(runs.c.pk)
+                .where(
+                    runs.c.deadline_at < db_now(),
+                    runs.c.deadline_at.is_not(None),
+                    sa.text("status not in ('completed', 'failed', 'cancelled', 'expired')"),
+                    runs.c.state_version <= STATE_VERSION,
+                )
+                .order_by(runs.c.deadline_at)
+                .limit(_BATCH)
+            )
+            return list(rows.scalars())
+
+    def _past_idle(self) -> list[int]:
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(runs.c.pk)
+                .where(
+                    sa.text("idle_s_max is not null and status = 'running'"),
+                    runs.c.updated_at + runs.c.idle_s_max < db_now(),
+                    runs.c.state_version <= STATE_VERSION,
+                )
+                .limit(_BATCH)
+            )
+            return list(rows.scalars())
+
+    def _advance_each(self, pks: Iterable[int], event_for: Callable[[LoadedRun], ev.Event]) -> list[Hint]:
+        hints: list[Hint] = []
+        for pk in pks:
+            with self._database.write() as connection:
+                loaded = lock_run(connection, pk)
+                if loaded is None or loaded.run.status.is_terminal:
+                    continue
+                event = event_for(loaded)
+                if isinstance(event, ev.WaitEnded) and loaded.run.resume_at is None:
+                    continue  # somebody else resumed it
+                hints += save(connection, loaded, apply(loaded.run, event))
+        return hints
+
+    def _resend(self, depths: Mapping[str, int]) -> list[Hint]:
+        marks = self._watermarks()
+        grace = self._policy.resend_grace_s
+        with self._database.write() as connection:
+            turns = connection.execute(
+                _RESEND_TURNS, {"grace": grace, "before": _lost_before(MODEL_QUEUE, depths, marks, grace)}
+            ).all()
+            calls = connection.execute(
+                _RESEND_CALLS, {"grace": grace, "before": _lost_before(TOOLS_QUEUE, depths, marks, grace)}
+            ).all()
+            names = _run_ids(connection, {row.run_pk for row in calls})
+        return [
+            *(
+                Hint(
+                    effect=AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt),
+                    at=row.hinted_at,
+                )
+                for row in turns
+            ),
+            *(
+                Hint(
+                    effect=RunTool(
+                        run_id=names[row.run_pk], iteration=row.iteration, position=row.position, attempt=row.attempt
+                    ),
+                    at=row.hinted_at,
+                )
+                for row in calls
+            ),
+        ]
+
+    def _watermarks(self) -> dict[str, float]:
+        """For each queue, the newest hint that any live worker has started."""
+        with self._database.read() as connection:
+            texts = connection.execute(sa.select(workers.c.watermarks).where(workers.c.state == "alive")).scalars()
+            newest: dict[str, float] = {}
+            for text in texts:
+                for queue, at in json.loads(text).items():
+                    newest[queue] = max(newest.get(queue, 0.0), float(at))
+            return newest
+
+
+def _lost_before(queue: str, depths: Mapping[str, int], marks: Mapping[str, float], grace: float) -> float:
+    """Rows hinted before this (epoch seconds) have lost their message, however recent their hint; see above."""
+    if depths.get(queue, 0) == 0:
+        return _ALWAYS
+    return marks.get(queue, 0.0) - grace
+
+
+_ALWAYS = 1e18
+_WALL_CLOCK = ev.DeadlinePassed(
+    reason=ExitReason.WALL_CLOCK_EXCEEDED,
+    failure=Failure(
+        kind="wall_clock_exceeded",
+        message="the run took longer than its wall-clock limit; submit it with a larger max_wall_s if it needs more",
+    ),
+)
+_IDLE = ev.DeadlinePassed(
+    reason=ExitReason.IDLE_EXCEEDED,
+    failure=Failure(kind="idle_exceeded", message="the run made no progress for longer than its idle limit"),
+)
+
+_ORPHANED_CALLS = (
+    sa.select(
+        tool_calls.c.run_pk,
+        tool_calls.c.iteration,
+        tool_calls.c.position,
+        tool_calls.c.lease_token,
+        tool_calls.c.name,
+    )
+    .join(runs, runs.c.pk == tool_calls.c.run_pk)
+    .outerjoin(workers, workers.c.pk == tool_calls.c.lease_owner)
+    .where(
+        tool_calls.c.lease_owner.is_not(None),
+        runs.c.state_version <= STATE_VERSION,
+        sa.or_(workers.c.state.is_(None), workers.c.state != "alive", tool_calls.c.deadline_at < db_now()),
+    )
+    .limit(_BATCH)
+)
+
+_ORPHANED_TURNS = (
+    sa.select(runs.c.pk, runs.c.lease_token)
+    .outerjoin(workers, workers.c.pk == runs.c.lease_owner)
+    .where(
+        runs.c.lease_owner.is_not(None),
+        runs.c.state_version <= STATE_VERSION,
+        sa.or_(
+            workers.c.state.is_(None),
+            workers.c.state != "alive",
+            runs.c.claimed_at < db_now() - sa.bindparam("age_s", type_=sa.Double()),
+        ),
+    )
+    .limit(_BATCH)
+)
+
+
+def _wait(hints: sa.Column[int]) -> sa.ColumnElement[float]:
+    """How long a hint gets, by how often it was sent: the grace, doubled each time, at most 30 s."""
+    doubled = sa.case((hints == 0, 1.0), (hints == 1, 2.0), (hints == 2, 4.0), else_=8.0)
+    wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * doubled
+    return sa.case((wait > _RESEND_WAIT_S_MAX, _RESEND_WAIT_S_MAX), else_=wait)
+
+
+_RESEND_TURNS = (
+    sa.update(runs)
+    .where(
+        runs.c.pk.in_(
+            sa.select(runs.c.pk)
+            .where(
+                runs.c.hinted_at < db_now() - sa.bindparam("grace", type_=sa.Double()),
+                runs.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+                runs.c.hinted_at < db_now() - _wait(runs.c.hints),
+                runs.c.state_version <= STATE_VERSION,
+            )
+            .order_by(runs.c.hinted_at)
+            .limit(_BATCH)
+            .with_for_update(skip_locked=True)
+        )
+    )
+    .values(hinted_at=db_now(), hints=runs.c.hints + 1)
+    .returning(runs.c.run_id, runs.c.iteration, runs.c.attempt, runs.c.hinted_at)
+)
+
+_due_calls = (
+    sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
+    .where(
+        tool_calls.c.hinted_at < db_now() - sa.bindparam("grace", type_=sa.Double()),
+        tool_calls.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+        tool_calls.c.hinted_at < db_now() - _wait(tool_calls.c.hints),
+    )
+    .order_by(tool_calls.c.hinted_at)
+    .limit(_BATCH)
+    .with_for_update(skip_locked=True)
+)
+_RESEND_CALLS = (
+    sa.update(tool_calls)
+    .where(
+        sa.tuple_(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position).in_(_due_calls),
+        tool_calls.c.hinted_at.is_not(None),
+    )
+    .values(hinted_at=db_now(), hints=tool_calls.c.hints + 1)
+    .returning(
+        tool_calls.c.run_pk,
+        tool_calls.c.iteration,
+        tool_calls.c.position,
+        tool_calls.c.attempt,
+        tool_calls.c.hinted_at,
+    )
+)
+
+
+def _run_ids(connection: Connection, pks: set[int]) -> dict[int, str]:
+    if not pks:
+        return {}
+    rows = connection.execute(sa.select(runs.c.pk, runs.c.run_id).where(runs.c.pk.in_(pks)))
+    return {row.pk: row.run_id for row in rows}
+
+
+def _still_holds(connection: Connection, orphan: Any) -> bool:
+    token = connection.execute(
+        sa.select(tool_calls.c.lease_token).where(
+            tool_calls.c.run_pk == orphan.run_pk,
+            tool_calls.c.iteration == orphan.iteration,
+            tool_calls.c.position == orphan.position,
+        )
+    ).scalar()
+    return bool(token == orphan.lease_token)
+
+
+def _save_loss(connection: Connection, loaded: LoadedRun, event: ev.TurnLost | ev.CallLost, step: str) -> list[Hint]:
+    """Write that a claim was lost, and tell whoever follows the run that its step is tried again or is in doubt."""
+    after = apply(loaded.run, event)
+    happened: list[RunEvent] = []
+    if isinstance(event, ev.CallLost):
+        call = after.calls[event.position]
+        data = {"step": step, "attempt": call.attempt, "status": call.status.value}
+        is_unknown = call.replay is Replay.ONCE
+        happened = [] if is_unknown else [RunEvent(name=RunEventName.STEP_RETRIED, data=data)]
+        if is_unknown:
+            data = {"tool": call.name, "error": True, "outcome": "unknown", "duration": None}
+            happened = [RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)]
+    elif after.status is RunStatus.RUNNING:
+        happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": after.attempt})]
+    return save(connection, loaded, after, Additions(events=happened))

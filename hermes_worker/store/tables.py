@@ -1,0 +1,214 @@
+"""The schema, once, for PostgreSQL and SQLite. ``migrations/`` builds the same thing step by step; a test compares them.
+
+Times are epoch seconds (double precision) by the database's clock. Rows that grow with a transcript (``messages``,
+``events``, ``tool_calls``) are keyed by a small integer and appended; only ``runs`` and the claim columns of
+``tool_calls`` are updated. A row is *due* when ``hinted_at`` is set: a message for it was sent at that time and
+nobody has claimed it since. The partial indexes hold due and claimed rows only, so that looking for work costs what
+there is to do, not what there has been.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+Seconds: sa.Double[float] = sa.Double()
+
+
+def _partial(name: str, *columns: str | sa.Column[object], where: str) -> sa.Index:
+    return sa.Index(name, *columns, postgresql_where=sa.text(where), sqlite_where=sa.text(where))
+
+
+_TERMINAL = "('completed', 'failed', 'cancelled', 'expired')"
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("worker_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("queues", sa.String(200), nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("started_at", Seconds, nullable=False),
+    sa.Column("expires_at", Seconds, nullable=False),
+    sa.Column("watermarks", sa.Text(), nullable=False, server_default="{}"),
+    sa.CheckConstraint("state in ('alive', 'stopped', 'dead')", name="state"),
+)
+"""One row per worker process. ``expires_at`` is the term of *every* lease the process holds: a claim names its owner,
+and is live while the owner's term is. One statement on one row renews them all, however many there are."""
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("session_id", sa.String(256), nullable=False, unique=True),
+    sa.Column("active_run_pk", BigId),
+    sa.Column("message_seq", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("system_prompt", sa.Text(), nullable=False),
+    sa.Column("tools_hash", sa.String(64), nullable=False),
+    sa.Column("workspace", sa.Text(), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+)
+"""A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order."""
+
+session_documents = sa.Table(
+    "session_documents",
+    metadata,
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
+    sa.Column("key", sa.String(100), primary_key=True),
+    sa.Column("body", sa.Text(), nullable=False),
+)
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("run_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk"), nullable=False),
+    sa.Column("status", sa.String(24), nullable=False),
+    sa.Column("state_version", sa.SmallInteger(), nullable=False),
+    sa.Column("iteration", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("iterations_max", sa.Integer(), nullable=False),
+    sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
+    sa.Column("attempts_max", sa.SmallInteger(), nullable=False),
+    sa.Column("retries", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("call_count", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("hinted_at", Seconds),
+    sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("resume_at", Seconds),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_owner", BigId),
+    sa.Column("claimed_at", Seconds),
+    sa.Column("message_seq", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("event_seq", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("output_seq", sa.Integer()),
+    sa.Column("input_tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("output_tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("cache_read_tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("cache_write_tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("reasoning_tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("watched_until", Seconds, nullable=False, server_default="0"),
+    sa.Column("deadline_at", Seconds),
+    sa.Column("idle_s_max", Seconds),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("started_at", Seconds),
+    sa.Column("updated_at", Seconds, nullable=False),
+    sa.Column("finished_at", Seconds),
+    sa.Column("exit_reason", sa.String(40)),
+    sa.Column("failure_kind", sa.String(60)),
+    sa.Column("failure_message", sa.Text()),
+    sa.CheckConstraint(f"(status in {_TERMINAL}) = (exit_reason is not null)", name="exit_reason"),
+    sa.CheckConstraint(
+        f"status not in {_TERMINAL} or (lease_token is null and hinted_at is null)", name="terminal_is_at_rest"
+    ),
+    sa.CheckConstraint("(lease_token is null) = (lease_owner is null)", name="lease"),
+    sa.CheckConstraint("lease_token is null or hinted_at is null", name="claimed_is_not_due"),
+    sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name="counters"),
+    _partial("ix_runs_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_runs_claimed", "lease_owner", where="lease_owner is not null"),
+    _partial("ix_runs_open", "session_pk", "pk", where=f"status not in {_TERMINAL}"),
+    _partial("ix_runs_resume", "resume_at", where="resume_at is not null"),
+    _partial("ix_runs_idle", "updated_at", where="idle_s_max is not null and status = 'running'"),
+    _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
+)
+
+run_inputs = sa.Table(
+    "run_inputs",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
+    sa.Column("spec", sa.Text(), nullable=False),
+)
+"""What was submitted, as JSON (``core.spec.RunSpec``); written once."""
+
+tool_calls = sa.Table(
+    "tool_calls",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
+    sa.Column("iteration", sa.Integer(), primary_key=True),
+    sa.Column("position", sa.SmallInteger(), primary_key=True),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("replay", sa.String(5), nullable=False),
+    sa.Column("segment", sa.SmallInteger(), nullable=False),
+    sa.Column("status", sa.String(10), nullable=False),
+    sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
+    sa.Column("result_seq", sa.Integer(), nullable=False),
+    sa.Column("hinted_at", Seconds),
+    sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_owner", BigId),
+    sa.Column("claimed_at", Seconds),
+    sa.Column("deadline_at", Seconds),
+    sa.Column("settled_at", Seconds),
+    sa.CheckConstraint(
+        "status in ('pending', 'running', 'succeeded', 'failed', 'cancelled', 'unknown')", name="status"
+    ),
+    sa.CheckConstraint("(status = 'running') = (lease_token is not null)", name="running_is_claimed"),
+    sa.CheckConstraint("hinted_at is null or status = 'pending'", name="due_is_pending"),
+    _partial("ix_tool_calls_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_tool_calls_claimed", "lease_owner", where="lease_owner is not null"),
+    postgresql_with={"fillfactor": "80"},
+)
+"""The effect ledger. ``running`` is the recorded intent; the result is the message at ``result_seq`` of the session,
+a place that is kept free for it from the moment the model asked, so results stand in the order of the calls."""
+
+blobs = sa.Table(
+    "blobs",
+    metadata,
+    sa.Column("hash", sa.String(64), primary_key=True),
+    sa.Column("body", sa.Text(), nullable=False),
+)
+"""Large texts, stored once under their SHA-256."""
+
+messages = sa.Table(
+    "messages",
+    metadata,
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
+    sa.Column("seq", sa.Integer(), primary_key=True),
+    sa.Column("run_pk", BigId, nullable=False),
+    sa.Column("role", sa.String(9), nullable=False),
+    sa.Column("body", sa.Text()),
+    sa.Column("blob_hash", sa.String(64)),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.CheckConstraint("(body is null) <> (blob_hash is null)", name="one_body"),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
+    sa.Column("seq", sa.Integer(), primary_key=True),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("event", sa.String(40), nullable=False),
+    sa.Column("data", sa.Text(), nullable=False),
+)
+"""What happened to a run, numbered from 1 without gaps."""
+
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("key", sa.String(256), primary_key=True),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("run_pk", BigId, nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Index("ix_idempotency_keys_created_at", "created_at"),
+)
+
+maintenance = sa.Table(
+    "maintenance",
+    metadata,
+    sa.Column("name", sa.String(40), primary_key=True),
+    sa.Column("ran_at", Seconds, nullable=False),
+    sa.Column("hold_until", Seconds, nullable=False, server_default="0"),
+)
+"""When each periodic job last ran anywhere, so that many processes may offer to run it and one does.
+After a time in which nobody ran it (the database was away) ``hold_until`` gives the workers a moment to be heard."""

@@ -1,0 +1,368 @@
+"""Write down what ``core.step`` decided: the one function through which a run changes.
+
+``save`` compares the run before with the run after and writes the difference, the events and the messages, in the
+caller's transaction. Its UPDATE names the lease token and the event number it read: when either moved, nothing
+matches, and ``StateMoved`` tells the caller to read again and decide again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
+from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
+from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.store.database import db_now
+from hermes_worker.store.inputs import read_spec, user_message
+from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, read_messages
+from hermes_worker.store.tables import events, runs, sessions, tool_calls
+
+
+class StateMoved(Exception):
+    """The run changed between reading and writing; nothing was written, decide again on what it is now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Additions:
+    """What a step brings besides the new state."""
+
+    messages: Sequence[Message] = ()
+    """Rows with their final ``seq``."""
+    events: Sequence[RunEvent] = ()
+    usage: Usage = field(default_factory=Usage)
+    output_seq: int | None = None
+    """Where the final answer stands, when this step wrote it."""
+    written_calls: frozenset[int] = frozenset()
+    """Positions whose rows the caller has brought up to date already."""
+    message_seq: int | None = None
+    """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
+
+
+_UPDATE_RUN = (
+    sa.update(runs)
+    .where(
+        runs.c.pk == sa.bindparam("run"),
+        runs.c.event_seq == sa.bindparam("seen_event_seq"),
+        runs.c.lease_token.is_not_distinct_from(sa.bindparam("seen_token")),
+    )
+    .values(
+        status=sa.bindparam("new_status"),
+        iteration=sa.bindparam("new_iteration"),
+        attempt=sa.bindparam("new_attempt"),
+        retries=sa.bindparam("new_retries"),
+        call_count=sa.bindparam("new_call_count"),
+        resume_at=sa.bindparam("new_resume_at"),
+        lease_token=sa.bindparam("new_token"),
+        lease_owner=sa.case((sa.bindparam("new_token", type_=sa.String()).is_(None), None), else_=runs.c.lease_owner),
+        hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
+        hints=0,
+        message_seq=sa.bindparam("new_message_seq"),
+        event_seq=sa.bindparam("new_event_seq"),
+        input_tokens=runs.c.input_tokens + sa.bindparam("input"),
+        output_tokens=runs.c.output_tokens + sa.bindparam("output"),
+        cache_read_tokens=runs.c.cache_read_tokens + sa.bindparam("cache_read"),
+        cache_write_tokens=runs.c.cache_write_tokens + sa.bindparam("cache_write"),
+        reasoning_tokens=runs.c.reasoning_tokens + sa.bindparam("reasoning"),
+        updated_at=db_now(),
+    )
+    .returning(runs.c.updated_at)
+)
+
+_INSERT_EVENT = sa.insert(events).values(
+    run_pk=sa.bindparam("run_pk"),
+    seq=sa.bindparam("seq"),
+    at=db_now(),
+    event=sa.bindparam("event"),
+    data=sa.bindparam("data"),
+)
+
+_INSERT_CALL = sa.insert(tool_calls).values(
+    run_pk=sa.bindparam("run_pk"),
+    iteration=sa.bindparam("iteration"),
+    position=sa.bindparam("position"),
+    name=sa.bindparam("name"),
+    replay=sa.bindparam("replay"),
+    segment=sa.bindparam("segment"),
+    status=CallStatus.PENDING.value,
+    result_seq=sa.bindparam("result_seq"),
+    hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
+)
+
+_UPDATE_CALL = (
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+    )
+    .values(
+        status=sa.bindparam("new_status"),
+        attempt=sa.bindparam("new_attempt"),
+        lease_token=None,
+        lease_owner=None,
+        deadline_at=None,
+        hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
+        hints=0,
+        settled_at=sa.case((sa.bindparam("is_settled", type_=sa.Boolean()), db_now()), else_=None),
+    )
+)
+
+
+def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Additions | None = None) -> list[Hint]:
+    """Write the step from ``loaded.run`` to ``after`` and return what to send once the transaction committed.
+
+    The caller holds the run's lock, or is prepared for ``StateMoved``. A claim that ``after`` no longer has is given
+    up here; one that it still has keeps its token.
+    """
+    additions = additions or Additions()
+    before = loaded.run
+    added = outstanding(after) - outstanding(before)
+    message_seq = loaded.message_seq if additions.message_seq is None else additions.message_seq
+    late = _results_without_a_run(connection, loaded, after)
+    if after.status.is_terminal:
+        message_seq, closing = _closing_rows(after, message_seq, additions)
+        late += closing
+    happened = [*additions.events, *_status_events(before, after, additions)]
+    at = _update_run(connection, loaded, after, added, message_seq, len(happened), additions)
+    _write_calls(connection, loaded, after, added, additions.written_calls)
+    insert_messages(connection, loaded.session_pk, loaded.pk, [*additions.messages, *late])
+    insert_events(connection, loaded.pk, loaded.event_seq, happened)
+    hints = [Hint(effect=effect, at=at) for effect in sorted(added, key=_effect_order)]
+    if after.status.is_terminal:
+        _write_end(connection, loaded, after, additions)
+        hints += release_session(connection, loaded.session_pk, loaded.pk, message_seq)
+    return hints
+
+
+def _effect_order(effect: Effect) -> int:
+    return effect.position if isinstance(effect, RunTool) else -1
+
+
+def _update_run(
+    connection: Connection,
+    loaded: LoadedRun,
+    after: Run,
+    added: frozenset[Effect],
+    message_seq: int,
+    events_added: int,
+    additions: Additions,
+) -> float:
+    if after.status.is_terminal:
+        # The end is written in two statements, this one and ``_write_end``; the CHECK on exit_reason is satisfied
+        # because the status changes only in the second.
+        status = loaded.run.status
+    else:
+        status = after.status
+    usage = additions.usage
+    row = connection.execute(
+        _UPDATE_RUN,
+        {
+            "run": loaded.pk,
+            "seen_event_seq": loaded.event_seq,
+            "seen_token": loaded.lease_token,
+            "new_status": status.value,
+            "new_iteration": after.iteration,
+            "new_attempt": after.attempt,
+            "new_retries": after.retries,
+            "new_call_count": len(after.calls),
+            "new_resume_at": after.resume_at,
+            "new_token": loaded.lease_token if after.is_asking else None,
+            "is_due": any(isinstance(effect, AskModel) for effect in outstanding(after)),
+            "new_message_seq": message_seq,
+            "new_event_seq": loaded.event_seq + events_added,
+            "input": usage.input,
+            "output": usage.output,
+            "cache_read": usage.cache_read,
+            "cache_write": usage.cache_write,
+            "reasoning": usage.reasoning,
+        },
+    ).first()
+    if row is None:
+        raise StateMoved(f"run {after.run_id!r} moved on while a step was being written")
+    return float(row.updated_at)
+
+
+def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions: Additions) -> None:
+    assert after.exit_reason is not None
+    failure = after.failure
+    connection.execute(
+        sa.update(runs)
+        .where(runs.c.pk == loaded.pk)
+        .values(
+            status=after.status.value,
+            exit_reason=after.exit_reason.value,
+            failure_kind=failure.kind if failure else None,
+            failure_message=failure.message if failure else None,
+            output_seq=additions.output_seq,
+            finished_at=db_now(),
+        )
+    )
+
+
+def _write_calls(
+    connection: Connection, loaded: LoadedRun, after: Run, added: frozenset[Effect], written: frozenset[int]
+) -> None:
+    due = {effect.position for effect in added if isinstance(effect, RunTool)}
+    if after.iteration != loaded.run.iteration:
+        _insert_calls(connection, loaded, after, due)
+        return
+    for before_call, call in zip(loaded.run.calls, after.calls, strict=True):
+        if call == before_call and call.position not in due:
+            continue
+        if before_call.status.is_settled or call.position in written:
+            continue
+        connection.execute(
+            _UPDATE_CALL,
+            {
+                "run": loaded.pk,
+                "iter": after.iteration,
+                "pos": call.position,
+                "new_status": call.status.value,
+                "new_attempt": call.attempt,
+                "is_due": call.position in due,
+                "is_settled": call.status.is_settled,
+            },
+        )
+
+
+def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: set[int]) -> None:
+    if not after.calls:
+        return
+    # The assistant's row stands at message_seq + 1; the results follow it in the order of the calls.
+    first_result = loaded.message_seq + 2
+    values = [
+        {
+            "run_pk": loaded.pk,
+            "iteration": after.iteration,
+            "position": call.position,
+            "name": call.name[:100],
+            "replay": call.replay.value,
+            "segment": call.segment,
+            "result_seq": first_result + call.position,
+            "is_due": call.position in due,
+        }
+        for call in after.calls
+    ]
+    connection.execute(_INSERT_CALL, values if len(values) > 1 else values[0])
+
+
+def insert_events(connection: Connection, run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> None:
+    """Append events after ``last_seq``. The primary key refuses a number that is taken."""
+    if not happened:
+        return
+    values = [
+        {"run_pk": run_pk, "seq": last_seq + n, "event": event.name.value, "data": canonical_json(event.data)}
+        for n, event in enumerate(happened, start=1)
+    ]
+    connection.execute(_INSERT_EVENT, values if len(values) > 1 else values[0])
+
+
+def _results_without_a_run(connection: Connection, loaded: LoadedRun, after: Run) -> list[Message]:
+    """A result row for each call that ``after`` settles and whose tool said nothing."""
+    if after.iteration != loaded.run.iteration:
+        return []
+    orphans = [
+        (before, call)
+        for before, call in zip(loaded.run.calls, after.calls, strict=True)
+        if call.status in (CallStatus.CANCELLED, CallStatus.UNKNOWN) and not before.status.is_settled
+    ]
+    if not orphans:
+        return []
+    ids = tool_call_ids(connection, loaded)
+    return [
+        Message(
+            seq=loaded.result_seqs[call.position],
+            role=Role.TOOL,
+            body=tool_body(ids[call.position], _notice(before, call)),
+        )
+        for before, call in orphans
+    ]
+
+
+def _notice(before: Call, call: Call) -> str:
+    return result_without_a_run(call.status, was_running=before.status is CallStatus.RUNNING)
+
+
+def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
+    """The ids the model gave the calls of this iteration, from its stored reply."""
+    asked_at = loaded.result_seqs[0] - 1
+    rows = read_messages(connection, loaded.session_pk, asked_at, asked_at)
+    return [str(call["id"]) for call in json.loads(rows[0].body)["tool_calls"]]
+
+
+def _closing_rows(after: Run, message_seq: int, additions: Additions) -> tuple[int, list[Message]]:
+    """An ended turn must not end with a tool's result: the next user message would follow it without an answer."""
+    if after.status is RunStatus.COMPLETED or after.iteration == 0 or additions.output_seq is not None:
+        return message_seq, []
+    body = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
+    return message_seq + 1, [Message(seq=message_seq + 1, role=Role.ASSISTANT, body=body)]
+
+
+def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEvent]:
+    if after.status is before.status:
+        return []
+    reason = after.exit_reason.value if after.exit_reason else None
+    match after.status:
+        case RunStatus.COMPLETED:
+            data = {"exit_reason": reason, "message_seq": additions.output_seq}
+            return [RunEvent(name=RunEventName.RUN_COMPLETED, data=data)]
+        case RunStatus.CANCELLED:
+            return [RunEvent(name=RunEventName.RUN_CANCELLED, data={"exit_reason": reason})]
+        case RunStatus.FAILED | RunStatus.EXPIRED:
+            error = after.failure.message if after.failure else reason
+            data = {"error": error, "exit_reason": reason, "status": after.status.value}
+            return [RunEvent(name=RunEventName.RUN_FAILED, data=data)]
+        case RunStatus.STOPPING:
+            return [RunEvent(name=RunEventName.STOP_REQUESTED)]
+        case _ if after.status.is_parked:
+            until = after.resume_at
+            return [RunEvent(name=RunEventName.WAITING, data={"status": after.status.value, "until": until})]
+        case _:
+            return []
+
+
+_NEXT_RUN = (
+    sa.select(runs.c.pk, runs.c.run_id)
+    .where(runs.c.session_pk == sa.bindparam("session_pk"), runs.c.status == RunStatus.QUEUED.value)
+    .order_by(runs.c.pk)
+    .limit(1)
+)
+
+
+def release_session(connection: Connection, session_pk: int, run_pk: int, message_seq: int) -> list[Hint]:
+    """The run gives its session back; the oldest run waiting for it, if any, takes its turn (invariant I10)."""
+    freed = connection.execute(
+        sa.update(sessions)
+        .where(sessions.c.pk == session_pk, sessions.c.active_run_pk == run_pk)
+        .values(active_run_pk=None, message_seq=message_seq)
+    )
+    if freed.rowcount == 0:
+        return []  # it was still waiting for its turn
+    waiting = connection.execute(_NEXT_RUN, {"session_pk": session_pk}).first()
+    return [] if waiting is None else [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
+
+
+def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int) -> Hint:
+    """Give the session's turn to a queued run: its user message joins the transcript and its first call is due.
+
+    The caller's transaction holds the session's row and has seen that no run is active.
+    """
+    spec = read_spec(connection, run_pk)
+    row = user_message(spec, message_seq + 1)
+    insert_messages(connection, session_pk, run_pk, [row])
+    connection.execute(sa.update(sessions).where(sessions.c.pk == session_pk).values(active_run_pk=run_pk))
+    at = connection.execute(
+        sa.update(runs)
+        .where(runs.c.pk == run_pk)
+        .values(message_seq=message_seq + 1, hinted_at=db_now(), updated_at=db_now())
+        .returning(runs.c.hinted_at)
+    ).scalar_one()
+    return Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=float(at))
+

@@ -1,0 +1,221 @@
+"""Runs as people and clients see them: reading only, nothing here decides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Message, Usage
+from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.run_events import StoredEvent
+from hermes_worker.store.database import Database
+from hermes_worker.store.rows import read_messages
+from hermes_worker.store.runs import RunNotFound, find
+from hermes_worker.store.tables import blobs, events, messages, run_inputs, runs, sessions, tool_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run. Times are epoch seconds."""
+
+    run_id: str
+    session_id: str
+    status: RunStatus
+    exit_reason: str | None
+    model: str
+    iteration: int
+    iterations_max: int
+    usage: Usage
+    created_at: float
+    started_at: float | None
+    updated_at: float
+    finished_at: float | None
+    resume_at: float | None
+    last_event: str | None
+    output: str | None
+    """The final answer, once there is one."""
+    failure_kind: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView:
+    """A tool call in the ledger."""
+
+    iteration: int
+    position: int
+    name: str
+    replay: str
+    status: CallStatus
+    attempt: int
+    claimed_at: float | None
+    settled_at: float | None
+
+
+_LAST_EVENT = (
+    sa.select(events.c.event)
+    .where(events.c.run_pk == runs.c.pk, events.c.seq == runs.c.event_seq)
+    .correlate(runs)
+    .scalar_subquery()
+)
+_OUTPUT = (
+    sa.select(sa.func.coalesce(messages.c.body, blobs.c.body))
+    .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+    .where(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq)
+    .correlate(runs)
+    .scalar_subquery()
+)
+_VIEW = (
+    sa.select(
+        runs,
+        sessions.c.session_id,
+        run_inputs.c.spec,
+        _LAST_EVENT.label("last_event"),
+        _OUTPUT.label("output_body"),
+    )
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
+)
+
+
+class Views:
+    """Read models over one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def run(self, run_id: str) -> RunView:
+        """Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            row = connection.execute(_VIEW.where(runs.c.run_id == run_id)).first()
+        if row is None:
+            raise RunNotFound(f"there is no run {run_id!r}")
+        return _view(row)
+
+    def runs(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: RunStatus | None = None,
+        session_id: str | None = None,
+    ) -> list[RunView]:
+        """Newest first. ``before`` is the run id that ended the page before. Raises ``RunNotFound`` for it."""
+        statement = _VIEW.order_by(runs.c.pk.desc()).limit(limit)
+        if status is not None:
+            statement = statement.where(runs.c.status == status.value)
+        if session_id is not None:
+            statement = statement.where(sessions.c.session_id == session_id)
+        with self._database.read() as connection:
+            if before is not None:
+                statement = statement.where(runs.c.pk < find(connection, before))
+            return [_view(row) for row in connection.execute(statement)]
+
+    def calls(self, run_id: str, *, limit: int = 200) -> list[CallView]:
+        """The newest ``limit`` tool calls of a run, oldest first."""
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+            rows = connection.execute(
+                sa.select(tool_calls)
+                .where(tool_calls.c.run_pk == pk)
+                .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
+                .limit(limit)
+            ).all()
+        return [
+            CallView(
+                iteration=row.iteration,
+                position=row.position,
+                name=row.name,
+                replay=row.replay,
+                status=CallStatus(row.status),
+                attempt=row.attempt,
+                claimed_at=row.claimed_at,
+                settled_at=row.settled_at,
+            )
+            for row in reversed(rows)
+        ]
+
+    def transcript(self, run_id: str) -> list[Message]:
+        """Every row of the run's session up to now, in order. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                sa.select(runs.c.session_pk, runs.c.message_seq).where(runs.c.run_id == run_id)
+            ).first()
+            if row is None:
+                raise RunNotFound(f"there is no run {run_id!r}")
+            return read_messages(connection, row.session_pk, 1, row.message_seq)
+
+    def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
+        """Events numbered above ``seq``, in order, with texts stored by reference filled in. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            run = connection.execute(
+                sa.select(runs.c.pk, runs.c.session_pk).where(runs.c.run_id == run_id)
+            ).first()
+            if run is None:
+                raise RunNotFound(f"there is no run {run_id!r}")
+            rows = connection.execute(
+                sa.select(events)
+                .where(events.c.run_pk == run.pk, events.c.seq > seq)
+                .order_by(events.c.seq)
+                .limit(limit)
+            ).all()
+            return [_event(connection, run.session_pk, row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """Runs by status, terminal ones included."""
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(runs.c.status, sa.func.count()).group_by(runs.c.status)).all()
+        return {status: int(count) for status, count in rows}
+
+
+def _event(connection: Connection, session_pk: int, row: sa.Row[Any]) -> StoredEvent:
+    data = json.loads(row.data)
+    seq = data.get("message_seq")
+    if seq is not None:
+        found = read_messages(connection, session_pk, seq, seq)
+        if found:
+            body = json.loads(found[0].body)
+            data["text"] = body.get("content") or ""
+            if body.get("reasoning"):
+                data["reasoning"] = body["reasoning"]
+    return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
+
+
+def _view(row: sa.Row[Any]) -> RunView:
+    return RunView(
+        run_id=row.run_id,
+        session_id=row.session_id,
+        status=RunStatus(row.status),
+        exit_reason=row.exit_reason,
+        model=json.loads(row.spec).get("model", ""),
+        iteration=row.iteration,
+        iterations_max=row.iterations_max,
+        usage=Usage(
+            input=row.input_tokens,
+            output=row.output_tokens,
+            cache_read=row.cache_read_tokens,
+            cache_write=row.cache_write_tokens,
+            reasoning=row.reasoning_tokens,
+        ),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        updated_at=row.updated_at,
+        finished_at=row.finished_at,
+        resume_at=row.resume_at,
+        last_event=row.last_event,
+        output=_text(row.output_body),
+        failure_kind=row.failure_kind,
+        error=row.failure_message,
+    )
+
+
+def _text(body: str | None) -> str | None:
+    if body is None:
+        return None
+    content = json.loads(body).get("content")
+    return content if isinstance(content, str) else ""
+

@@ -1,0 +1,101 @@
+"""Worker processes and the term of their leases.
+
+A process that claims work owns one row here, and every claim names that row. The claim is live while the row's
+``expires_at`` lies ahead by the database's clock. So one heartbeat, one statement on one row, renews everything a
+process holds, whether that is one call or a thousand; and when the row lapses, everything it held lapses with it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.tables import workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A process's place among the workers. A process whose term lapsed registers anew and gets another one."""
+
+    pk: int
+    worker_id: str
+
+
+_RENEW = (
+    sa.update(workers)
+    .where(workers.c.pk == sa.bindparam("worker"), workers.c.state == "alive")
+    .values(
+        expires_at=db_now() + sa.bindparam("ttl_s", type_=sa.Double()),
+        watermarks=sa.bindparam("marks"),
+    )
+)
+
+
+class Workers:
+    """The worker processes known to one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def register(self, *, name: str, queues: str, ttl_s: float) -> Registration:
+        """Enter a process; its leases run for ``ttl_s`` seconds from now."""
+        worker_id = uuid.uuid4().hex
+        with self._database.write() as connection:
+            pk = connection.execute(
+                sa.insert(workers)
+                .values(
+                    worker_id=worker_id,
+                    name=name,
+                    queues=queues,
+                    state="alive",
+                    started_at=db_now(),
+                    expires_at=db_now() + ttl_s,
+                )
+                .returning(workers.c.pk)
+            ).scalar_one()
+        return Registration(pk=int(pk), worker_id=worker_id)
+
+    def renew(self, registration: Registration, *, ttl_s: float, watermarks: Mapping[str, float]) -> bool:
+        """Extend the term. False when it lapsed and was taken away: everything held under it is lost.
+
+        ``watermarks`` says for each queue the newest ``hinted_at`` among the messages this process has started.
+        """
+        with self._database.statement() as connection:
+            renewed = connection.execute(
+                _RENEW, {"worker": registration.pk, "ttl_s": ttl_s, "marks": json.dumps(dict(watermarks))}
+            )
+            return renewed.rowcount == 1
+
+    def retire(self, registration: Registration) -> None:
+        """The process is leaving; whatever it still holds may be taken at once. Idempotent."""
+        with self._database.statement() as connection:
+            connection.execute(
+                sa.update(workers)
+                .where(workers.c.pk == registration.pk, workers.c.state == "alive")
+                .values(state="stopped", expires_at=db_now())
+            )
+
+    def expire_named(self, name: str) -> int:
+        """End the terms of all live processes called ``name``; for a supervisor that saw its child die."""
+        with self._database.statement() as connection:
+            ended = connection.execute(
+                sa.update(workers)
+                .where(workers.c.name == name, workers.c.state == "alive")
+                .values(expires_at=db_now() - 1)
+            )
+            return ended.rowcount
+
+    def alive(self) -> list[dict[str, object]]:
+        """Live processes, for people: name, queues, since when."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(workers.c.name, workers.c.queues, workers.c.started_at, workers.c.expires_at)
+                .where(workers.c.state == "alive", workers.c.expires_at > db_now())
+                .order_by(workers.c.pk)
+            )
+            return [dict(row._mapping) for row in rows]
