@@ -17,6 +17,7 @@ class PlannedCall:
     name: str
     replay: Replay
     segment: int
+    timeout_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,8 @@ class CapacityAwaited:
 
     resume_at: float
     """Epoch seconds by the database's clock."""
+    recovery: str
+    """What was tried so far, for the worker that goes on."""
     kind: Literal["capacity_awaited"] = "capacity_awaited"
 
 

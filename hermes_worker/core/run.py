@@ -61,9 +61,7 @@ _ALIVE = frozenset(RunStatus) - TERMINAL
 RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | TERMINAL,
     RunStatus.RUNNING: PARKED | {RunStatus.STOPPING} | TERMINAL,
-    **{
-        parked: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.STOPPING}) | TERMINAL for parked in PARKED
-    },
+    **{parked: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.STOPPING}) | TERMINAL for parked in PARKED},
     RunStatus.STOPPING: TERMINAL,
     **{terminal: frozenset[RunStatus]() for terminal in TERMINAL},
 }
@@ -133,6 +131,8 @@ class Call:
     """Calls of one segment may run at the same time; a segment starts when the one before it is settled."""
     status: CallStatus = CallStatus.PENDING
     attempt: int = 1
+    timeout_s: float = 120.0
+    """How long the tool may take once it is claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +150,9 @@ class Run:
     """Tries a single step gets before it is quarantined."""
     is_asking: bool = False
     """A worker holds the claim on the next model call."""
-    retries: int = 0
-    """Failed calls of this iteration that were answered by parking the run."""
+    recovery: str | None = None
+    """What was already tried about failures of the outstanding model call, kept while the run is parked
+    (``core.retry.history_document`` as JSON)."""
     resume_at: float | None = None
     """Epoch seconds by the database's clock; set while waiting for capacity."""
     calls: tuple[Call, ...] = ()

@@ -84,11 +84,17 @@ def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
     if run.wants_summary:
         return _finish(run, RunStatus.COMPLETED, ExitReason.MAX_ITERATIONS_REACHED)
-    counted = replace(run, iteration=run.iteration + 1, attempt=1, retries=0)
+    counted = replace(run, iteration=run.iteration + 1, attempt=1, recovery=None)
     if not event.calls:
         return _finish(counted, RunStatus.COMPLETED, ExitReason.TEXT_RESPONSE)
     calls = tuple(
-        Call(position=position, name=call.name, replay=call.replay, segment=call.segment)
+        Call(
+            position=position,
+            name=call.name,
+            replay=call.replay,
+            segment=call.segment,
+            timeout_s=call.timeout_s,
+        )
         for position, call in enumerate(event.calls)
     )
     return replace(counted, is_asking=False, calls=calls)
@@ -111,7 +117,7 @@ def _lose_turn(run: Run) -> Run:
 def _park(run: Run, event: ev.CapacityAwaited) -> Run:
     if run.status is RunStatus.STOPPING:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
-    parked = replace(run, is_asking=False, retries=run.retries + 1, resume_at=event.resume_at)
+    parked = replace(run, is_asking=False, recovery=event.recovery, resume_at=event.resume_at)
     return _to(parked, RunStatus.WAITING_FOR_CAPACITY)
 
 

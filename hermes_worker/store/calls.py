@@ -15,6 +15,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
+from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
@@ -30,6 +31,8 @@ from hermes_worker.store.rows import (
 from hermes_worker.store.tables import runs, session_documents, tool_calls
 from hermes_worker.store.transitions import Additions, insert_events, save
 
+OVERTIME_S = 30.0
+"""How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
 PREVIEW_CHARS = 120
 """How much of a call's arguments the ``tool.started`` event shows."""
 
@@ -47,6 +50,8 @@ class CallClaim:
     attempt: int
     result_seq: int
     request: ToolRequest
+    replay: Replay
+    timeout_s: float
     is_watched: bool
 
     @property
@@ -80,11 +85,17 @@ _CLAIM_CALL = (
         lease_token=sa.bindparam("token"),
         lease_owner=sa.bindparam("owner"),
         claimed_at=db_now(),
-        deadline_at=db_now() + sa.bindparam("deadline_s", type_=sa.Double()),
+        deadline_at=db_now() + tool_calls.c.timeout_s + OVERTIME_S,
         hinted_at=None,
         hints=0,
     )
-    .returning(tool_calls.c.run_pk, tool_calls.c.position, tool_calls.c.result_seq, tool_calls.c.name)
+    .returning(
+        tool_calls.c.run_pk,
+        tool_calls.c.position,
+        tool_calls.c.result_seq,
+        tool_calls.c.replay,
+        tool_calls.c.timeout_s,
+    )
 )
 
 _COUNT_EVENT = (
@@ -126,15 +137,15 @@ class ToolCalls:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def claim(self, effect: RunTool, owner: int, *, deadline_s: float) -> CallClaim | None:
+    def claim(self, effect: RunTool, owner: int) -> CallClaim | None:
         """Record the intent to run a call and take it; ``None`` when it is not to be had.
 
-        ``deadline_s`` is how long the claim may last at all: after that the sweeper takes it, live worker or not.
+        The claim lasts for the tool's time-out and a little more; after that the sweeper takes it, live worker or not.
         """
         token = secrets.token_hex(16)
         try:
             with self._database.write() as connection:
-                return _claim(connection, effect, owner, deadline_s, token)
+                return _claim(connection, effect, owner, token)
         except _NotRunning:
             return None
 
@@ -191,7 +202,7 @@ class ToolCalls:
             return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
 
 
-def _claim(connection: Connection, effect: RunTool, owner: int, deadline_s: float, token: str) -> CallClaim | None:
+def _claim(connection: Connection, effect: RunTool, owner: int, token: str) -> CallClaim | None:
     row = connection.execute(
         _CLAIM_CALL,
         {
@@ -201,7 +212,6 @@ def _claim(connection: Connection, effect: RunTool, owner: int, deadline_s: floa
             "att": effect.attempt,
             "token": token,
             "owner": owner,
-            "deadline_s": deadline_s,
         },
     ).first()
     if row is None:
@@ -224,6 +234,8 @@ def _claim(connection: Connection, effect: RunTool, owner: int, deadline_s: floa
         attempt=effect.attempt,
         result_seq=row.result_seq,
         request=request,
+        replay=Replay(row.replay),
+        timeout_s=row.timeout_s,
         is_watched=bool(run.is_watched),
     )
 

@@ -38,6 +38,7 @@ class LoadedRun:
 
     pk: int
     session_pk: int
+    model: str
     run: Run
     message_seq: int
     event_seq: int
@@ -52,12 +53,13 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.pk,
     runs.c.run_id,
     runs.c.session_pk,
+    runs.c.model,
     runs.c.status,
     runs.c.iteration,
     runs.c.iterations_max,
     runs.c.attempt,
     runs.c.attempts_max,
-    runs.c.retries,
+    runs.c.recovery,
     runs.c.resume_at,
     runs.c.call_count,
     runs.c.message_seq,
@@ -95,7 +97,7 @@ def to_loaded(row: Row[Any], calls: Sequence[Any]) -> LoadedRun:
         attempt=row.attempt,
         attempts_max=row.attempts_max,
         is_asking=row.lease_token is not None,
-        retries=row.retries,
+        recovery=row.recovery,
         resume_at=row.resume_at,
         calls=tuple(
             Call(
@@ -112,6 +114,7 @@ def to_loaded(row: Row[Any], calls: Sequence[Any]) -> LoadedRun:
     return LoadedRun(
         pk=row.pk,
         session_pk=row.session_pk,
+        model=row.model,
         run=run,
         message_seq=row.message_seq,
         event_seq=row.event_seq,

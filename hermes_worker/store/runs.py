@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -33,7 +31,7 @@ from hermes_worker.store.rows import (
     with_run,
 )
 from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions
-from hermes_worker.store.transitions import Additions, StateMoved, activate, save
+from hermes_worker.store.transitions import Additions, StateMoved, activate, break_off, save
 
 
 class RunNotFound(HermesError):
@@ -48,6 +46,7 @@ class SessionBusy(HermesError):
     """Too many runs already wait for their turn in this session."""
 
 
+_SESSIONS_KEPT = 5_000
 SESSION_QUEUE_MAX = 32
 """Runs that may wait for their turn in one session (reference, around §5.4)."""
 
@@ -136,6 +135,7 @@ class Runs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._sessions: dict[int, SessionContext] = {}
 
     def create(self, new: NewRun) -> Created:
         """Accept a run durably. Idempotent under ``new.idempotency_key``.
@@ -172,11 +172,19 @@ class Runs:
         return TurnClaim(token=token, loaded=to_loaded(row, ()))
 
     def session_of(self, session_pk: int) -> SessionContext:
+        """What the session's prompts begin with; kept in memory, because it never changes."""
+        kept = self._sessions.get(session_pk)
+        if kept is not None:
+            return kept
         with self._database.read() as connection:
             row = connection.execute(_READ_SESSION, {"pk": session_pk}).one()
-        return SessionContext(
+        context = SessionContext(
             session_id=row.session_id, system_prompt=row.system_prompt, tools=row.tools, workspace=row.workspace
         )
+        if len(self._sessions) >= _SESSIONS_KEPT:
+            self._sessions.clear()  # rare, and cheaper than keeping an order
+        self._sessions[session_pk] = context
+        return context
 
     def commit_reply(self, claim: TurnClaim, reply: ModelReply, calls: Sequence[ev.PlannedCall]) -> list[Hint]:
         """Write a reply, its usage and its calls, and give the claim up. Returns what to send.
@@ -198,7 +206,9 @@ class Runs:
         """Hand an unfinished model call back for another worker to take now. Raises ``LeaseLost``."""
         return self._finish_turn(claim, ev.TurnReleased(), lambda loaded: Additions())
 
-    def _finish_turn(self, claim: TurnClaim, event: ev.Event, additions: Any) -> list[Hint]:
+    def _finish_turn(
+        self, claim: TurnClaim, event: ev.Event, additions: Callable[[LoadedRun], Additions]
+    ) -> list[Hint]:
         loaded: LoadedRun = claim.loaded
         while True:
             after = apply(loaded.run, event)
@@ -226,14 +236,22 @@ class Runs:
                 return after.status, []
             return after.status, save(connection, loaded, after)
 
-    def break_off(self, run_id: str, event: ev.Broken | ev.DeadlinePassed) -> list[Hint]:
-        """End a run that cannot or must not go on, whoever holds it. Raises ``RunNotFound``."""
-        with self._database.write() as connection:
-            loaded = lock_run(connection, find(connection, run_id))
-            assert loaded is not None
-            if loaded.run.status.is_terminal:
-                return []
-            return save(connection, loaded, apply(loaded.run, event))
+    def break_off(self, run_id: str, event: ev.Broken) -> list[Hint]:
+        """End a run that cannot go on, whoever holds it. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+        return break_off(self._database, pk, event)
+
+    def stopping(self, run_ids: Collection[str]) -> set[str]:
+        """Those of ``run_ids`` that were asked to stop or have ended: nothing should be done for them any more."""
+        if not run_ids:
+            return set()
+        over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.status.in_(over))
+            )
+            return set(rows.scalars())
 
     def watch(self, run_id: str, for_s: float) -> None:
         """Say that somebody follows this run's stream for the next ``for_s`` seconds."""
@@ -292,6 +310,7 @@ def _insert_run(connection: Connection, new: NewRun) -> Created:
         .values(
             run_id=run_id,
             session_pk=session_pk,
+            model=spec.model,
             status=RunStatus.QUEUED.value,
             state_version=STATE_VERSION,
             iterations_max=spec.iterations_max,

@@ -22,15 +22,16 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, RunTool
-from hermes_worker.core.errors import Failure
+from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
+from hermes_worker.observe import log
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, workers
-from hermes_worker.store.transitions import Additions, save
+from hermes_worker.store.transitions import Additions, break_off, save
 
 _BATCH = 200
 """Rows of one kind that one sweep repairs; the rest wait for the next."""
@@ -149,13 +150,16 @@ class Sweeper:
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
-            with self._database.write() as connection:
-                loaded = lock_run(connection, orphan.run_pk)
-                if loaded is None or not _still_holds(connection, orphan):
-                    continue
-                event = ev.CallLost(position=orphan.position)
-                hints += _save_loss(connection, loaded, event, f"tool:{orphan.name}")
+
+            def lose(connection: Connection, loaded: LoadedRun, orphan: sa.Row[Any] = orphan) -> list[Hint] | None:
+                if not _still_holds(connection, orphan):
+                    return None
+                return _save_loss(connection, loaded, ev.CallLost(position=orphan.position), f"tool:{orphan.name}")
+
+            sent = self._repair(orphan.run_pk, lose)
+            if sent is not None:
                 lost += 1
+                hints += sent
         return lost, hints
 
     def _lose_turns(self) -> tuple[int, list[Hint]]:
@@ -164,13 +168,30 @@ class Sweeper:
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
-            with self._database.write() as connection:
-                loaded = lock_run(connection, orphan.pk)
-                if loaded is None or loaded.lease_token != orphan.lease_token:
-                    continue
-                hints += _save_loss(connection, loaded, ev.TurnLost(), "model")
+
+            def lose(connection: Connection, loaded: LoadedRun, token: str = orphan.lease_token) -> list[Hint] | None:
+                if loaded.lease_token != token:
+                    return None
+                return _save_loss(connection, loaded, ev.TurnLost(), "model")
+
+            sent = self._repair(orphan.pk, lose)
+            if sent is not None:
                 lost += 1
+                hints += sent
         return lost, hints
+
+    def _repair(self, pk: int, act: Callable[[Connection, LoadedRun], list[Hint] | None]) -> list[Hint] | None:
+        """Do ``act`` on one run under its lock. A run whose rows make no sense is ended, and holds up no other."""
+        try:
+            with self._database.write() as connection:
+                loaded = lock_run(connection, pk)
+                return None if loaded is None else act(connection, loaded)
+        except UnavailableError:
+            raise
+        except Exception as error:
+            log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
+            failure = Failure(kind="corrupt_state", message="a stored row of this run cannot be read; see the log")
+            return break_off(self._database, pk, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
 
     def _due_to_resume(self) -> list[int]:
         with self._database.read() as connection:
@@ -212,15 +233,16 @@ class Sweeper:
 
     def _advance_each(self, pks: Iterable[int], event_for: Callable[[LoadedRun], ev.Event]) -> list[Hint]:
         hints: list[Hint] = []
+
+        def advance(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
+            event = event_for(loaded)
+            was_resumed = isinstance(event, ev.WaitEnded) and loaded.run.resume_at is None
+            if loaded.run.status.is_terminal or was_resumed:
+                return None
+            return save(connection, loaded, apply(loaded.run, event))
+
         for pk in pks:
-            with self._database.write() as connection:
-                loaded = lock_run(connection, pk)
-                if loaded is None or loaded.run.status.is_terminal:
-                    continue
-                event = event_for(loaded)
-                if isinstance(event, ev.WaitEnded) and loaded.run.resume_at is None:
-                    continue  # somebody else resumed it
-                hints += save(connection, loaded, apply(loaded.run, event))
+            hints += self._repair(pk, advance) or []
         return hints
 
     def _resend(self, depths: Mapping[str, int]) -> list[Hint]:

@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.store.database import db_now
+from hermes_worker.core.step import apply
+from hermes_worker.observe import log
+from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import read_spec, user_message
-from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, read_messages
+from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, lock_run, read_messages
 from hermes_worker.store.tables import events, runs, sessions, tool_calls
 
 
@@ -56,7 +60,7 @@ _UPDATE_RUN = (
         status=sa.bindparam("new_status"),
         iteration=sa.bindparam("new_iteration"),
         attempt=sa.bindparam("new_attempt"),
-        retries=sa.bindparam("new_retries"),
+        recovery=sa.bindparam("new_recovery"),
         call_count=sa.bindparam("new_call_count"),
         resume_at=sa.bindparam("new_resume_at"),
         lease_token=sa.bindparam("new_token"),
@@ -91,6 +95,7 @@ _INSERT_CALL = sa.insert(tool_calls).values(
     replay=sa.bindparam("replay"),
     segment=sa.bindparam("segment"),
     status=CallStatus.PENDING.value,
+    timeout_s=sa.bindparam("timeout_s"),
     result_seq=sa.bindparam("result_seq"),
     hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
 )
@@ -170,7 +175,7 @@ def _update_run(
             "new_status": status.value,
             "new_iteration": after.iteration,
             "new_attempt": after.attempt,
-            "new_retries": after.retries,
+            "new_recovery": after.recovery,
             "new_call_count": len(after.calls),
             "new_resume_at": after.resume_at,
             "new_token": loaded.lease_token if after.is_asking else None,
@@ -245,6 +250,7 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
             "name": call.name[:100],
             "replay": call.replay.value,
             "segment": call.segment,
+            "timeout_s": call.timeout_s,
             "result_seq": first_result + call.position,
             "is_due": call.position in due,
         }
@@ -326,6 +332,60 @@ def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEve
             return [RunEvent(name=RunEventName.WAITING, data={"status": after.status.value, "until": until})]
         case _:
             return []
+
+
+def break_off(database: Database, pk: int, event: ev.Broken) -> list[Hint]:
+    """End a run that cannot go on, even one whose rows cannot be read. Idempotent."""
+    try:
+        with database.write() as connection:
+            loaded = lock_run(connection, pk)
+            if loaded is None or loaded.run.status.is_terminal:
+                return []
+            return save(connection, loaded, apply(loaded.run, event))
+    except UnavailableError:
+        raise
+    except Exception as error:
+        # The rows do not even let the run be ended by the rules. It must still end, and nothing else may suffer.
+        log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
+        with database.write() as connection:
+            return _force_end(connection, pk, event)
+
+
+def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
+    row = connection.execute(
+        sa.update(runs)
+        .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
+        .values(
+            status=RunStatus.FAILED.value,
+            exit_reason=event.reason.value,
+            failure_kind=event.failure.kind,
+            failure_message=event.failure.message,
+            lease_token=None,
+            lease_owner=None,
+            hinted_at=None,
+            resume_at=None,
+            event_seq=runs.c.event_seq + 1,
+            finished_at=db_now(),
+            updated_at=db_now(),
+        )
+        .returning(runs.c.session_pk, runs.c.event_seq, runs.c.message_seq)
+    ).first()
+    if row is None:
+        return []
+    connection.execute(
+        sa.update(tool_calls)
+        .where(tool_calls.c.run_pk == pk, tool_calls.c.settled_at.is_(None))
+        .values(
+            status=CallStatus.UNKNOWN.value,
+            lease_token=None,
+            lease_owner=None,
+            hinted_at=None,
+            settled_at=db_now(),
+        )
+    )
+    data = {"error": event.failure.message, "exit_reason": event.reason.value, "status": RunStatus.FAILED.value}
+    insert_events(connection, pk, row.event_seq - 1, [RunEvent(name=RunEventName.RUN_FAILED, data=data)])
+    return release_session(connection, row.session_pk, pk, row.message_seq)
 
 
 _NEXT_RUN = (

@@ -15,7 +15,7 @@ from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import read_messages
 from hermes_worker.store.runs import RunNotFound, find
-from hermes_worker.store.tables import blobs, events, messages, run_inputs, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,10 @@ _VIEW = (
     sa.select(
         runs,
         sessions.c.session_id,
-        run_inputs.c.spec,
         _LAST_EVENT.label("last_event"),
         _OUTPUT.label("output_body"),
     )
     .join(sessions, sessions.c.pk == runs.c.session_pk)
-    .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
 )
 
 
@@ -191,7 +189,7 @@ def _view(row: sa.Row[Any]) -> RunView:
         session_id=row.session_id,
         status=RunStatus(row.status),
         exit_reason=row.exit_reason,
-        model=json.loads(row.spec).get("model", ""),
+        model=row.model,
         iteration=row.iteration,
         iterations_max=row.iterations_max,
         usage=Usage(

@@ -1,0 +1,229 @@
+"""Reasoning that models write between tags into their text: kept out of what people see (reference, loop §3.6, §3.7,
+§11.3).
+
+``ThinkScrubber`` works on a stream. It shows the same text however the stream is cut into pieces, which fixes these
+rules for a text as a whole:
+
+* An opening tag at the start of a line begins a block. It ends behind its closing tag, or with the text.
+* An opening tag in the middle of a line begins a block only if its closing tag follows; else somebody writes *about*
+  the tag, and it is text. Until that is known, nothing behind it is shown.
+* A closing tag without a block is noise and goes, with the white space behind it.
+
+``strip_think_blocks`` cleans a whole reply for the transcript and is rougher: it also removes what remains of
+malformed pairs, and tool calls that a model wrote out as XML.
+
+Replies are outside input, so nothing here takes longer than a few passes over the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+_NAMES = ("think", "thinking", "reasoning", "reasoning_scratchpad", "thought")
+_ANY_NAME = "|".join(_NAMES)
+_SPACE = " \t\n\r"
+
+_TAG = re.compile(rf"<(/?)({_ANY_NAME})>", re.IGNORECASE | re.ASCII)
+_OPENINGS = {name: re.compile(f"<{name}>", re.IGNORECASE | re.ASCII) for name in _NAMES}
+_CLOSINGS = {name: re.compile(f"</{name}>", re.IGNORECASE | re.ASCII) for name in _NAMES}
+_SPELLINGS = tuple(f"<{slash}{name}>" for name in _NAMES for slash in ("", "/"))
+_LONGEST_TAG = max(map(len, _SPELLINGS))
+
+
+class ThinkScrubber:
+    """Takes a reply piece by piece and gives back what may be shown.
+
+    One object per reply; ``flush`` ends it.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        """Perhaps the beginning of a tag."""
+        self._block: str | None = None
+        """Name of the block we are in."""
+        self._unclear: str | None = None
+        """Name of a tag in the middle of a line of which we do not know yet whether it begins a block."""
+        self._unclear_text: list[str] = []
+        """That tag and everything since."""
+        self._unclear_end = ""
+        """The end of that, in which a closing tag may have begun."""
+        self._line_is_blank = True
+        """What was shown of the present line is white space at most."""
+        self._is_after_stray_closing = False
+
+    def feed(self, text: str) -> str:
+        """What may be shown now that ``text`` has arrived; often nothing."""
+        if self._unclear is None:
+            return "".join(self._read(self._held + text, is_end=False))
+        self._unclear_text.append(text)
+        seam = self._unclear_end + text
+        closing = _CLOSINGS[self._unclear].search(seam)
+        if closing is None:
+            self._unclear_end = seam[-_LONGEST_TAG:]
+            return ""
+        self._unclear = None
+        return "".join(self._read(seam[closing.end() :], is_end=False))
+
+    def flush(self) -> str:
+        """What remains to be shown at the end of the reply. A block that is still open is dropped: to cut an answer
+        short is better than to show reasoning."""
+        rest = self._held if self._unclear is None else "".join(self._unclear_text)
+        return "".join(self._read(rest, is_end=True))
+
+    def _read(self, buffer: str, *, is_end: bool) -> Iterator[str]:
+        self._held, position, without_closing = "", 0, set[str]()
+        while True:
+            if self._block is not None:
+                closing = _CLOSINGS[self._block].search(buffer, position)
+                if closing is None:
+                    self._held = buffer[_start_of_partial_tag(buffer, position) :]
+                    return
+                self._block, position = None, closing.end()
+            tag = _TAG.search(buffer, position)
+            if tag is None:
+                end = len(buffer) if is_end else _start_of_partial_tag(buffer, position)
+                yield self._show(buffer[position:end])
+                self._held = buffer[end:]
+                return
+            yield self._show(buffer[position : tag.start()])
+            is_closing, name, position = bool(tag[1]), tag[2].lower(), tag.end()
+            if is_closing:
+                self._is_after_stray_closing = True
+            elif self._line_is_blank:
+                self._block = name
+            elif name not in without_closing and (closing := _CLOSINGS[name].search(buffer, position)):
+                position = closing.end()
+            elif is_end:
+                without_closing.add(name)
+                yield self._show(tag[0])
+            else:
+                self._unclear, self._unclear_text = name, [buffer[tag.start() :]]
+                self._unclear_end = buffer[position:][-_LONGEST_TAG:]
+                return
+
+    def _show(self, text: str) -> str:
+        if self._is_after_stray_closing:
+            text = text.lstrip(_SPACE)
+            self._is_after_stray_closing = not text
+        if text:
+            _, newline, line = text.rpartition("\n")
+            self._line_is_blank = not line.strip() and (bool(newline) or self._line_is_blank)
+        return text
+
+
+def _start_of_partial_tag(buffer: str, position: int) -> int:
+    """Where, at or behind ``position``, the end of the buffer may be the beginning of a tag; else its length."""
+    start = buffer.rfind("<", max(position, len(buffer) - _LONGEST_TAG + 1))
+    if start < 0:
+        return len(buffer)
+    ending = buffer[start:].lower()
+    return start if any(tag.startswith(ending) for tag in _SPELLINGS) else len(buffer)
+
+
+# ------------------------------------------------------------------------------------------------------ whole replies
+
+_CALL_NAMES = ("tool_call", "tool_calls", "tool_result", "function_call", "function_calls")
+_CALLS = tuple(
+    (re.compile(rf"<{name}\b[^>]{{0,1000}}>", re.IGNORECASE), re.compile(f"</{name}>", re.IGNORECASE))
+    for name in _CALL_NAMES
+)
+_FUNCTION = re.compile(r"(?:\A|(?<=[\n\r.!?:]))[ \t]*<function\b([^>]{0,1000})>", re.IGNORECASE)
+_FUNCTION_END = re.compile("</function>", re.IGNORECASE)
+_HAS_NAME = re.compile(r"\bname\s*=", re.IGNORECASE)
+_UNTERMINATED = re.compile(rf"(?:\A|\n)[ \t]*<(?:{_ANY_NAME})\b[^>]{{0,1000}}>.*\Z", re.IGNORECASE | re.DOTALL)
+_STRAY = re.compile(rf"</?(?:{_ANY_NAME})>\s*", re.IGNORECASE)
+_STRAY_CALL = re.compile(rf"</(?:{'|'.join(_CALL_NAMES)}|function)>\s*", re.IGNORECASE)
+
+
+def strip_think_blocks(text: str) -> str:
+    """``text`` without reasoning blocks and without tool calls written as XML. White space around it stays.
+
+    An opening tag at the start of a line that is never closed takes everything behind it along.
+    """
+    if "<" not in text:
+        return text
+    for name in _NAMES:
+        text = _without_pairs(text, _OPENINGS[name], _CLOSINGS[name])
+    for opening, closing in _CALLS:
+        text = _without_pairs(text, opening, closing)
+    text = _without_pairs(text, _FUNCTION, _FUNCTION_END, only_with=_HAS_NAME)
+    text = _UNTERMINATED.sub("", text)
+    return _STRAY_CALL.sub("", _STRAY.sub("", text))
+
+
+def has_visible_text(text: str) -> bool:
+    """Whether anything is left of ``text`` to show."""
+    return bool(strip_think_blocks(text).strip())
+
+
+def has_thinking_tags(text: str) -> bool:
+    """Whether the model thought between tags, closed or not."""
+    return any(opening.search(text) for opening in _OPENINGS.values())
+
+
+def has_open_scratchpad(text: str) -> bool:
+    """Whether a reasoning scratchpad was opened and never closed: the reply broke off inside it."""
+    opened = _OPENINGS["reasoning_scratchpad"].search(text) is not None
+    return opened and _CLOSINGS["reasoning_scratchpad"].search(text) is None
+
+
+def extract_reasoning(row: Mapping[str, object]) -> str | None:
+    """The reasoning of an assistant row or reply, from wherever its provider put it: the fields ``reasoning``,
+    ``reasoning_content`` and ``reasoning_details``; without any, typed ``thinking`` parts of the content; without
+    any, tagged blocks in the text. Equal parts are named once. ``None`` when there is none.
+    """
+    parts = _unique(_structured(row)) or _unique(_typed(row.get("content"))) or _unique(_tagged(row.get("content")))
+    return "\n\n".join(parts) or None
+
+
+def _without_pairs(
+    text: str, opening: re.Pattern[str], closing: re.Pattern[str], *, only_with: re.Pattern[str] | None = None
+) -> str:
+    kept, position, search_from = [], 0, 0
+    while start := opening.search(text, search_from):
+        if only_with is not None and not only_with.search(start[1]):
+            search_from = start.end()
+            continue
+        end = closing.search(text, start.end())
+        if end is None:
+            break
+        kept.append(text[position : start.start()])
+        position = search_from = end.end()
+    return "".join((*kept, text[position:])) if position else text
+
+
+def _structured(row: Mapping[str, object]) -> Iterator[object]:
+    yield row.get("reasoning")
+    yield row.get("reasoning_content")
+    details = row.get("reasoning_details")
+    for detail in details if isinstance(details, Sequence) and not isinstance(details, str) else ():
+        if isinstance(detail, Mapping):
+            yield next((detail[key] for key in ("summary", "thinking", "content", "text") if detail.get(key)), None)
+
+
+def _typed(content: object) -> Iterator[object]:
+    for part in content if isinstance(content, Sequence) and not isinstance(content, str) else ():
+        if isinstance(part, Mapping) and part.get("type") == "thinking":
+            yield _stripped(part.get("thinking")) or _stripped(part.get("text"))
+
+
+def _tagged(content: object) -> Iterator[object]:
+    if not isinstance(content, str):
+        return
+    for name in _NAMES:
+        position = 0
+        while start := _OPENINGS[name].search(content, position):
+            end = _CLOSINGS[name].search(content, start.end())
+            if end is None:
+                break
+            yield content[start.end() : end.start()].strip()
+            position = end.end()
+
+
+def _stripped(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _unique(parts: Iterator[object]) -> list[str]:
+    return list(dict.fromkeys(part for part in parts if isinstance(part, str) and part))

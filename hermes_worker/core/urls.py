@@ -1,0 +1,255 @@
+"""May this URL be fetched? The decision only: whoever connects resolves the name and passes the addresses in.
+
+A URL that a model or an outsider chose can point anywhere: at the metadata service of the cloud, at the database next
+door, at this process. The rules are those of the reference (§9.1) with three holes closed:
+
+* The caller gets back the addresses that were judged and connects to one of *them*, so that a name which answers
+  differently the second time (DNS rebinding) has nothing to gain. Every redirect is a new decision.
+* Addresses that carry another inside (IPv4-mapped, NAT64, 6to4, Teredo) are judged by both.
+* Host names that are numbers in disguise (``0x7f.1``, ``2130706433``) are refused before anybody resolves them.
+
+The networks are listed here rather than asked of ``ipaddress``, whose answers differ between Python releases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from hermes_worker.core.errors import HermesError
+
+URL_CHARS_MAX = 8_192
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+BLOCKED_HOSTS = frozenset({"metadata.google.internal", "metadata.goog"})
+
+# Ports of protocols that a request line could be smuggled into: the Fetch standard's list (fetch.spec.whatwg.org,
+# "port blocking") and the data stores that this product runs beside.
+_FETCH_BLOCKED_PORTS = (
+    *(0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104, 109),
+    *(110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515, 526, 530),
+    *(531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 989, 990, 993, 995, 1719, 1720, 1723, 2049, 3659, 4045, 4190),
+    *(5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080),
+)
+_DATA_STORE_PORTS = (1433, 1521, 3306, 5432, 6379, 6380, 11211, 27017)
+BLOCKED_PORTS = frozenset(_FETCH_BLOCKED_PORTS + _DATA_STORE_PORTS)
+
+_IPv4 = tuple[IPv4Network, ...]
+_IPv6 = tuple[IPv6Network, ...]
+
+# Cloud metadata and link-local: never, whatever the settings allow. 168.63.129.16 is Azure's host agent, 192.0.0.192
+# Oracle's metadata service, 100.100.100.200 Alibaba's.
+_NEVER_V4: _IPv4 = tuple(
+    IPv4Network(text)
+    for text in (
+        *("169.254.0.0/16", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"),
+        *("224.0.0.0/4", "255.255.255.255/32"),
+    )
+)
+_NEVER_V6: _IPv6 = tuple(IPv6Network(text) for text in ("fd00:ec2::254/128", "fe80::/10", "ff00::/8"))
+
+# IANA's special-purpose registries (iana.org, iana-ipv4-special-registry), plus multicast and the reserved block.
+_PRIVATE_V4: _IPv4 = tuple(
+    IPv4Network(text)
+    for text in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24"),
+        *("192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
+        *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4"),
+    )
+)
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_SPECIAL_V6: _IPv6 = tuple(
+    IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20")
+)
+_NAT64_V6: _IPv6 = (IPv6Network("64:ff9b::/96"),)
+_IPV4_COMPATIBLE = IPv6Network("::/96")
+
+_NUMERIC_HOST = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
+_CONTROL_OR_SPACE = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
+_SENSITIVE_PARAMETER = re.compile(
+    r"(?:^|[_\-.])(?:token|secret|password|passwd|pwd|signature|sig|apikey|api[_-]?key|access[_-]?key|auth|code|key"
+    r"|credential|session|jwt|x-amz-signature|x-goog-signature)$",
+    re.IGNORECASE,
+)
+
+
+class UnsafeUrl(HermesError):
+    """A URL that must not be fetched; the message says why and does not repeat credentials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlPolicy:
+    """What an installation allows."""
+
+    allows_private: bool = False
+    """Addresses of the local network and of this machine (``security.allow_private_urls``). Metadata and link-local
+    addresses stay refused."""
+    blocked_hosts: frozenset[str] = frozenset()
+    """Names refused with everything under them (``security.website_blocklist``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpUrl:
+    """A URL that may be resolved."""
+
+    url: str
+    scheme: str
+    host: str
+    """As it is resolved: lower case, IDNA-encoded, without brackets and trailing dot."""
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafeUrl:
+    """A URL that may be fetched, from these addresses and no other."""
+
+    target: HttpUrl
+    addresses: tuple[str, ...]
+
+
+def check_url(url: str, addresses: Iterable[str], policy: UrlPolicy | None = None) -> SafeUrl:
+    """The whole decision. ``addresses`` is everything the name resolves to; empty when it does not. Raises
+    ``UnsafeUrl``."""
+    policy = policy or UrlPolicy()
+    target = parse_http_url(url, policy)
+    return SafeUrl(target=target, addresses=check_addresses(target, addresses, policy))
+
+
+def parse_http_url(url: str, policy: UrlPolicy | None = None) -> HttpUrl:
+    """What can be decided before the name is resolved. Raises ``UnsafeUrl``."""
+    parts = _split(url)
+    scheme = parts.scheme.lower()
+    if scheme not in DEFAULT_PORTS:
+        raise UnsafeUrl(f"Only http and https URLs can be fetched, not {scheme[:20]!r}.")
+    if parts.username is not None or parts.password is not None:
+        raise UnsafeUrl("A URL must not contain a user name or a password; send credentials in a header.")
+    host = _normal_host(parts.hostname)
+    _check_name(host, policy or UrlPolicy())
+    return HttpUrl(url=url, scheme=scheme, host=host, port=_port(parts, scheme))
+
+
+def check_addresses(target: HttpUrl, addresses: Iterable[str], policy: UrlPolicy) -> tuple[str, ...]:
+    """Every address a name resolves to must be allowed: one bad answer spoils the name. Raises ``UnsafeUrl``."""
+    found = tuple(addresses)
+    if not found:
+        raise UnsafeUrl(f"The host {target.host!r} does not resolve.")
+    for address in found:
+        refusal = address_refusal(address, policy)
+        if refusal is not None:
+            raise UnsafeUrl(f"The host {target.host!r} is refused: {refusal}.")
+    return found
+
+
+def address_refusal(address: str, policy: UrlPolicy) -> str | None:
+    """Why an address must not be connected to; ``None`` when it may."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return f"{address[:60]!r} is not an address"
+    inner = _embedded(parsed) if isinstance(parsed, IPv6Address) else None
+    for candidate in (parsed, inner):
+        if candidate is not None and _is_never_allowed(candidate):
+            return f"{address} is a metadata, link-local or multicast address"
+    if policy.allows_private:
+        return None
+    is_public = _is_public(inner) if inner is not None and _is_translation(parsed) else _is_public(parsed)
+    return None if is_public else f"{address} is not a public address"
+
+
+def sensitive_parameter(url: str) -> str | None:
+    """The name of the first query parameter that looks like a credential, as in signed links: such a URL is not handed
+    to third parties."""
+    for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True, max_num_fields=200):
+        if _SENSITIVE_PARAMETER.search(name):
+            return name
+    return None
+
+
+def _split(url: str) -> SplitResult:
+    if len(url) > URL_CHARS_MAX:
+        raise UnsafeUrl(f"A URL has at most {URL_CHARS_MAX} characters.")
+    # urlsplit drops tabs and newlines and reads a backslash as part of the host: parsers disagree, so nobody guesses.
+    if _CONTROL_OR_SPACE.search(url):
+        raise UnsafeUrl("A URL must not contain spaces, control characters or backslashes; percent-encode them.")
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise UnsafeUrl("The URL cannot be read; check brackets and port.") from None
+
+
+def _normal_host(hostname: str | None) -> str:
+    host = (hostname or "").rstrip(".")
+    if not host:
+        raise UnsafeUrl("The URL has no host.")
+    if ":" in host:
+        if "%" in host or _as_address(host) is None:
+            raise UnsafeUrl(f"{host[:60]!r} is not an address.")
+        return host
+    try:
+        return host.encode("idna").decode("ascii").lower().rstrip(".")
+    except UnicodeError:
+        raise UnsafeUrl(f"The host name {host[:60]!r} is not valid.") from None
+
+
+def _check_name(host: str, policy: UrlPolicy) -> None:
+    if _NUMERIC_HOST.fullmatch(host) and _as_address(host) is None:
+        raise UnsafeUrl(f"The host {host[:60]!r} is an address in disguise; write it as four decimal numbers.")
+    if not re.fullmatch(r"[a-z0-9._:-]+", host):
+        raise UnsafeUrl(f"The host name {host[:60]!r} is not valid.")
+    for blocked in BLOCKED_HOSTS | policy.blocked_hosts:
+        if host == blocked or host.endswith(f".{blocked}"):
+            raise UnsafeUrl(f"The host {host!r} is blocked.")
+
+
+def _port(parts: SplitResult, scheme: str) -> int:
+    try:
+        port = parts.port if parts.port is not None else DEFAULT_PORTS[scheme]
+    except ValueError:
+        raise UnsafeUrl("The port of the URL is not a number from 1 to 65535.") from None
+    if port in BLOCKED_PORTS:
+        raise UnsafeUrl(f"Port {port} is not one that web servers use.")
+    return port
+
+
+def _as_address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _embedded(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address inside an IPv6 one."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    if any(address in network for network in _NAT64_V6) or address in _IPV4_COMPATIBLE:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+def _is_translation(address: IPv4Address | IPv6Address) -> bool:
+    """Only another spelling of the IPv4 address inside. NAT64 is how an IPv6-only cluster reaches IPv4 hosts."""
+    if not isinstance(address, IPv6Address):
+        return False
+    return address.ipv4_mapped is not None or any(address in network for network in _NAT64_V6)
+
+
+def _is_never_allowed(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return any(address in network for network in _NEVER_V4)
+    return any(address in network for network in _NEVER_V6)
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _PRIVATE_V4)
+    if address not in _GLOBAL_V6 or any(address in network for network in _SPECIAL_V6):
+        return False
+    return address.sixtofour is None or _is_public(address.sixtofour)

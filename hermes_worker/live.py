@@ -1,0 +1,102 @@
+"""The live side of a run's stream: deltas that exist only while somebody looks, in a capped Redis stream per run.
+
+The rows in SQL are the record; this is the preview of the row that is being written. Everything here may be lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import redis
+
+from hermes_worker.core.messages import Delta
+from hermes_worker.queue import KEY_PREFIX
+
+FLUSH_EVERY_S = 0.05
+"""At most 20 writes a second and run (design D6)."""
+_KEPT_ENTRIES = 2_000
+_KEPT_S = 600
+
+
+def stream_key(run_id: str) -> str:
+    return f"{KEY_PREFIX}live:{run_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveEntry:
+    """One entry: ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the stream) or ``row`` (look at SQL)."""
+
+    kind: str
+    text: str
+    iteration: int
+    attempt: int
+    offset: int
+    """Characters of this kind that this attempt had sent before."""
+
+
+class Live:
+    """Writes previews. Thread-safe; never raises for a broker that is away."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def append(self, run_id: str, entry: LiveEntry) -> None:
+        key = stream_key(run_id)
+        try:
+            pipe = self._client.pipeline(transaction=False)
+            fields = {
+                "kind": entry.kind,
+                "text": entry.text,
+                "iteration": entry.iteration,
+                "attempt": entry.attempt,
+                "offset": entry.offset,
+            }
+            pipe.xadd(key, fields, maxlen=_KEPT_ENTRIES, approximate=True)  # type: ignore[arg-type]
+            pipe.expire(key, _KEPT_S)
+            pipe.execute()
+        except (redis.RedisError, OSError):
+            return  # a preview that nobody gets to see; the row will tell
+
+    def nudge(self, run_id: str) -> None:
+        """Rows of this run were committed: whoever waits on the stream should read them."""
+        self.append(run_id, LiveEntry(kind="row", text="", iteration=0, attempt=0, offset=0))
+
+
+class DeltaBuffer:
+    """Collects the deltas of one model call and sends them in lumps. Used by one thread."""
+
+    def __init__(
+        self, live: Live, run_id: str, *, iteration: int, attempt: int, is_watched: Callable[[], bool]
+    ) -> None:
+        self._live = live
+        self._run_id = run_id
+        self._iteration = iteration
+        self._attempt = attempt
+        self._is_watched = is_watched
+        self._sent = {"text": 0, "reasoning": 0}
+        self._pending = {"text": "", "reasoning": ""}
+        self._next_flush = time.monotonic() + FLUSH_EVERY_S
+
+    def __call__(self, delta: Delta) -> None:
+        self._pending["text"] += delta.text
+        self._pending["reasoning"] += delta.reasoning
+        if delta.tool_name and self._is_watched():
+            self._append("tool", delta.tool_name, 0)
+        if time.monotonic() >= self._next_flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is pending, if anybody looks; what nobody looked at is skipped but counted."""
+        watched = self._is_watched()
+        for kind, text in self._pending.items():
+            if text and watched:
+                self._append(kind, text, self._sent[kind])
+            self._sent[kind] += len(text)
+            self._pending[kind] = ""
+        self._next_flush = time.monotonic() + FLUSH_EVERY_S
+
+    def _append(self, kind: str, text: str, offset: int) -> None:
+        entry = LiveEntry(kind=kind, text=text, iteration=self._iteration, attempt=self._attempt, offset=offset)
+        self._live.append(self._run_id, entry)

@@ -1,0 +1,137 @@
+"""The Celery application of a worker: three tasks, and what happens when a process starts and leaves.
+
+``celery -A hermes_worker.tasks.app worker`` works as well as ``hermes-worker worker``, which it is made of.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, signals
+
+from hermes_worker import settings as settings_module
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.errors import Failure, LeaseLost, UnavailableError
+from hermes_worker.core.run import ExitReason
+from hermes_worker.observe import log
+from hermes_worker.queue import TaskName, celery_app
+from hermes_worker.settings import Settings
+from hermes_worker.store.runs import RunNotFound
+from hermes_worker.tasks.call_tool import call_tool
+from hermes_worker.tasks.iterate import iterate
+from hermes_worker.tasks.keeper import report
+from hermes_worker.wiring import WorkerProcess, broker_url_of, start_worker_process
+
+_process: WorkerProcess | None = None
+_process_lock = threading.Lock()
+
+
+def process(settings: Settings | None = None) -> WorkerProcess:
+    """The parts of this operating-system process, built once and after any fork."""
+    global _process
+    with _process_lock:
+        if _process is None or _process.pid != os.getpid():
+            _process = start_worker_process(settings or settings_module.load())
+        return _process
+
+
+def build(settings: Settings) -> Celery:
+    """The application for ``settings``."""
+    app = celery_app(broker_url_of(settings))
+
+    @app.task(name=TaskName.ITERATE.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def iterate_task(run_id: str, iteration: int, attempt: int, at: float) -> None:
+        effect = AskModel(run_id=run_id, iteration=iteration, attempt=attempt)
+        _guarded(settings, run_id, lambda here: iterate(here.parts, effect, at))
+
+    @app.task(name=TaskName.CALL_TOOL.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def call_tool_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
+        effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt)
+        _guarded(settings, run_id, lambda here: call_tool(here.parts, effect, at))
+
+    @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def maintain_task() -> None:
+        """Sweep and prune once, for fleets whose workers all sit on long calls. Idempotent."""
+        here = process(settings)
+        try:
+            swept = here.sweeper.sweep(here.parts.sender.depths())
+            here.sweeper.prune()
+        except UnavailableError as error:
+            log.warning("database.unreachable", doing="maintain", error=str(error))
+            return
+        if swept is not None:
+            report(swept)
+            here.parts.sender.send(swept.hints)
+
+    return app
+
+
+def _guarded(settings: Settings, run_id: str, body: Callable[[WorkerProcess], None]) -> None:
+    """Run a task body. Celery acknowledges a task that raised, so nothing may be left to it.
+
+    A server that is away leaves the row due or claimed, and the sweeper finds it. Anything else is a defect or a
+    row that cannot be read: it ends this one run, visibly.
+    """
+    here = process(settings)
+    try:
+        body(here)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", run_id=run_id, error=str(error))
+    except Exception as error:
+        log.exception("task.failed", run_id=run_id)
+        message = f"{type(error).__name__} in the worker; the worker's log has the details"
+        failure = Failure(kind="internal_error", message=message)
+        event = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure)
+        try:
+            here.parts.sender.send(here.runs.break_off(run_id, event))
+        except (RunNotFound, UnavailableError) as second:
+            log.warning("task.interrupted", run_id=run_id, error=str(second))
+
+
+def connect_signals(settings: Settings) -> None:
+    """Start this process's parts with the worker, and leave in order: no new work, wait, hand over, retire."""
+
+    def begin(**_: Any) -> None:
+        process(settings)
+
+    def drain(**_: Any) -> None:
+        here = process(settings)
+        here.parts.leases.is_draining = True
+        log.info("worker.draining", in_flight=here.parts.leases.in_flight, drain_s=settings.lease.drain_s)
+        threading.Thread(target=_hand_over_later, args=(here, settings.lease.drain_s), daemon=True).start()
+
+    def leave(**_: Any) -> None:
+        process(settings).close()
+        log.info("worker.stopped")
+
+    signals.worker_init.connect(begin, weak=False)
+    signals.worker_process_init.connect(begin, weak=False)
+    signals.worker_shutting_down.connect(drain, weak=False)
+    signals.worker_shutdown.connect(leave, weak=False)
+    signals.worker_process_shutdown.connect(leave, weak=False)
+
+
+def _hand_over_later(here: WorkerProcess, drain_s: float) -> None:
+    deadline = time.monotonic() + drain_s
+    while time.monotonic() < deadline:
+        if not here.parts.leases.in_flight:
+            return
+        time.sleep(0.1)
+    handed = here.parts.leases.hand_over()
+    log.info("worker.draining", handed_over=handed, in_flight=here.parts.leases.in_flight)
+
+
+def __getattr__(name: str) -> Any:
+    """``app`` is built when Celery's command line asks for it: importing this module has no side effects."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    settings = settings_module.load()
+    connect_signals(settings)
+    app = build(settings)
+    globals()["app"] = app
+    return app

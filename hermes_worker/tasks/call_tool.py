@@ -1,0 +1,107 @@
+"""One tool call: record the intent, run it, settle it, send what follows."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from hermes_worker import faults
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.effects import RunTool
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus
+from hermes_worker.faults import FaultPoint
+from hermes_worker.observe import bound, count, log
+from hermes_worker.queue import QueueName
+from hermes_worker.store.calls import CallClaim, Settlement
+from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.leases import AbortReason
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.persistence import persist
+from hermes_worker.tools.base import ToolContext, ToolResult
+from hermes_worker.tools.dispatch import run_tool, unknown_tool
+
+
+def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
+    """Do the tool call ``effect`` names, if it is still to be done. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
+    """
+    parts.leases.saw(QueueName.TOOLS, at)
+    if parts.leases.is_draining:
+        parts.sender.send([Hint(effect=effect, at=at)])
+        return
+    claim = parts.calls.claim(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("tool_call.claimed")
+    if claim.is_watched:
+        parts.live.nudge(effect.run_id)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_CLAIM)
+    may_hand_over = claim.replay is not Replay.ONCE
+    with (
+        bound(run_id=effect.run_id, iteration=effect.iteration, call=effect.position, attempt=effect.attempt),
+        parts.leases.holding(claim.token, effect.run_id, may_hand_over=may_hand_over) as abort,
+    ):
+        hints = _run_and_settle(parts, claim, abort)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_SETTLE)
+    parts.sender.send(hints)
+    if claim.is_watched or claim.run_id in parts.watched:
+        parts.live.nudge(effect.run_id)
+
+
+def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[Hint]:
+    if not parts.leases.is_trusted:
+        # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
+        count("tool_call.refused")
+        log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
+        return []
+    began = time.monotonic()
+    result = _run(parts, claim, abort)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_RUN)
+    duration_s = time.monotonic() - began
+    try:
+        hints = persist(
+            partial(_write, parts, claim, result, duration_s, abort), abort, patience_s=parts.commit_patience_s
+        )
+    except LeaseLost as lost:
+        count("tool_call.refused")
+        log.warning("tool_call.refused", tool=claim.request.name, reason=str(lost))
+        return []
+    count("tool_call.settled")
+    log.debug("tool_call.settled", tool=claim.request.name, duration_s=round(duration_s, 3), error=result.is_error)
+    return hints
+
+
+def _write(
+    parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal
+) -> list[Hint]:
+    if abort.reason == AbortReason.DRAIN:
+        # It was cut short so that another worker can run it whole.
+        return parts.calls.release(claim)
+    settlement = Settlement(
+        status=CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED,
+        text=result.text,
+        duration_s=duration_s,
+        session_updates=result.session_updates,
+    )
+    return parts.calls.settle(claim, settlement)
+
+
+def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
+    tool = parts.catalog.get(claim.request.name)
+    if tool is None:
+        return unknown_tool(claim.request.name, parts.catalog.names)
+    session = parts.runs.session_of(claim.session_pk)
+    context = ToolContext(
+        run_id=claim.run_id,
+        session_id=session.session_id,
+        idempotency_key=claim.idempotency_key,
+        attempt=claim.attempt,
+        workspace=parts.workspace(session.workspace),
+        session=parts.calls.session_documents(claim.session_pk, tool.spec.session_keys),
+        cancelled=abort,
+    )
+    return run_tool(tool, claim.request.arguments, context)

@@ -1,0 +1,171 @@
+"""The threads beside the work: one renews the leases and sweeps, one listens for nudges.
+
+Neither depends on the other or on Celery's event loop, and neither ever waits for a task.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import redis
+
+from hermes_worker import faults
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.faults import FaultPoint
+from hermes_worker.observe import count, log
+from hermes_worker.queue import CONTROL_CHANNEL
+from hermes_worker.store.sweep import Sweeper, Swept
+from hermes_worker.tasks.leases import AbortReason, Leases
+from hermes_worker.tasks.parts import Sender
+
+_PRUNE_EVERY_S = 600.0
+STALLED_AFTER_S = 30.0
+"""A process that claimed nothing for this long while its queue is not empty does not consume; see ``Keeper``."""
+EX_STALLED = 70
+
+
+class Keeper:
+    """Renews, sweeps, and watches that this process really consumes.
+
+    Liveness is "claimed something lately, or nothing was due": a Celery consumer can be alive and deaf. A process
+    that finds itself deaf ends with status 70, and whoever supervises it starts another.
+    """
+
+    def __init__(
+        self,
+        *,
+        leases: Leases,
+        sweeper: Sweeper,
+        sender: Sender,
+        stopping: Callable[[Collection[str]], set[str]],
+        queues: Collection[str],
+        sweep_every_s: float,
+        alive_file: Path | None,
+        stalled_after_s: float = STALLED_AFTER_S,
+    ) -> None:
+        self._leases = leases
+        self._sweeper = sweeper
+        self._sender = sender
+        self._stopping = stopping
+        self._queues = queues
+        self._sweep_every_s = sweep_every_s
+        self._alive_file = alive_file
+        self._stalled_after_s = stalled_after_s
+        self._backlog_since: float | None = None
+        self._end = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        for target in (self._keep_leases, self._keep_sweeping):
+            thread = threading.Thread(target=target, name=f"hermes{target.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """End both threads; returns when they have, or after 2 s."""
+        self._end.set()
+        for thread in self._threads:
+            thread.join(timeout=2)
+
+    def _keep_leases(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                self._leases.beat()
+                for run_id in self._stopping(self._leases.held_runs()):
+                    self._leases.abort_run(run_id, AbortReason.STOP)
+                self._touch()
+            except UnavailableError as error:
+                log.warning("database.unreachable", doing="heartbeat", error=str(error))
+            if self._end.wait(max(0.05, self._leases.beat_every_s - (time.monotonic() - began))):
+                return
+
+    def _keep_sweeping(self) -> None:
+        next_prune = time.monotonic() + _PRUNE_EVERY_S
+        while not self._end.wait(self._sweep_every_s):
+            try:
+                depths = self._sender.depths()
+                self._notice_deafness(depths)
+                swept = self._sweeper.sweep(depths)
+                if time.monotonic() > next_prune:
+                    self._sweeper.prune()
+                    next_prune = time.monotonic() + _PRUNE_EVERY_S
+            except UnavailableError as error:
+                log.warning("database.unreachable", doing="sweep", error=str(error))
+                continue
+            if swept is not None:
+                faults.point(FaultPoint.SWEEP_AFTER_RELEASE)
+                report(swept)
+                self._sender.send(swept.hints)
+
+    def _touch(self) -> None:
+        """Kubernetes looks at the age of this file; asking Celery instead costs 2.6 s of CPU."""
+        if self._alive_file is not None:
+            self._alive_file.touch()
+
+    def _notice_deafness(self, depths: object) -> None:
+        backlog = isinstance(depths, dict) and any(depths.get(queue, 0) for queue in self._queues)
+        now = time.monotonic()
+        if not backlog or self._leases.is_draining:
+            self._backlog_since = None
+            return
+        self._backlog_since = self._backlog_since or now
+        quiet_s = min(now - self._backlog_since, self._leases.idle_s)
+        if quiet_s > self._stalled_after_s:
+            log.error("worker.stalled", quiet_s=round(quiet_s), queues=sorted(self._queues))
+            os._exit(EX_STALLED)
+
+
+def report(swept: Swept) -> None:
+    """Say what a sweep repaired; nothing when it found nothing."""
+    count("sweep.completed")
+    if swept.hints or swept.workers_expired or swept.turns_lost or swept.calls_lost:
+        log.info(
+            "sweep.completed",
+            workers_expired=swept.workers_expired,
+            turns_lost=swept.turns_lost,
+            calls_lost=swept.calls_lost,
+            resent=swept.resent,
+            resumed=swept.resumed,
+            expired=swept.expired,
+        )
+
+
+class Listener:
+    """Hears ``stop`` and ``watch`` nudges, so that a stop reaches a call in flight at once instead of at a heartbeat."""
+
+    def __init__(self, client: redis.Redis, leases: Leases, watched: set[str]) -> None:
+        self._client = client
+        self._leases = leases
+        self._watched = watched
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._listen, name="hermes_listener", daemon=True).start()
+
+    def stop(self) -> None:
+        self._end.set()
+
+    def _listen(self) -> None:
+        while not self._end.is_set():
+            try:
+                with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                    pubsub.subscribe(CONTROL_CHANNEL)
+                    while not self._end.is_set():
+                        message = pubsub.get_message(timeout=1.0)
+                        if message is not None:
+                            self.hear(str(message["data"]))
+            except (redis.RedisError, OSError):
+                # Heartbeats carry the same news; until the broker is back they are all there is.
+                self._end.wait(1.0)
+
+    def hear(self, text: str) -> None:
+        verb, _, run_id = text.partition(" ")
+        if verb == "stop":
+            self._leases.abort_run(run_id, AbortReason.STOP)
+        elif verb == "watch" and run_id in self._leases.held_runs():
+            self._watched.add(run_id)

@@ -1,0 +1,159 @@
+"""What this process holds, and the thread that keeps it.
+
+One thread per process renews the term of all leases with one statement. It is not the thread that works, so a tool
+that blocks for minutes does not lose its claim; a process that is frozen or cut off does. When a renewal says that the
+term was taken away, every claim is lost: the work in flight is told to stop, and what it still writes is refused by
+the token anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.observe import count, log
+from hermes_worker.store.workers import Registration, Workers
+
+_BEATS_PER_TERM = 4
+_TRUSTED_PART = 0.8
+"""A process believes in its leases for this part of their term; then it starts nothing new under them."""
+
+
+class AbortReason(StrEnum):
+    STOP = "stop"
+    """The run is being stopped."""
+    LOST = "lost"
+    """The claim is no longer ours."""
+    DRAIN = "drain"
+    """The process is leaving and wants to hand the step over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """One claim in flight."""
+
+    run_id: str
+    abort: AbortSignal
+    may_hand_over: bool
+    """The step can be given back when the process drains; false for a tool that must not run twice."""
+
+
+class Leases:
+    """The claims of this process. Thread-safe."""
+
+    def __init__(self, workers: Workers, *, name: str, queues: str, ttl_s: float) -> None:
+        self._workers = workers
+        self._name = name
+        self._queues = queues
+        self._ttl_s = ttl_s
+        self._lock = threading.Lock()
+        self._held: dict[str, Holding] = {}
+        self._watermarks: dict[str, float] = {}
+        self._registration: Registration | None = None
+        self._renewed_at = 0.0
+        self._last_claim_at = time.monotonic()
+        self.is_draining = False
+
+    @property
+    def owner(self) -> int:
+        """The number claims are made under. Raises ``UnavailableError`` when there is none and none can be had."""
+        registration = self._registration
+        return registration.pk if registration is not None else self.register().pk
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether our leases surely live: the last renewal is younger than the trusted part of the term."""
+        return time.monotonic() - self._renewed_at < self._ttl_s * _TRUSTED_PART
+
+    @property
+    def beat_every_s(self) -> float:
+        return self._ttl_s / _BEATS_PER_TERM
+
+    def register(self) -> Registration:
+        """Enter the process among the workers. Raises ``UnavailableError``."""
+        with self._lock:
+            if self._registration is None:
+                began = time.monotonic()
+                self._registration = self._workers.register(name=self._name, queues=self._queues, ttl_s=self._ttl_s)
+                self._renewed_at = began
+            return self._registration
+
+    @contextmanager
+    def holding(self, token: str, run_id: str, *, may_hand_over: bool) -> Iterator[AbortSignal]:
+        """Keep a claim while the block runs; the signal says when to give up, and its reason why."""
+        abort = AbortSignal()
+        with self._lock:
+            self._held[token] = Holding(run_id=run_id, abort=abort, may_hand_over=may_hand_over)
+            self._last_claim_at = time.monotonic()
+        try:
+            yield abort
+        finally:
+            with self._lock:
+                self._held.pop(token, None)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._held)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last claim; 0 while something is held."""
+        return 0.0 if self._held else time.monotonic() - self._last_claim_at
+
+    def saw(self, queue: str, at: float) -> None:
+        """A message of ``queue`` that was hinted at ``at`` has been started."""
+        if at > self._watermarks.get(queue, 0.0):
+            self._watermarks[queue] = at
+
+    def beat(self) -> bool:
+        """Renew once. False when the term was gone; then everything held is lost and a new place is taken.
+
+        Raises ``UnavailableError`` when the database did not answer.
+        """
+        registration = self.register()
+        began = time.monotonic()
+        if self._workers.renew(registration, ttl_s=self._ttl_s, watermarks=dict(self._watermarks)):
+            self._renewed_at = began  # counted from before the statement, so that we never trust too long
+            return True
+        lost = self._abort_where(lambda holding: True, AbortReason.LOST)
+        count("lease.lost", lost)
+        log.warning("lease.lost", claims=lost, worker=self._name)
+        with self._lock:
+            self._registration = None
+        self.register()
+        return False
+
+    def abort_run(self, run_id: str, reason: AbortReason) -> int:
+        """Tell whatever this process does for a run to give up; returns how many steps that were."""
+        return self._abort_where(lambda holding: holding.run_id == run_id, reason)
+
+    def hand_over(self) -> int:
+        """The drain period is over: give back every step that another worker can take over safely."""
+        return self._abort_where(lambda holding: holding.may_hand_over, AbortReason.DRAIN)
+
+    def held_runs(self) -> set[str]:
+        with self._lock:
+            return {holding.run_id for holding in self._held.values()}
+
+    def retire(self) -> None:
+        """Leave: what is still held may be taken by others at once. Idempotent."""
+        registration = self._registration
+        if registration is None:
+            return
+        try:
+            self._workers.retire(registration)
+        except UnavailableError:
+            log.warning("database.unreachable", doing="retire")
+
+    def _abort_where(self, applies: Callable[[Holding], bool], reason: AbortReason) -> int:
+        with self._lock:
+            chosen = [holding for holding in self._held.values() if applies(holding)]
+        for holding in chosen:
+            holding.abort.set(reason.value)
+        return len(chosen)

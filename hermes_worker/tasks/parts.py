@@ -1,0 +1,86 @@
+"""What a task body works with. The simulation hands in other parts with the same methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.messages import Message, ModelReply
+from hermes_worker.live import Live
+from hermes_worker.providers.base import Provider
+from hermes_worker.store.calls import CallClaim, Settlement
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs import SessionContext, TurnClaim
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tools.catalog import Catalog
+from hermes_worker.workspace.base import Workspace
+
+
+class TurnStore(Protocol):
+    """Model calls. ``store.runs.Runs``."""
+
+    def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None: ...
+
+    def session_of(self, session_pk: int) -> SessionContext: ...
+
+    def commit_reply(self, claim: TurnClaim, reply: ModelReply, calls: Sequence[ev.PlannedCall]) -> list[Hint]: ...
+
+    def commit_failure(
+        self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken
+    ) -> list[Hint]: ...
+
+    def release_turn(self, claim: TurnClaim) -> list[Hint]: ...
+
+
+class CallStore(Protocol):
+    """Tool calls. ``store.calls.ToolCalls``."""
+
+    def claim(self, effect: RunTool, owner: int) -> CallClaim | None: ...
+
+    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]: ...
+
+    def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
+
+    def release(self, claim: CallClaim) -> list[Hint]: ...
+
+
+class TranscriptStore(Protocol):
+    """``store.transcripts.Transcripts``."""
+
+    def load(self, session_pk: int, last: int) -> Sequence[Message]: ...
+
+
+class Sender(Protocol):
+    """``queue.Publisher``."""
+
+    def send(self, hints: Sequence[Hint]) -> int: ...
+
+    def depths(self) -> Mapping[str, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything a worker process needs to run tasks."""
+
+    runs: TurnStore
+    calls: CallStore
+    transcripts: TranscriptStore
+    sender: Sender
+    leases: Leases
+    live: Live
+    catalog: Catalog
+    provider: Callable[[], Provider]
+    """Builds the provider on first use, so that a worker of another queue needs no key."""
+    workspace: Callable[[str], Workspace]
+    """Opens the workspace a session's stored description names."""
+    now: Callable[[], float]
+    """Epoch seconds by the database's clock."""
+    watched: set[str]
+    """Runs that somebody began to follow while their model call was in flight."""
+    calls_max: int = 64
+    """Tool calls one reply may ask for."""
+    commit_patience_s: float = 600.0
+    """How long a result is kept in memory for a database that is away, while its claim is not known to be lost."""

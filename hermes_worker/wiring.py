@@ -1,0 +1,175 @@
+"""Composition root: settings in, connected parts out. Nothing else knows how the parts fit together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+
+import redis
+from celery import Celery
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url
+from hermes_worker.live import Live
+from hermes_worker.providers.base import Provider
+from hermes_worker.providers.factory import build_provider
+from hermes_worker.queue import Publisher, QueueName, celery_app, redis_client
+from hermes_worker.settings import Settings
+from hermes_worker.store.calls import ToolCalls
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import require_current
+from hermes_worker.store.runs import Runs
+from hermes_worker.store.sweep import Sweeper, SweepPolicy
+from hermes_worker.store.transcripts import Transcripts
+from hermes_worker.store.views import Views
+from hermes_worker.store.workers import Workers
+from hermes_worker.tasks.keeper import Keeper, Listener
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.tools.catalog import build_catalog
+from hermes_worker.workspace.base import Workspace
+from hermes_worker.workspace.ref import WorkspaceRef, open_workspace
+
+_POOL_SIZE = 12
+"""Database connections per process: transactions are short, so many more threads than this share them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """What is needed to accept, watch and control runs, and nothing that runs them."""
+
+    settings: Settings
+    database: Database
+    runs: Runs
+    views: Views
+    workers: Workers
+    publisher: Publisher
+    redis: redis.Redis
+    app: Celery
+
+    def close(self) -> None:
+        self.database.close()
+        self.redis.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProcess:
+    """The parts of one worker process, with its threads running."""
+
+    pid: int
+    parts: Parts
+    runs: Runs
+    sweeper: Sweeper
+    keeper: Keeper
+    listener: Listener
+    database: Database
+
+    def close(self) -> None:
+        """Give up what is held and end the threads. Idempotent."""
+        self.keeper.stop()
+        self.listener.stop()
+        self.parts.leases.retire()
+        self.database.close()
+
+
+def database_url_of(settings: Settings) -> str:
+    return settings.database.url or embedded_database_url(settings.home)
+
+
+def broker_url_of(settings: Settings) -> str:
+    """The broker to talk to. Raises ``ConfigurationError`` when none is given and none runs in the home."""
+    url = settings.broker.url or embedded_broker_url(settings.home)
+    if url is None:
+        raise ConfigurationError(
+            "HERMES_BROKER_URL is not set and no embedded broker runs for this home; "
+            "start one with 'hermes-worker up' or set HERMES_BROKER_URL to a Redis URL"
+        )
+    return url
+
+
+def open_client(settings: Settings) -> Client:
+    """Connect to the database and the broker of ``settings``. Raises ``ConfigurationError``, ``UnavailableError``."""
+    database = Database(database_url_of(settings), pool_size=_POOL_SIZE)
+    require_current(database)
+    broker_url = broker_url_of(settings)
+    client = redis_client(broker_url)
+    app = celery_app(broker_url)
+    return Client(
+        settings=settings,
+        database=database,
+        runs=Runs(database),
+        views=Views(database),
+        workers=Workers(database),
+        publisher=Publisher(app, client),
+        redis=client,
+        app=app,
+    )
+
+
+def sweep_policy(settings: Settings) -> SweepPolicy:
+    return SweepPolicy(
+        interval_s=settings.lease.sweep_interval_s,
+        ttl_s=settings.lease.ttl_s,
+        resend_grace_s=settings.lease.resend_grace_s,
+    )
+
+
+def start_worker_process(settings: Settings) -> WorkerProcess:
+    """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
+    client = open_client(settings)
+    queues = settings.worker.queues or tuple(name.value for name in QueueName)
+    leases = Leases(
+        client.workers,
+        name=settings.worker.name or f"{socket.gethostname()}:{os.getpid()}",
+        queues=",".join(queues),
+        ttl_s=settings.lease.ttl_s,
+    )
+    leases.register()
+    watched: set[str] = set()
+    base_env = settings.terminal.environment
+
+    @cache
+    def provider() -> Provider:
+        return build_provider(settings.model)
+
+    @cache
+    def workspace(ref: str) -> Workspace:
+        return open_workspace(WorkspaceRef.from_json(ref), base_env)
+
+    parts = Parts(
+        runs=client.runs,
+        calls=ToolCalls(client.database),
+        transcripts=Transcripts(client.database),
+        sender=client.publisher,
+        leases=leases,
+        live=Live(client.redis),
+        catalog=build_catalog(),
+        provider=provider,
+        workspace=workspace,
+        now=client.database.now,
+        watched=watched,
+    )
+    sweeper = Sweeper(client.database, sweep_policy(settings))
+    keeper = Keeper(
+        leases=leases,
+        sweeper=sweeper,
+        sender=client.publisher,
+        stopping=client.runs.stopping,
+        queues=queues,
+        sweep_every_s=settings.lease.sweep_interval_s,
+        alive_file=settings.worker.alive_file,
+    )
+    listener = Listener(client.redis, leases, watched)
+    keeper.start()
+    listener.start()
+    return WorkerProcess(
+        pid=os.getpid(),
+        parts=parts,
+        runs=client.runs,
+        sweeper=sweeper,
+        keeper=keeper,
+        listener=listener,
+        database=client.database,
+    )
