@@ -5,8 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Protocol
+
+
+class Ending(StrEnum):
+    """Why a command is no longer running."""
+
+    EXITED = "exited"
+    """By itself."""
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +30,21 @@ class CommandResult:
     was_truncated: bool
     cwd: str | None
     """The directory the shell was in when it ended; ``None`` when that could not be read."""
+    ending: Ending = Ending.EXITED
+    """Tells a time-out from a command that exited with 124 by itself."""
+    exported: Mapping[str, str] | None = None
+    """What the shell exported when it ended, without what every command of the workspace is given; hand it to the
+    next command as ``env``. ``None`` when it could not be read."""
+    left_running: bool = False
+    """Processes were still running in the background; they were ended."""
 
 
 class WorkspaceError(Exception):
     """A path is outside the workspace, protected or unusable; the message may be shown to the model."""
+
+
+class PathNotFound(WorkspaceError):
+    """Nothing is at the path."""
 
 
 class Workspace(Protocol):
@@ -35,10 +56,19 @@ class Workspace(Protocol):
     def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
         """The canonical path, links followed. Raises ``WorkspaceError`` when it leaves the root or is protected."""
 
-    def read_bytes(self, path: str, *, limit: int | None = None) -> bytes: ...
+    def read_bytes(self, path: str, *, limit: int | None = None) -> bytes:
+        """The content, or its first ``limit`` bytes. Raises ``PathNotFound``, or ``WorkspaceError`` for anything that
+        is not a regular file."""
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Atomic: readers see the old or the new content, never a part."""
+        """Atomic: readers see the old or the new content, never a part. Missing folders are made; the permissions of
+        a file that was there are kept."""
+
+    def remove(self, path: str) -> None:
+        """Delete one file. Raises ``PathNotFound`` when there is none."""
+
+    def entries(self, path: str) -> tuple[str, ...]:
+        """The names in a folder, sorted; the names of folders end in ``/``."""
 
     def execute(
         self,

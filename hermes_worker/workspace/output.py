@@ -1,0 +1,61 @@
+"""Command output in bounded memory: the beginning says what was started, the end says how it went."""
+
+from __future__ import annotations
+
+_HEAD_SHARE = 0.4
+"""The reference keeps 40 % of the limit from the beginning and 60 % from the end (loop §6.7)."""
+
+
+class HeadTail:
+    """Collects bytes and keeps at most about ``limit`` of them, whatever is written."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_max = int(limit * _HEAD_SHARE)
+        self._tail_max = limit - self._head_max
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    @property
+    def was_truncated(self) -> bool:
+        return self._total > self._head_max + self._tail_max
+
+    def append(self, data: bytes) -> None:
+        self._total += len(data)
+        room = self._head_max - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        # Trimming at twice the size keeps the cost per byte constant.
+        if len(self._tail) > 2 * self._tail_max:
+            del self._tail[: len(self._tail) - self._tail_max]
+
+    def render(self) -> bytes:
+        """What was kept, with a line that says how much is missing. No UTF-8 character is cut in half."""
+        if not self.was_truncated:
+            return bytes(self._head + self._tail)
+        head = _without_broken_end(bytes(self._head))
+        tail = _without_broken_start(bytes(self._tail[len(self._tail) - self._tail_max :]))
+        omitted = self._total - len(head) - len(tail)
+        return head + b"\n\n... [%d bytes omitted] ...\n\n" % omitted + tail
+
+
+def _is_continuation(byte: int) -> bool:
+    return byte & 0xC0 == 0x80
+
+
+def _without_broken_start(data: bytes) -> bytes:
+    start = 0
+    while start < min(3, len(data)) and _is_continuation(data[start]):
+        start += 1
+    return data[start:]
+
+
+def _without_broken_end(data: bytes) -> bytes:
+    """``data`` without a last character whose bytes are not all there."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if _is_continuation(byte):
+            continue
+        length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+        return data if back >= length else data[:-back]
+    return data

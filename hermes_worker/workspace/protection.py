@@ -1,0 +1,77 @@
+"""Files that no tool reads or writes, wherever the workspace is (reference, around §9.2).
+
+Defence in depth, not a sandbox: a shell command can read what the worker's user can read. What this stops is a model
+that is talked into opening a credential through the file tools, which ask nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+_SECRET_NAMES = frozenset(
+    {
+        ".env",
+        ".envrc",
+        ".git-credentials",
+        ".netrc",
+        ".pgpass",
+        ".pypirc",
+        "id_dsa",
+        "id_ecdsa",
+        "id_ed25519",
+        "id_rsa",
+    }
+)
+_ENV_TEMPLATES = frozenset({".env.dist", ".env.example", ".env.sample", ".env.template"})
+"""Documentation of what a ``.env`` needs; they are committed and hold no secrets."""
+_SECRET_FOLDERS = frozenset({".aws", ".gnupg", ".ssh"})
+_SECRETS_OF_HOME = (".azure", ".config/gcloud", ".config/gh", ".config/git/credentials", ".docker", ".kube", ".npmrc")
+"""Ordinary names inside a project, credentials inside a home directory."""
+_SECRETS_OF_HERMES = (".env", "auth.json", "credentials", "mcp-tokens", "pairing")
+_STATE_OF_HERMES = ("config.yaml", "sessions", "state.db", "state.db-shm", "state.db-wal")
+_KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
+"""``/proc/self/environ`` is a regular file, and it is the worker's own environment."""
+_SYSTEM_SECRETS = ("/etc/gshadow", "/etc/shadow", "/etc/sudoers", "/etc/sudoers.d")
+_SYSTEM_FILES = ("/etc/group", "/etc/passwd", "/etc/systemd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """The rules for one machine."""
+
+    home: str | None = None
+    """The home directory that commands see."""
+    hermes_home: str | None = None
+    """The worker's own directory of settings and state."""
+
+    def refusal(self, path: PurePosixPath, *, for_write: bool) -> str | None:
+        """Why ``path`` (absolute) may not be used, as the end of a sentence; ``None`` when it may."""
+        if _is_secret_name(path) or _is_in(path, _SYSTEM_SECRETS) or self._is_in_secret_store(path):
+            return "holds credentials and is protected"
+        if _is_in(path, _KERNEL_FOLDERS):
+            return "belongs to the system and is protected"
+        if for_write and (_is_in(path, _SYSTEM_FILES) or _is_in(path, _below(self.hermes_home, _STATE_OF_HERMES))):
+            return "may be read but not changed"
+        return None
+
+    def _is_in_secret_store(self, path: PurePosixPath) -> bool:
+        stores = _below(self.home, _SECRETS_OF_HOME) + _below(self.hermes_home, _SECRETS_OF_HERMES)
+        return _is_in(path, stores)
+
+
+def _is_secret_name(path: PurePosixPath) -> bool:
+    # Some file systems do not tell upper from lower case, so neither do we.
+    parts = [part.casefold() for part in path.parts]
+    if _SECRET_FOLDERS.intersection(parts) or not parts:
+        return bool(parts)
+    name = parts[-1]
+    return name in _SECRET_NAMES or (name.startswith(".env.") and name not in _ENV_TEMPLATES)
+
+
+def _below(folder: str | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names) if folder else ()
+
+
+def _is_in(path: PurePosixPath, places: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(place) for place in places)

@@ -1,0 +1,338 @@
+"""One shell command from start to end: its process group, its output, its death.
+
+The shell runs the command with ``eval`` and then writes where it is and what it exports to a private descriptor, from
+an EXIT trap when the command calls ``exit``. The command could write there too, since it *is* that shell; what comes
+back is therefore checked like any other outside input.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO, Final
+
+import psutil
+
+from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
+from hermes_worker.workspace.guardian import TAG_VARIABLE, guardian
+from hermes_worker.workspace.output import HeadTail
+
+_SHELL: Final = ("/bin/bash", "--noprofile", "--norc", "-c")
+_COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
+"""The longest single argument Linux passes to a program (MAX_ARG_STRLEN)."""
+_POLL_S: Final = 0.05
+_READ_BYTES: Final = 65_536
+_TERM_GRACE_S: Final = 2.0
+"""Between SIGTERM and SIGKILL."""
+_KILL_GRACE_S: Final = 2.0
+"""After SIGKILL; a process that is stuck in the kernel longer than this is given up."""
+_FINISH_GRACE_S: Final = 0.3
+"""How long processes that outlive the shell may take to finish by themselves, like the ``gzip`` in
+``make > >(gzip > log.gz)``."""
+_STRAY_GRACE_S: Final = 0.2
+_EXIT_CODES: Final = {Ending.TIMED_OUT: 124, Ending.CANCELLED: 130}
+_GONE_POLL_S: Final = 0.01
+_STATE_BYTES_MAX: Final = 1_048_576
+_BOOKKEEPING: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_", TAG_VARIABLE})
+_SHELL_CONTROL: Final = frozenset({"BASHOPTS", "BASH_ENV", "SHELLOPTS"})
+"""They would change the next shell before it reads its command."""
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# On one line, so that the line numbers in bash's messages are those of the command. The status of the command is the
+# status of the last part, so that a trap set by the command still runs after it. Redirecting stderr hides our own parts
+# from a command that turned tracing on (set -x, set -v).
+_SCRIPT: Final = (
+    "trap '' PIPE; echo \"+ $$ {tag}\" >&{entrance}; trap - PIPE; exec {entrance}>&-; "
+    "__hermes_state() {{ local status=$?; set +v; "
+    "if [[ -z ${{__hermes_seen-}} ]]; then __hermes_seen=1; "
+    "{{ builtin pwd -P; builtin printf '\\0'; /usr/bin/env -0; }} >&{state} || :; fi; "
+    "return $status; }}; "
+    "trap '{{ __hermes_state; }} 2>/dev/null' EXIT; "
+    '__hermes_command=$1; shift; eval "$__hermes_command"; '
+    "{{ __hermes_state; }} 2>/dev/null"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run. ``base_env`` is given to every command of the workspace, ``env`` is this session's own."""
+
+    text: str
+    cwd: str
+    base_env: Mapping[str, str]
+    env: Mapping[str, str]
+    timeout_s: float
+    output_bytes_max: int
+
+
+def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
+    """Run ``command`` to its end, its time limit or the stop; nothing of it is left running.
+
+    Raises ``WorkspaceError`` when it cannot be started.
+    """
+    _check(command)
+    with _open_state() as state:
+        running = _Running(command, state_descriptor=state.fileno())
+        try:
+            ending = running.wait(should_stop)
+            left_running = running.finish() if ending is Ending.EXITED else running.kill()
+        finally:
+            # Reached with the command still running only when something outside interrupts this thread.
+            running.close()
+        state.seek(0)
+        cwd, exported = _read_state(state.read(_STATE_BYTES_MAX + 1), command.base_env)
+    return CommandResult(
+        output=running.output.render(),
+        exit_code=_EXIT_CODES.get(ending, running.exit_code),
+        was_truncated=running.output.was_truncated,
+        cwd=cwd,
+        ending=ending,
+        exported=exported,
+        left_running=left_running and ending is Ending.EXITED,
+    )
+
+
+def _check(command: Command) -> None:
+    if "\0" in command.text:
+        raise WorkspaceError("the command contains a NUL character")
+    try:
+        size = len(command.text.encode())
+    except UnicodeEncodeError as error:
+        raise WorkspaceError("the command is not valid text") from error
+    if size > _COMMAND_BYTES_MAX:
+        raise WorkspaceError(
+            f"the command is {size} bytes long, more than {_COMMAND_BYTES_MAX}; write it to a file with write_file "
+            "and run the file"
+        )
+
+
+class _Running:
+    """A started command. One thread uses it, from ``wait`` through ``finish`` or ``kill`` to ``close``."""
+
+    def __init__(self, command: Command, *, state_descriptor: int) -> None:
+        self.output = HeadTail(command.output_bytes_max)
+        self._deadline = time.monotonic() + command.timeout_s
+        self._tag = secrets.token_hex(8)
+        self._pipe, write_end = os.pipe()
+        self._is_pipe_open = True
+        try:
+            self._process = self._start(command, write_end, state_descriptor)
+        except (OSError, ValueError) as error:
+            os.close(self._pipe)
+            raise WorkspaceError(f"the command could not be started: {error}") from error
+        finally:
+            os.close(write_end)
+        guardian.entered(self._process.pid, self._tag)
+        os.set_blocking(self._pipe, False)
+        self._process_descriptor = _open_process(self._process.pid)
+
+    @property
+    def exit_code(self) -> int:
+        """As shells count: 128 and the signal's number when a signal ended it."""
+        code = self._process.returncode
+        return 128 - code if code < 0 else code
+
+    def wait(self, should_stop: Callable[[], bool]) -> Ending:
+        """Collect output until the shell exits, the time is over or ``should_stop`` turns true."""
+        while True:
+            self._collect(_POLL_S)
+            if self._has_exited():
+                return Ending.EXITED
+            if time.monotonic() >= self._deadline:
+                return Ending.TIMED_OUT
+            if should_stop():
+                return Ending.CANCELLED
+
+    def finish(self) -> bool:
+        """After the shell's own exit: take the rest of the output and end what it left in the background.
+
+        Daemons, which left the session on purpose, are spared. Whether anything had to be ended is returned.
+        """
+        are_gone = self._are_gone_within(_FINISH_GRACE_S, self._session)
+        if not are_gone:
+            self._signal(self._session(), signal.SIGTERM)
+            if not self._are_gone_within(_STRAY_GRACE_S, self._session):
+                self._destroy(self._session)
+        self._drain()
+        return not are_gone
+
+    def kill(self) -> bool:
+        """End the shell and everything it started, also what left its session. Returns true."""
+        self._signal(self._family(), signal.SIGTERM)
+        if not self._are_gone_within(_TERM_GRACE_S, self._family):
+            self._destroy(self._family)
+        self._drain()
+        return True
+
+    def close(self) -> None:
+        """Release what the command held; kills it if it is still running."""
+        if not self._has_exited():
+            self._destroy(self._family)
+        try:
+            self._process.wait(_KILL_GRACE_S)
+        except subprocess.TimeoutExpired:
+            # Stuck in the kernel. The guardian keeps it listed; nothing else can be done about it.
+            self._process.returncode = -signal.SIGKILL
+        else:
+            guardian.release(self._process.pid)
+        os.close(self._pipe)
+        if self._process_descriptor is not None:
+            os.close(self._process_descriptor)
+
+    def _start(self, command: Command, output: int, state: int) -> subprocess.Popen[bytes]:
+        entrance = guardian.entrance()
+        script = _SCRIPT.format(tag=self._tag, entrance=entrance, state=state)
+        try:
+            return subprocess.Popen(
+                [*_SHELL, script, "bash", command.text],
+                cwd=command.cwd,
+                env={**command.base_env, **command.env, TAG_VARIABLE: self._tag},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(entrance, state),
+                start_new_session=True,
+            )
+        finally:
+            os.close(entrance)
+
+    def _collect(self, timeout_s: float) -> None:
+        """Wait for output or for the shell's exit, at most ``timeout_s``, and take one piece of output."""
+        poller = select.poll()
+        if self._is_pipe_open:
+            poller.register(self._pipe, select.POLLIN)
+        if self._process_descriptor is not None:
+            poller.register(self._process_descriptor, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll(timeout_s * 1000)]
+        if self._pipe in ready:
+            self._read()
+
+    def _read(self) -> bool:
+        """Take one piece of output; whether there was any."""
+        try:
+            data = os.read(self._pipe, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self.output.append(data)
+        self._is_pipe_open = bool(data)
+        return bool(data)
+
+    def _drain(self) -> None:
+        """Take what is in the pipe now. Bounded, because something that escaped us may still be writing."""
+        for _ in range(64):
+            if not self._read():
+                return
+
+    def _are_gone_within(self, seconds: float, members: Callable[[], list[int]]) -> bool:
+        """Whether all ``members`` end in time; output is collected meanwhile."""
+        deadline = time.monotonic() + seconds
+        while members():
+            if time.monotonic() >= deadline:
+                return False
+            if self._is_pipe_open:
+                self._collect(_GONE_POLL_S)
+            time.sleep(_GONE_POLL_S)
+        return True
+
+    def _signal(self, pids: list[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def _destroy(self, members: Callable[[], list[int]]) -> None:
+        """SIGKILL until nobody is left: a process may fork between the look and the signal."""
+        deadline = time.monotonic() + _KILL_GRACE_S
+        while (pids := members()) and time.monotonic() < deadline:
+            self._signal(pids, signal.SIGKILL)
+            time.sleep(_GONE_POLL_S)
+
+    def _has_exited(self) -> bool:
+        """Looks without reaping: until ``close`` the shell's id stays taken, so that none of the ids we signal can
+        come to mean a stranger."""
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def _session(self) -> list[int]:
+        """The living processes of the command's session: all it started, except daemons. Cheap enough to ask after
+        every command."""
+        return [pid for pid in psutil.pids() if _session_of(pid) == self._process.pid and not _is_zombie(pid)]
+
+    def _family(self) -> list[int]:
+        """The session, every descendant of it and every process that carries the command's tag."""
+        family = {self._process.pid, *self._session()}
+        parents: dict[int, int] = {}
+        for pid in psutil.pids():
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                parents[pid] = process.ppid()
+                if _has_tag(process, self._tag):
+                    family.add(pid)
+        while more := {pid for pid, parent in parents.items() if parent in family} - family:
+            family |= more
+        return [pid for pid in family if not _is_zombie(pid)]
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _is_zombie(pid: int) -> bool:
+    """Also true of a process that is gone."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _has_tag(process: psutil.Process, tag: str) -> bool:
+    try:
+        return process.environ().get(TAG_VARIABLE) == tag
+    except (psutil.Error, OSError):
+        # Somebody else's process: not ours to read, and not ours to kill.
+        return False
+
+
+def _open_process(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process exits; ``None`` where the system has no such thing, and
+    then its exit is noticed at the next poll."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _open_state() -> IO[bytes]:
+    """A private file without a name, in memory where the system has such a thing."""
+    try:
+        return os.fdopen(os.memfd_create("hermes-state"), "w+b")
+    except (AttributeError, OSError):
+        return TemporaryFile()
+
+
+def _read_state(data: bytes, base_env: Mapping[str, str]) -> tuple[str | None, Mapping[str, str] | None]:
+    """Where the shell was and what it exported; ``None`` for what it did not write or wrote too much of."""
+    if not data or len(data) > _STATE_BYTES_MAX:
+        return None, None
+    first, *rest = data.decode("utf-8", "replace").split("\0")
+    variables = dict(entry.split("=", 1) for entry in rest if "=" in entry)
+    exported = {
+        name: value
+        for name, value in variables.items()
+        if _VARIABLE.fullmatch(name) and name not in _BOOKKEEPING | _SHELL_CONTROL and base_env.get(name) != value
+    }
+    # Without a single variable, env itself did not run.
+    return first.removesuffix("\n") or None, exported if variables else None

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_worker.workspace.output import HeadTail
+
+
+def _collected(limit: int, pieces: list[bytes]) -> HeadTail:
+    output = HeadTail(limit)
+    for piece in pieces:
+        output.append(piece)
+    return output
+
+
+def test_output_within_the_limit_is_kept_whole() -> None:
+    output = _collected(10, [b"01234", b"56789"])
+    assert (output.render(), output.was_truncated) == (b"0123456789", False)
+
+
+def test_two_fifths_are_kept_from_the_beginning_and_three_from_the_end() -> None:
+    output = _collected(10, [b"abcdefghijklmnopqrst"])
+    assert output.render() == b"abcd\n\n... [10 bytes omitted] ...\n\nopqrst"
+    assert output.was_truncated
+
+
+def test_no_character_is_cut_in_half() -> None:
+    output = _collected(11, ["ääääääääää".encode()])
+    rendered = output.render().decode()
+    assert rendered == "ää\n\n... [10 bytes omitted] ...\n\näää"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(min_value=0, max_value=50))
+def test_memory_is_bounded_and_nothing_is_lost_without_saying_so(pieces: list[bytes], limit: int) -> None:
+    output = _collected(limit, pieces)
+    whole = b"".join(pieces)
+    assert output.was_truncated == (len(whole) > limit)
+    if output.was_truncated:
+        assert len(output.render()) <= limit + 60
+    else:
+        assert output.render() == whole
+
+
+@given(st.text(max_size=300), st.integers(min_value=1, max_value=60))
+def test_text_stays_text(text: str, limit: int) -> None:
+    _collected(limit, [text.encode("utf-8", "replace")]).render().decode()
