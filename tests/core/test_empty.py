@@ -1,0 +1,337 @@
+"""A reply, and what happened to those before it: in. One verdict: out (loop §5, §1.6)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_worker.core import empty
+from hermes_worker.core.empty import (
+    Accept,
+    AcceptReason,
+    AskAgain,
+    FallBackProvider,
+    FinishPartial,
+    GiveUp,
+    GiveUpReason,
+    PartialReason,
+    ReplyFacts,
+    RunTools,
+    Surroundings,
+    TurnCounters,
+    Verdict,
+    after_reply,
+    counters_document,
+    counters_from,
+    facts_of,
+    output_limit,
+)
+from hermes_worker.core.messages import ModelReply, ToolRequest
+
+FRESH = TurnCounters()
+ALONE = Surroundings()
+CHAIN = Surroundings(has_fallback=True)
+
+
+def reply(text: str = "", finish_reason: str = "stop", **facts: object) -> ReplyFacts:
+    row = json.dumps({"role": "assistant", "content": text})
+    return replace(ReplyFacts(text=text, row=row, finish_reason=finish_reason), **facts)  # type: ignore[arg-type]
+
+
+def again(verdict: Verdict) -> AskAgain:
+    assert isinstance(verdict, AskAgain), verdict
+    return verdict
+
+
+def said(counters: TurnCounters) -> list[tuple[str, str]]:
+    return [(row["role"], row["content"]) for row in map(json.loads, counters.scaffold)]
+
+
+def test_visible_text_is_the_answer() -> None:
+    assert after_reply(reply(" <think>x</think>hello "), FRESH, ALONE) == Accept(text="hello")
+
+
+def test_calls_are_run_and_their_text_kept() -> None:
+    verdict = after_reply(reply("let me see", call_names=("terminal",)), FRESH, ALONE)
+    assert verdict == RunTools(text="let me see", counters=FRESH)
+
+
+def test_the_facts_of_a_plain_reply() -> None:
+    facts = facts_of(ModelReply(text="t", tool_requests=(ToolRequest(id="1", name="n", arguments="{}"),)))
+    assert (facts.text, facts.call_names, json.loads(facts.row)["tool_calls"][0]["id"]) == ("t", ("n",), "1")
+
+
+# ---------------------------------------------------------------------------------------------------------- truncation
+
+
+def test_a_cut_answer_is_continued_three_times_then_returned_as_it_is() -> None:
+    counters, limits = FRESH, []
+    for piece in ("a", "b", "c"):
+        verdict = again(after_reply(reply(piece, "length"), counters, ALONE))
+        assert verdict.is_counted
+        limits.append(verdict.output_tokens_max)
+        counters = verdict.counters
+    assert limits == [8_192, 16_384, 32_768]
+    assert [role for role, _ in said(counters)] == ["assistant", "user"] * 3
+    ending = after_reply(reply("d", "length"), counters, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert (ending.text, ending.reason) == ("abcd", PartialReason.TRUNCATED)
+
+
+def test_the_parts_of_a_continued_answer_are_joined_without_a_seam() -> None:
+    counters = again(after_reply(reply("Once upon a ti", "length"), FRESH, ALONE)).counters
+    assert after_reply(reply("me."), counters, ALONE) == Accept(text="Once upon a time.")
+
+
+def test_the_parts_go_into_the_row_that_calls_tools() -> None:
+    counters = again(after_reply(reply("I will lo", "length"), FRESH, ALONE)).counters
+    verdict = after_reply(reply("ok.", call_names=("terminal",)), counters, ALONE)
+    assert verdict == RunTools(text="I will look.", counters=TurnCounters(continuations=1))
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, empty.CONTINUE_AFTER_LIMIT),
+        ({"was_cut_by_network": True}, empty.CONTINUE_AFTER_DROP),
+        (
+            {"was_cut_by_network": True, "dropped_calls": ("write_file", "b", "c", "d")},
+            empty.CONTINUE_SMALLER.format(names="write_file, b, c"),
+        ),
+    ],
+)
+def test_the_model_is_told_why_it_was_cut(facts: dict[str, object], expected: str) -> None:
+    verdict = again(after_reply(reply("part", "length", **facts), FRESH, ALONE))
+    assert said(verdict.counters) == [("assistant", "part"), ("user", expected)]
+
+
+def test_a_cut_reply_without_text_only_gets_more_room() -> None:
+    verdict = again(after_reply(reply("", "length", reasoning="hm"), FRESH, ALONE))
+    assert (verdict.counters.scaffold, verdict.output_tokens_max) == ((), 8_192)
+
+
+def test_thinking_that_used_up_the_output_ends_the_turn_with_advice() -> None:
+    ending = after_reply(reply("<think>on and on", "length"), FRESH, CHAIN)
+    assert isinstance(ending, FinishPartial)
+    assert (ending.text, ending.reason) == ("", PartialReason.THINKING_EXHAUSTED)
+
+
+def test_a_stream_broken_by_a_filter_starts_afresh_elsewhere() -> None:
+    counters = again(after_reply(reply("a", "length"), FRESH, ALONE)).counters
+    broken = reply("b", "length", was_cut_by_filter=True)
+    assert after_reply(broken, counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
+    assert isinstance(after_reply(broken, counters, ALONE), AskAgain)
+
+
+def test_cut_calls_are_asked_for_again_four_times_and_never_executed() -> None:
+    counters, limits = FRESH, []
+    for _ in range(4):
+        verdict = again(after_reply(reply("", "length", call_names=("write_file",)), counters, ALONE))
+        assert not verdict.is_counted
+        assert verdict.counters.scaffold == ()
+        limits.append(verdict.output_tokens_max)
+        counters = verdict.counters
+    assert limits == [8_192, 16_384, 32_768, 32_768]
+    ending = after_reply(reply("", "length", call_names=("write_file",)), counters, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert ending.reason is PartialReason.TRUNCATED_CALLS
+
+
+def test_a_round_of_calls_forgives_earlier_cut_ones() -> None:
+    verdict = after_reply(reply("", call_names=("terminal",)), TurnCounters(reissues=4), ALONE)
+    assert isinstance(verdict, RunTools)
+    assert verdict.counters.reissues == 0
+
+
+@pytest.mark.parametrize(
+    ("default", "requested", "doublings", "expected"),
+    [
+        (None, None, 1, 8_192),
+        (None, None, 4, 32_768),
+        (1_000, None, 2, 4_000),
+        (1_000, 64_000, 1, 64_000),
+        (40_000, 64_000, 1, 64_000),
+        (20_000, 10_000, 3, 32_768),
+    ],
+)
+def test_the_output_limit_doubles_to_a_ceiling_and_never_sinks(
+    default: int | None, requested: int | None, doublings: int, expected: int
+) -> None:
+    around = Surroundings(output_tokens_default=default, output_tokens_requested=requested)
+    assert output_limit(around, doublings) == expected
+
+
+def test_a_blocked_reply_goes_to_the_next_provider_or_ends_the_turn() -> None:
+    blocked = reply("I cannot", "content_filter")
+    assert after_reply(blocked, FRESH, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
+    assert after_reply(blocked, FRESH, ALONE) == GiveUp(reason=GiveUpReason.CONTENT_POLICY_BLOCKED, text="I cannot")
+
+
+def test_an_open_scratchpad_is_asked_again_twice() -> None:
+    counters = FRESH
+    for _ in range(2):
+        counters = again(after_reply(reply("<REASONING_SCRATCHPAD>hm"), counters, ALONE)).counters
+        assert counters.scaffold == ()
+    ending = after_reply(reply("<REASONING_SCRATCHPAD>hm"), counters, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert ending.reason is PartialReason.OPEN_SCRATCHPAD
+
+
+# ---------------------------------------------------------------------------------------------------------- incomplete
+
+
+def test_an_incomplete_reply_is_replayed_twice_and_ends_at_the_third() -> None:
+    first = again(after_reply(reply("a", "incomplete"), FRESH, ALONE)).counters
+    second = again(after_reply(reply("b", "incomplete"), first, ALONE)).counters
+    assert said(second) == [("assistant", "a"), ("assistant", "b")]
+    ending = after_reply(reply("c", "incomplete"), second, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert (ending.text, ending.reason) == ("c", PartialReason.INCOMPLETE)
+
+
+def test_a_repeated_incomplete_text_updates_its_row() -> None:
+    first = again(after_reply(reply("a", "incomplete", row='{"n":1}'), FRESH, ALONE)).counters
+    second = again(after_reply(reply("a", "incomplete", row='{"n":2}'), first, ALONE)).counters
+    assert second.scaffold == ('{"n":2}',)
+
+
+def test_bare_reasoning_is_asked_for_an_answer_once() -> None:
+    first = again(after_reply(reply("", "incomplete", reasoning="hm", row='{"n":1}'), FRESH, ALONE)).counters
+    second = again(after_reply(reply("", "incomplete", reasoning="hm", row='{"n":2}'), first, ALONE)).counters
+    assert second.scaffold == ('{"n":2}', first.scaffold[1])
+    assert json.loads(first.scaffold[1])["role"] == "user"
+
+
+def test_an_incomplete_reply_with_nothing_in_it_adds_nothing() -> None:
+    assert again(after_reply(reply("", "incomplete"), FRESH, ALONE)).counters == TurnCounters(incompletes=1)
+
+
+def test_encrypted_reasoning_needs_no_nudge() -> None:
+    verdict = again(after_reply(reply("", "incomplete", has_replayable_items=True, row="{}"), FRESH, ALONE))
+    assert verdict.counters.scaffold == ("{}",)
+
+
+# --------------------------------------------------------------------------------------------------------------- empty
+
+
+def test_rung_1_what_was_streamed_is_the_answer() -> None:
+    verdict = after_reply(reply("", streamed_text="<think>x</think>so far"), FRESH, CHAIN)
+    assert verdict == Accept(text="so far", reason=AcceptReason.PARTIAL_STREAM_RECOVERY)
+
+
+def test_rung_2_text_beside_housekeeping_is_the_answer() -> None:
+    noted = after_reply(reply("Done, noted.", call_names=("memory", "todo")), FRESH, ALONE)
+    assert isinstance(noted, RunTools)
+    verdict = after_reply(reply(), noted.counters, replace(ALONE, is_after_tools=True))
+    assert verdict == Accept(text="Done, noted.", reason=AcceptReason.PRIOR_CONTENT)
+
+
+def test_rung_2_is_forgotten_after_a_real_tool() -> None:
+    noted = TurnCounters(housekeeping_text="Done, noted.")
+    real = after_reply(reply("", call_names=("memory", "terminal")), noted, ALONE)
+    assert isinstance(real, RunTools)
+    assert real.counters.housekeeping_text == ""
+
+
+AFTER_TOOLS = Surroundings(is_after_tools=True)
+
+
+def test_rung_3_silence_after_tools_is_nudged_once_a_round() -> None:
+    first = again(after_reply(reply(), FRESH, AFTER_TOOLS))
+    assert [role for role, _ in said(first.counters)] == ["assistant", "user"]
+    assert said(first.counters)[0] == ("assistant", "(empty)")
+    second = again(after_reply(reply(), first.counters, AFTER_TOOLS))
+    assert second.counters == replace(first.counters, empties=1)
+    called = after_reply(reply("", call_names=("terminal",)), second.counters, AFTER_TOOLS)
+    assert isinstance(called, RunTools)
+    assert (called.counters.was_nudged_after_tools, called.counters.scaffold) == (False, ())
+
+
+def test_rung_3_leaves_a_model_alone_that_is_thinking_aloud() -> None:
+    verdict = again(after_reply(reply("<think>hm"), FRESH, AFTER_TOOLS))
+    assert verdict.counters.prefills == 1
+
+
+def test_rung_4_reasoning_is_given_back_twice() -> None:
+    counters = FRESH
+    for _ in range(2):
+        counters = again(after_reply(reply("", reasoning="hm", row='{"r":1}'), counters, ALONE)).counters
+    assert (counters.prefills, counters.scaffold) == (2, ('{"r":1}',) * 2)
+    assert again(after_reply(reply("", reasoning="hm"), counters, ALONE)).counters.empties == 1
+
+
+def test_rungs_5_to_7_retry_three_times_then_fall_back_then_give_up() -> None:
+    counters = FRESH
+    for expected in (1, 2, 3):
+        verdict = again(after_reply(reply(), counters, CHAIN))
+        assert (verdict.counters.empties, verdict.counters.scaffold, verdict.is_counted) == (expected, (), True)
+        counters = verdict.counters
+    assert after_reply(reply(), counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=True)
+    assert after_reply(reply(), counters, ALONE) == GiveUp(reason=GiveUpReason.EMPTY_RESPONSE_EXHAUSTED, text="(empty)")
+
+
+def test_empty_replies_are_forgiven_by_calls_only_after_a_prefill() -> None:
+    called = reply("", call_names=("terminal",))
+    unforgiven = after_reply(called, TurnCounters(empties=2), ALONE)
+    forgiven = after_reply(called, TurnCounters(empties=2, prefills=1), ALONE)
+    assert isinstance(unforgiven, RunTools)
+    assert isinstance(forgiven, RunTools)
+    assert (unforgiven.counters.empties, forgiven.counters.empties, forgiven.counters.prefills) == (2, 0, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- laws
+
+_replies = st.builds(
+    reply,
+    st.sampled_from(["", "text", "<think>hm", "<think>hm</think>", "<REASONING_SCRATCHPAD>x"]),
+    st.sampled_from(["stop", "length", "incomplete", "content_filter", "tool_calls"]),
+    reasoning=st.sampled_from(["", "hm"]),
+    call_names=st.sampled_from([(), ("terminal",), ("memory",)]),
+    was_cut_by_filter=st.booleans(),
+    has_replayable_items=st.booleans(),
+)
+
+
+@given(st.data(), st.integers(0, 3))
+def test_a_turn_without_progress_ends(data: st.DataObject, providers: int) -> None:
+    """Only calls start the count anew, and the iteration budget bounds those."""
+    counters = FRESH
+    for _ in range(120):
+        around = Surroundings(has_fallback=providers > 0, is_after_tools=data.draw(st.booleans()))
+        verdict = after_reply(data.draw(_replies), counters, around)
+        if isinstance(verdict, Accept | RunTools | FinishPartial | GiveUp):
+            return
+        providers -= isinstance(verdict, FallBackProvider)
+        counters = verdict.counters
+    raise AssertionError("still asking after 120 replies")
+
+
+_counters = st.builds(
+    TurnCounters,
+    continuations=st.integers(0, 9),
+    empties=st.integers(0, 9),
+    was_nudged_after_tools=st.booleans(),
+    parts=st.lists(st.text()).map(tuple),
+    scaffold=st.lists(st.text()).map(tuple),
+    housekeeping_text=st.text(),
+)
+
+
+@given(_counters)
+def test_counters_survive_the_way_to_another_worker(counters: TurnCounters) -> None:
+    assert counters_from(json.loads(json.dumps(counters_document(counters)))) == counters
+
+
+def test_fresh_counters_take_no_room_and_unknown_ones_are_left_out() -> None:
+    assert counters_document(FRESH) == {}
+    assert counters_from({"colour": 1, "empties": 2}) == TurnCounters(empties=2)
+
+
+@pytest.mark.parametrize("document", [{"empties": "2"}, {"parts": "x"}, {"parts": [1]}, {"empties": True}])
+def test_counters_that_make_no_sense_are_refused(document: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="wrong type"):
+        counters_from(document)
