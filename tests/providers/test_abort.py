@@ -26,7 +26,12 @@ def test_the_first_reason_stays() -> None:
 def test_setting_it_wakes_a_waiter() -> None:
     signal = AbortSignal()
     woken = threading.Event()
-    thread = threading.Thread(target=lambda: signal.wait() and woken.set())
+
+    def wait_for_it() -> None:
+        if signal.wait(5):
+            woken.set()
+
+    thread = threading.Thread(target=wait_for_it)
     thread.start()
 
     signal.set("cancelled")

@@ -1,0 +1,287 @@
+"""From the chunks of a chat completion to one reply. Pure: no network, no clock.
+
+A chunk is a parsed JSON object. A whole, unstreamed completion is one chunk that says ``message`` where a streamed
+one says ``delta``, so both take the same way. The shapes accepted are those of reference loop §11.2 and of the
+servers that call themselves compatible; what contradicts them raises ``MalformedReply``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage, canonical_json
+
+
+class MalformedReply(ValueError):
+    """The server sent something that is not a chat completion."""
+
+
+class StreamedError(Exception):
+    """The server reported a failure inside a stream that had begun with status 200."""
+
+    def __init__(self, body: Mapping[str, object]) -> None:
+        super().__init__(str(body.get("message") or body))
+        self.body = body
+        code = body.get("code")
+        self.status_code = code if isinstance(code, int) and 400 <= code < 600 else None
+
+
+class CutShort(Exception):
+    """The stream ended before the reply did, and nothing worth keeping had come."""
+
+
+_FINISH_REASONS: Mapping[str, str] = {
+    "stop": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "incomplete": "incomplete",
+}
+"""What servers say, lower case, to what ``ModelReply.finish_reason`` says. Anything else counts as ``stop``."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A tool call that is still being assembled."""
+
+    id: str
+    name: str
+    arguments: list[str]
+
+
+class ReplyAssembler:
+    """Feed it every chunk, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+
+    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        self._on_delta = on_delta
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._slots: list[_Slot] = []
+        self._slot_at: dict[int, _Slot] = {}
+        self._finish_reason: str | None = None
+        self._usage = Usage()
+        self._model = ""
+        self.has_choice = False
+        """Whether any chunk was about a reply at all."""
+
+    @property
+    def is_finished(self) -> bool:
+        """The server has said why it stopped. Usage may still follow."""
+        return self._finish_reason is not None
+
+    @property
+    def has_content(self) -> bool:
+        return bool(self._text or self._slots)
+
+    def feed(self, chunk: object) -> None:
+        """Raises ``MalformedReply`` or ``StreamedError``."""
+        if not isinstance(chunk, dict):
+            raise MalformedReply(f"expected a JSON object, got {type(chunk).__name__}")
+        if error := chunk.get("error"):
+            raise StreamedError(_mapping(error) or {"message": str(error)})
+        if choices := chunk.get("choices"):
+            self.has_choice = True
+            self._feed_choice(_first_choice(choices))
+        if not self._model and isinstance(model := chunk.get("model"), str):
+            self._model = model
+        if usage := chunk.get("usage") or _mapping(chunk.get("x_groq")).get("usage"):
+            self._usage = usage_of(_mapping(usage))
+
+    def finish(self, *, was_cut_short: bool = False) -> ModelReply:
+        """The reply. ``was_cut_short`` says that the stream ended without its regular end.
+
+        Text without an end counts as cut by a length limit, so that the loop asks to go on; tool calls of such a
+        stream are dropped, as their arguments may be incomplete. Raises ``CutShort`` when no text had come.
+        """
+        if was_cut_short and self._finish_reason is None:
+            if not self._text:
+                raise CutShort
+            self._slots = []
+            self._finish_reason = "length"
+        requests = tuple(_request(slot, index) for index, slot in enumerate(self._slots))
+        return ModelReply(
+            text=_whole(self._text),
+            tool_requests=_with_unique_ids(requests),
+            reasoning=_whole(self._reasoning) or None,
+            finish_reason=_settled_reason(self._finish_reason or "stop", requests),
+            usage=self._usage,
+            model=self._model,
+        )
+
+    def _feed_choice(self, choice: Mapping[str, object]) -> None:
+        delta = _mapping(choice.get("delta") or choice.get("message"))
+        if content := delta.get("content"):
+            self._add_text(_text_of(content))
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            self._add_reasoning(reasoning)
+        if refusal := delta.get("refusal"):
+            self._add_text(_text_of(refusal))
+        if tool_calls := delta.get("tool_calls"):
+            self._add_tool_calls(tool_calls)
+        if reason := choice.get("finish_reason"):
+            self._finish_reason = _finish_reason(reason, choice)
+        if usage := choice.get("usage"):  # Moonshot reports it here
+            self._usage = usage_of(_mapping(usage))
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+            self._on_delta(Delta(text=text))
+
+    def _add_reasoning(self, reasoning: object) -> None:
+        if isinstance(reasoning, str):
+            self._reasoning.append(reasoning)
+            self._on_delta(Delta(reasoning=reasoning))
+
+    def _add_tool_calls(self, tool_calls: object) -> None:
+        if not isinstance(tool_calls, list):
+            raise MalformedReply("tool_calls is not a list")
+        for position, entry in enumerate(tool_calls):
+            self._add_tool_call(_mapping(entry), position)
+
+    def _add_tool_call(self, entry: Mapping[str, object], position: int) -> None:
+        index = entry.get("index")
+        function = _mapping(entry.get("function"))
+        slot = self._slot(index if isinstance(index, int) else position, _string(entry.get("id")))
+        if (name := _string(function.get("name"))) and name != slot.name:
+            is_first = not slot.name
+            slot.name = name
+            if is_first:
+                self._on_delta(Delta(tool_name=name))
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            slot.arguments.append(arguments)
+        elif arguments is not None:
+            slot.arguments.append(canonical_json(arguments))
+
+    def _slot(self, index: int, call_id: str) -> _Slot:
+        """A new id at a used index opens a new slot: some servers number every parallel call 0."""
+        slot = self._slot_at.get(index)
+        if slot is None or (call_id and slot.id and call_id != slot.id):
+            slot = _Slot(call_id, "", [])
+            self._slots.append(slot)
+            self._slot_at[index] = slot
+        slot.id = slot.id or call_id
+        return slot
+
+
+def usage_of(usage: Mapping[str, object]) -> Usage:
+    """Token counts with the cached ones taken out of ``input`` (reference, loop §11.4).
+
+    Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
+    """
+    details = _mapping(usage.get("prompt_tokens_details"))
+    cache_read = (
+        _count(details.get("cached_tokens"))
+        or _count(usage.get("cached_tokens"))
+        or _count(usage.get("prompt_cache_hit_tokens"))
+    )
+    cache_write = _count(details.get("cache_write_tokens"))
+    return Usage(
+        input=max(0, _count(usage.get("prompt_tokens")) - cache_read - cache_write),
+        output=_count(usage.get("completion_tokens")),
+        cache_read=cache_read,
+        cache_write=cache_write,
+        reasoning=_count(_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+    )
+
+
+def generated_id(name: str, arguments: str, index: int) -> str:
+    """The id of a call that came without one: the same on every worker (reference, loop §3.7)."""
+    digest = hashlib.sha256(f"{name}:{arguments}:{index}".encode("utf-8", "replace")).hexdigest()
+    return f"call_{digest[:12]}"
+
+
+def _request(slot: _Slot, index: int) -> ToolRequest:
+    arguments = _whole(slot.arguments)
+    return ToolRequest(id=slot.id or generated_id(slot.name, arguments, index), name=slot.name, arguments=arguments)
+
+
+def _with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
+    """Results are matched to calls by id, so a second use of an id gets a generated one."""
+    seen: set[str] = set()
+    unique = []
+    for index, request in enumerate(requests):
+        if request.id in seen:
+            request = ToolRequest(
+                id=generated_id(request.name, request.arguments, index), name=request.name, arguments=request.arguments
+            )
+        seen.add(request.id)
+        unique.append(request)
+    return tuple(unique)
+
+
+def _settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
+    """What the reply is decides over what the server called it."""
+    if requests and any(_is_cut(request.arguments) for request in requests):
+        return "length"
+    if requests and reason == "stop":
+        return "tool_calls"
+    if not requests and reason == "tool_calls":
+        return "stop"
+    return reason
+
+
+def _is_cut(arguments: str) -> bool:
+    """Not JSON, and without the bracket a whole text would end in. Text that is only wrong is the loop's to judge."""
+    if not arguments.strip() or arguments.rstrip().endswith(("}", "]")):
+        return False
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return True
+    return False
+
+
+def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:
+    name = str(reason).lower()
+    if name == "error":  # OpenRouter: the provider behind it failed in the middle
+        raise StreamedError(_mapping(choice.get("error")) or {"message": "the provider failed in the middle"})
+    return _FINISH_REASONS.get(name, "stop")
+
+
+def _first_choice(choices: object) -> Mapping[str, object]:
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise MalformedReply("choices is not a list of objects")
+    return choices[0]
+
+
+def _text_of(content: object) -> str:
+    """Text, or a list of parts of which the text is kept (Mistral)."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(_string(_mapping(part).get("text")) for part in content)
+    raise MalformedReply(f"content is a {type(content).__name__}")
+
+
+def _whole(pieces: list[str]) -> str:
+    """The pieces as one text that encodes to UTF-8. A server may cut an emoji's surrogate pair in two."""
+    text = "".join(pieces)
+    if text.isascii() or not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,78 @@
+"""What a wire must know about the server it talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+
+from hermes_worker.core.errors import ConfigurationError
+
+CONNECT_TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 120.0
+"""Both as in reference loop §2.4; there is no limit on the whole of a reply that keeps coming."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One server and one credential. ``checked`` before use; equal endpoints share one client per process."""
+
+    base_url: str
+    """Up to and without ``/chat/completions``; a query string is sent with every request."""
+    api_key: str = field(default="", repr=False)
+    """Empty for a server that asks for none: then no credential is sent at all."""
+    provider: str = ""
+    """Name of the catalogue row, for messages and for rules of one provider."""
+    key_header: str = "Authorization"
+    """``Authorization`` sends ``Bearer <key>``; any other header gets the bare key (Azure)."""
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Sent with every request."""
+    sends_stream_options: bool = True
+    """Ask for usage in the stream; some servers reject the question."""
+    sends_cache_key: bool = False
+    """Send the session id as ``prompt_cache_key``, so that one conversation meets one cache."""
+    read_timeout_s: float = READ_TIMEOUT_S
+    """Longest silence between two bytes of a reply."""
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    proxy_url: str | None = None
+    """An ``http://`` proxy to go through."""
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.base_url).query))
+
+    @property
+    def plain_url(self) -> str:
+        """``base_url`` without its query, for messages and for joining paths."""
+        parts = urlsplit(self.base_url)
+        return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def checked(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, if it can be used. Raises ``ConfigurationError`` naming the setting to change."""
+    parts = _split(endpoint.base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(
+            f"model.base_url (HERMES_BASE_URL) is {endpoint.base_url!r}; write a whole address such as "
+            "http://127.0.0.1:11434/v1"
+        )
+    if parts.username or parts.password:
+        raise ConfigurationError("model.base_url (HERMES_BASE_URL) holds a user name or password; use model.api_key")
+    if not _is_header_value(endpoint.api_key):
+        raise ConfigurationError("model.api_key holds a space, a line break or another character no key can have")
+    if endpoint.proxy_url is not None and _split(endpoint.proxy_url).scheme != "http":
+        raise ConfigurationError("the proxy for model calls must be an http:// address")
+    return endpoint
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"model.base_url (HERMES_BASE_URL) is not an address: {error}") from error
+    return parts
+
+
+def _is_header_value(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text

@@ -1,0 +1,95 @@
+"""What went wrong in a model call, in our words: where exceptions of the SDK and the network become ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx2
+import openai
+
+from hermes_worker import redaction
+from hermes_worker.core.classify import Classification, RequestSize, classify, raw_error
+from hermes_worker.core.errors import FailureKind, ModelCallError
+
+MESSAGE_CHARS_MAX = 2_000
+
+TRANSLATED = (openai.OpenAIError, httpx2.HTTPError)
+"""Everything the SDK and its HTTP client raise; the transport turns errors of the network into the latter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPlace:
+    """Where a call went: what an error message may name, and what it must not."""
+
+    base_url: str
+    provider: str = ""
+    model: str = ""
+    secrets: Sequence[str] = ()
+    """Texts that never appear in a message, such as the API key."""
+
+
+def translate(error: Exception, place: CallPlace, size: RequestSize | None = None) -> ModelCallError:
+    """The same failure as one of ours."""
+    status = getattr(error, "status_code", None)
+    if isinstance(error, openai.APIStatusError) and 300 <= error.status_code < 400:
+        return _redirected(error, place)
+    # The SDK's own words for trouble with the network ("Request timed out.") hide what its cause says.
+    hides_cause = isinstance(error, openai.APIConnectionError) and isinstance(error.__cause__, Exception)
+    telling = error.__cause__ if hides_cause and error.__cause__ else error
+    verdict = classify(raw_error(telling, provider=place.provider, model=place.model, now_s=time.time()), size)
+    return ModelCallError(
+        verdict.kind,
+        redact(_message(error, verdict, place), place.secrets),
+        status=status if isinstance(status, int) else None,
+        retry_after_s=verdict.retry_after_s,
+    )
+
+
+def _message(error: Exception, verdict: Classification, place: CallPlace) -> str:
+    said = verdict.message or type(error).__name__
+    match verdict.kind:
+        case FailureKind.UNREACHABLE:
+            return (
+                f"Could not connect to {place.base_url}: {_root_cause(error)}. Check that the server is running and "
+                "that HERMES_BASE_URL (model.base_url in config.yaml) is its address."
+            )
+        case FailureKind.SSL_CERT_VERIFICATION:
+            return f"The certificate of {place.base_url} could not be verified: {_root_cause(error)}"
+        case _ if isinstance(error, openai.APIStatusError):
+            hint = _NOT_FOUND_HINT if error.status_code == 404 and verdict.kind is FailureKind.UNKNOWN else ""
+            return f"HTTP {error.status_code} from {place.base_url}: {said}{hint}"
+        case _:
+            return f"The call to {place.base_url} failed: {_root_cause(error)}"
+
+
+_NOT_FOUND_HINT = " (is HERMES_BASE_URL right? For most servers it ends in /v1)"
+
+
+def _redirected(error: openai.APIStatusError, place: CallPlace) -> ModelCallError:
+    """Following a redirect could carry the key to another host, so the user is told instead."""
+    target = error.response.headers.get("location", "another address")
+    message = f"{place.base_url} redirects to {target}: set HERMES_BASE_URL (model.base_url) to the address meant."
+    return ModelCallError(FailureKind.CONFIGURATION, redact(message, place.secrets), status=error.status_code)
+
+
+def _root_cause(error: BaseException) -> str:
+    """The text nearest to the network: the SDK's own says "Connection error." and keeps the reason behind it."""
+    current, text = error, str(error)
+    for _ in range(6):
+        if current.__cause__ is None:
+            break
+        current = current.__cause__
+        text = str(current) or text
+    return text or type(current).__name__
+
+
+def redact(text: str, secrets: Sequence[str] = ()) -> str:
+    """``text`` printable and shortened, without ``secrets`` and without anything that looks like a credential."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "[redacted]")
+    text = "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+    text = redaction.redact(text)
+    return text if len(text) <= MESSAGE_CHARS_MAX else text[:MESSAGE_CHARS_MAX] + "…"
