@@ -1,0 +1,1 @@
+"""The beat scheduler: schedules, due slots and what becomes of them."""
