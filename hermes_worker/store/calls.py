@@ -16,20 +16,22 @@ from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
+from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
+    RUN_COLUMNS,
     Hint,
     LoadedRun,
     insert_ignoring,
     lock_run_after_call,
-    read_messages,
+    to_loaded,
     with_run,
 )
-from hermes_worker.store.tables import runs, session_documents, tool_calls
-from hermes_worker.store.transitions import Additions, insert_events, save
+from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
+from hermes_worker.store.transitions import Additions, StateMoved, save
 
 OVERTIME_S = 30.0
 """How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
@@ -52,7 +54,10 @@ class CallClaim:
     request: ToolRequest
     replay: Replay
     timeout_s: float
+    claimed_at: float
     is_watched: bool
+    loaded: LoadedRun
+    """The run as it was at the claim; with its calls only when there is no other than this one."""
 
     @property
     def idempotency_key(self) -> str:
@@ -71,7 +76,7 @@ class Settlement:
     session_updates: Mapping[str, Any]
 
 
-_CLAIM_CALL = (
+_CLAIM_CALL = Prepared(
     sa.update(tool_calls)
     .where(
         tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
@@ -79,6 +84,13 @@ _CLAIM_CALL = (
         tool_calls.c.position == sa.bindparam("pos"),
         tool_calls.c.attempt == sa.bindparam("att"),
         tool_calls.c.hinted_at.is_not(None),
+        sa.select(runs.c.pk)
+        .where(
+            runs.c.pk == tool_calls.c.run_pk,
+            runs.c.status == RunStatus.RUNNING.value,
+            runs.c.state_version <= STATE_VERSION,
+        )
+        .exists(),
     )
     .values(
         status=CallStatus.RUNNING.value,
@@ -92,24 +104,28 @@ _CLAIM_CALL = (
     .returning(
         tool_calls.c.run_pk,
         tool_calls.c.position,
-        tool_calls.c.result_seq,
+        tool_calls.c.name,
         tool_calls.c.replay,
+        tool_calls.c.segment,
+        tool_calls.c.result_seq,
         tool_calls.c.timeout_s,
+        tool_calls.c.claimed_at,
     )
 )
+"""A stop locks the calls before the run, so one that comes first leaves nothing here to claim."""
 
-_COUNT_EVENT = (
-    sa.update(runs)
-    .where(
-        runs.c.pk == sa.bindparam("run"),
-        runs.c.status == RunStatus.RUNNING.value,
-        runs.c.state_version <= STATE_VERSION,
+_READ_CLAIMED = Prepared(
+    sa.select(*RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
+    .select_from(
+        runs.join(
+            messages,
+            (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == sa.bindparam("asked_at")),
+        ).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
     )
-    .values(event_seq=runs.c.event_seq + 1, updated_at=db_now())
-    .returning(runs.c.session_pk, runs.c.event_seq, (runs.c.watched_until > db_now()).label("is_watched"))
+    .where(runs.c.pk == sa.bindparam("run"))
 )
 
-_SETTLE_CALL = (
+_SETTLE_CALL = Prepared(
     sa.update(tool_calls)
     .where(
         tool_calls.c.run_pk == sa.bindparam("run"),
@@ -127,10 +143,6 @@ _SETTLE_CALL = (
 )
 
 
-class _NotRunning(Exception):
-    """The run stopped between the message and the claim; roll the claim back."""
-
-
 class ToolCalls:
     """The tool calls in one database. Thread-safe."""
 
@@ -143,11 +155,23 @@ class ToolCalls:
         The claim lasts for the tool's time-out and a little more; after that the sweeper takes it, live worker or not.
         """
         token = secrets.token_hex(16)
-        try:
-            with self._database.write() as connection:
-                return _claim(connection, effect, owner, token)
-        except _NotRunning:
-            return None
+        with self._database.statement() as connection:
+            row = _CLAIM_CALL.first(
+                connection,
+                {
+                    "id": effect.run_id,
+                    "iter": effect.iteration,
+                    "pos": effect.position,
+                    "att": effect.attempt,
+                    "token": token,
+                    "owner": owner,
+                },
+            )
+            if row is None:
+                return None
+            asked_at = row.result_seq - row.position - 1
+            read = _READ_CLAIMED.first(connection, {"run": row.run_pk, "asked_at": asked_at})
+        return _claim_of(effect, token, row, read)
 
     def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
         """The session documents among ``keys`` that exist."""
@@ -166,22 +190,14 @@ class ToolCalls:
 
         Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
         """
+        if len(claim.loaded.run.calls) == 1:
+            try:
+                with self._database.write() as connection:
+                    return _settle(connection, claim, settlement, claim.loaded)
+            except StateMoved:
+                pass  # the run changed since the claim (a stop, say): decide again on what it is now
         with self._database.write() as connection:
-            settled = connection.execute(_SETTLE_CALL, _claimed(claim, new_status=settlement.status.value))
-            if settled.rowcount == 0:
-                raise _lost(claim)
-            loaded = lock_run_after_call(connection, claim.run_pk)
-            event = ev.CallSettled(position=claim.position, status=settlement.status)
-            # The row is settled already; for the decision it is still as we claimed it.
-            before = _as_claimed(loaded, claim)
-            _write_documents(connection, claim.session_pk, settlement.session_updates)
-            body = tool_body(claim.request.id, settlement.text)
-            additions = Additions(
-                messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)],
-                events=[_completed_event(claim, settlement)],
-                written_calls=frozenset({claim.position}),
-            )
-            return save(connection, before, apply(before.run, event), additions)
+            return _settle(connection, claim, settlement, None)
 
     def release(self, claim: CallClaim) -> list[Hint]:
         """Hand a call back that has not been started, for another worker to take now. Raises ``LeaseLost``."""
@@ -202,49 +218,66 @@ class ToolCalls:
             return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
 
 
-def _claim(connection: Connection, effect: RunTool, owner: int, token: str) -> CallClaim | None:
-    row = connection.execute(
-        _CLAIM_CALL,
-        {
-            "id": effect.run_id,
-            "iter": effect.iteration,
-            "pos": effect.position,
-            "att": effect.attempt,
-            "token": token,
-            "owner": owner,
-        },
-    ).first()
-    if row is None:
-        return None
-    run = connection.execute(_COUNT_EVENT, {"run": row.run_pk}).first()
-    if run is None:
-        raise _NotRunning
-    asked_at = row.result_seq - row.position - 1
-    request = _request(connection, run.session_pk, asked_at, row.position)
-    preview = request.arguments[:PREVIEW_CHARS]
-    data = {"tool": request.name, "preview": preview, "tool_call_id": request.id, "attempt": effect.attempt}
-    insert_events(connection, row.run_pk, run.event_seq - 1, [RunEvent(name=RunEventName.TOOL_STARTED, data=data)])
+def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
+    asked = json.loads(read.reply)["tool_calls"][row.position]
+    call = Call(
+        position=row.position,
+        name=row.name,
+        replay=Replay(row.replay),
+        segment=row.segment,
+        status=CallStatus.RUNNING,
+        attempt=effect.attempt,
+    )
+    loaded = to_loaded(read, ())
+    if read.call_count == 1:
+        # Alone in its iteration, so what we hold is all there is to decide on; see ``settle``.
+        loaded = replace(with_run(loaded, calls=(call,)), result_seqs=(row.result_seq,))
     return CallClaim(
         token=token,
         run_pk=row.run_pk,
         run_id=effect.run_id,
-        session_pk=run.session_pk,
+        session_pk=read.session_pk,
         iteration=effect.iteration,
         position=row.position,
         attempt=effect.attempt,
         result_seq=row.result_seq,
-        request=request,
-        replay=Replay(row.replay),
+        request=ToolRequest(id=asked["id"], name=row.name, arguments=asked["function"]["arguments"]),
+        replay=call.replay,
         timeout_s=row.timeout_s,
-        is_watched=bool(run.is_watched),
+        claimed_at=row.claimed_at,
+        is_watched=bool(read.is_watched),
+        loaded=loaded,
     )
 
 
-def _request(connection: Connection, session_pk: int, asked_at: int, position: int) -> ToolRequest:
-    """The call as the model asked for it, from its stored reply."""
-    reply = json.loads(read_messages(connection, session_pk, asked_at, asked_at)[0].body)
-    call = reply["tool_calls"][position]
-    return ToolRequest(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
+def _settle(connection: Connection, claim: CallClaim, settlement: Settlement, known: LoadedRun | None) -> list[Hint]:
+    """Settle under the run's lock, or (``known``) on the state read with the claim, which ``save`` then verifies."""
+    if _SETTLE_CALL.run(connection, _claimed(claim, new_status=settlement.status.value)) == 0:
+        raise _lost(claim)
+    # Under the lock the row reads as settled already; for the decision it is still as we claimed it.
+    before = known or _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
+    _write_documents(connection, claim.session_pk, settlement.session_updates)
+    body = tool_body(claim.request.id, settlement.text)
+    additions = Additions(
+        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)],
+        events=[started_event(claim), _completed_event(claim, settlement)],
+        written_calls=frozenset({claim.position}),
+    )
+    event = ev.CallSettled(position=claim.position, status=settlement.status)
+    return save(connection, before, apply(before.run, event), additions)
+
+
+def started_event(claim: CallClaim) -> RunEvent:
+    """That the call began, when it did. It becomes a row with the result; until then the live stream tells it."""
+    data = {
+        "tool": claim.request.name,
+        "preview": claim.request.arguments[:PREVIEW_CHARS],
+        "tool_call_id": claim.request.id,
+        "iteration": claim.iteration,
+        "position": claim.position,
+        "attempt": claim.attempt,
+    }
+    return RunEvent(name=RunEventName.TOOL_STARTED, data=data, at=claim.claimed_at)
 
 
 def _claimed(claim: CallClaim, **more: Any) -> dict[str, Any]:
@@ -281,6 +314,8 @@ def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
     data = {
         "tool": claim.request.name,
         "tool_call_id": claim.request.id,
+        "iteration": claim.iteration,
+        "position": claim.position,
         "duration": round(settlement.duration_s, 3),
         "error": settlement.status is not CallStatus.SUCCEEDED,
     }

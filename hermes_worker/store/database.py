@@ -22,7 +22,7 @@ _SQLITE_BUSY_TIMEOUT_MS = 20_000
 _POOL_WAIT_S = 30
 
 
-class db_now(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
+class db_now(FunctionElement[float]):
     """Epoch seconds by the database's clock, now (not at the start of the transaction)."""
 
     inherit_cache = True
@@ -67,8 +67,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A consistent view for a few SELECTs. Raises ``UnavailableError`` when the server cannot be reached."""
-        with _translated(), self.engine.connect() as connection:
+        """For SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
+        engine = self.engine if self.is_sqlite else self._autocommit
+        with _translated(), engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -124,7 +125,12 @@ def _engine_options(is_sqlite: bool, pool_size: int) -> dict[str, Any]:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # we begin transactions ourselves, below
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        f"busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

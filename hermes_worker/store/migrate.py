@@ -71,4 +71,6 @@ def _refuse_strangers(connection: Connection) -> None:
             f"the database schema is at revision {found!r}, which this version does not know; use a newer hermes-worker"
         )
     if found is None and sa.inspect(connection).has_table("runs"):
-        raise ConfigurationError("the database has a table 'runs' that is not ours; give hermes-worker its own database")
+        raise ConfigurationError(
+            "the database has a table 'runs' that is not ours; give hermes-worker its own database"
+        )

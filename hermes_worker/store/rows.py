@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import Effect
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
 from hermes_worker.store.database import db_now
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.tables import blobs, messages, runs, tool_calls
 
 BLOB_CHARS_MIN = 16_384
@@ -78,17 +79,19 @@ _CALL_COLUMNS = (
     tool_calls.c.result_seq,
 )
 
-LOCK_RUN = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("pk")).with_for_update()
-_READ_RUN = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("pk"))
-_READ_CALLS = (
+_BY_PK = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("pk"))
+_LOCK_RUN = Prepared(_BY_PK.with_for_update())
+_READ_RUN = Prepared(_BY_PK)
+_calls_of = (
     sa.select(*_CALL_COLUMNS)
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.iteration == sa.bindparam("iteration"))
     .order_by(tool_calls.c.position)
 )
-_LOCK_CALLS = _READ_CALLS.with_for_update()
+_READ_CALLS = Prepared(_calls_of)
+_LOCK_CALLS = Prepared(_calls_of.with_for_update())
 
 
-def to_loaded(row: Row[Any], calls: Sequence[Any]) -> LoadedRun:
+def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
     run = Run(
         run_id=row.run_id,
         status=RunStatus(row.status),
@@ -127,11 +130,13 @@ def to_loaded(row: Row[Any], calls: Sequence[Any]) -> LoadedRun:
 def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
     """Lock the calls of the run's iteration, then the run, and read both; ``None`` when there is no such run."""
     while True:
-        seen = connection.execute(_READ_RUN, {"pk": pk}).first()
+        seen = _READ_RUN.first(connection, {"pk": pk})
         if seen is None:
             return None
-        calls = connection.execute(_LOCK_CALLS, {"run_pk": pk, "iteration": seen.iteration}).all()
-        row = connection.execute(LOCK_RUN, {"pk": pk}).one()
+        calls = _LOCK_CALLS.all(connection, {"run_pk": pk, "iteration": seen.iteration})
+        row = _LOCK_RUN.first(connection, {"pk": pk})
+        if row is None:
+            return None
         if row.iteration == seen.iteration:
             return to_loaded(row, calls)
 
@@ -141,8 +146,8 @@ def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
 
     They are read *after* the run is locked, so of two calls that settle at the same time the second sees the first.
     """
-    row = connection.execute(LOCK_RUN, {"pk": pk}).one()
-    calls = connection.execute(_READ_CALLS, {"run_pk": pk, "iteration": row.iteration}).all()
+    row = _LOCK_RUN.first(connection, {"pk": pk})
+    calls = _READ_CALLS.all(connection, {"run_pk": pk, "iteration": row.iteration})
     return to_loaded(row, calls)
 
 
@@ -150,14 +155,16 @@ def with_run(loaded: LoadedRun, **changes: Any) -> LoadedRun:
     return replace(loaded, run=replace(loaded.run, **changes))
 
 
-_INSERT_MESSAGE = sa.insert(messages).values(
-    session_pk=sa.bindparam("session_pk"),
-    seq=sa.bindparam("seq"),
-    run_pk=sa.bindparam("run_pk"),
-    role=sa.bindparam("role"),
-    body=sa.bindparam("body"),
-    blob_hash=sa.bindparam("blob_hash"),
-    created_at=db_now(),
+_INSERT_MESSAGE = Prepared(
+    sa.insert(messages).values(
+        session_pk=sa.bindparam("session_pk"),
+        seq=sa.bindparam("seq"),
+        run_pk=sa.bindparam("run_pk"),
+        role=sa.bindparam("role"),
+        body=sa.bindparam("body"),
+        blob_hash=sa.bindparam("blob_hash"),
+        created_at=db_now(),
+    )
 )
 
 
@@ -178,7 +185,7 @@ def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: 
                 "blob_hash": blob_hash,
             }
         )
-    connection.execute(_INSERT_MESSAGE, values)
+    _INSERT_MESSAGE.run_each(connection, values)
 
 
 def store_blob(connection: Connection, body: str) -> str:
@@ -201,9 +208,9 @@ def insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:
     return postgresql_insert(table).on_conflict_do_nothing()
 
 
-_READ_MESSAGES = (
+_READ_MESSAGES = Prepared(
     sa.select(messages.c.seq, messages.c.role, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
-    .outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+    .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(messages.c.session_pk == sa.bindparam("session_pk"), messages.c.seq >= sa.bindparam("first"))
     .where(messages.c.seq <= sa.bindparam("last"))
     .order_by(messages.c.seq)
@@ -211,5 +218,5 @@ _READ_MESSAGES = (
 
 
 def read_messages(connection: Connection, session_pk: int, first: int, last: int) -> list[Message]:
-    rows = connection.execute(_READ_MESSAGES, {"session_pk": session_pk, "first": first, "last": last})
+    rows = _READ_MESSAGES.all(connection, {"session_pk": session_pk, "first": first, "last": last})
     return [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]

@@ -7,6 +7,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -19,6 +20,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
     Hint,
@@ -100,7 +102,7 @@ class SessionContext:
     workspace: str
 
 
-_CLAIM_TURN = (
+_CLAIM_TURN = Prepared(
     sa.update(runs)
     .where(
         runs.c.run_id == sa.bindparam("id"),
@@ -157,8 +159,8 @@ class Runs:
         """
         token = secrets.token_hex(16)
         with self._database.statement() as connection:
-            row = connection.execute(
-                _CLAIM_TURN,
+            row = _CLAIM_TURN.first(
+                connection,
                 {
                     "id": effect.run_id,
                     "iter": effect.iteration - 1,
@@ -166,7 +168,7 @@ class Runs:
                     "token": token,
                     "owner": owner,
                 },
-            ).first()
+            )
         if row is None:
             return None
         return TurnClaim(token=token, loaded=to_loaded(row, ()))
@@ -387,4 +389,3 @@ def _insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> i
 def fingerprint(document: object) -> str:
     """What an idempotency key stands for: the same request gives the same text."""
     return hashlib.sha256(canonical_json(document).encode("utf-8")).hexdigest()
-

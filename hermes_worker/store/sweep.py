@@ -151,7 +151,7 @@ class Sweeper:
         lost = 0
         for orphan in orphans:
 
-            def lose(connection: Connection, loaded: LoadedRun, orphan: sa.Row[Any] = orphan) -> list[Hint] | None:
+            def lose(connection: Connection, loaded: LoadedRun, orphan: Any = orphan) -> list[Hint] | None:
                 if not _still_holds(connection, orphan):
                     return None
                 return _save_loss(connection, loaded, ev.CallLost(position=orphan.position), f"tool:{orphan.name}")
@@ -420,11 +420,7 @@ def _save_loss(connection: Connection, loaded: LoadedRun, event: ev.TurnLost | e
     if isinstance(event, ev.CallLost):
         call = after.calls[event.position]
         data = {"step": step, "attempt": call.attempt, "status": call.status.value}
-        is_unknown = call.replay is Replay.ONCE
-        happened = [] if is_unknown else [RunEvent(name=RunEventName.STEP_RETRIED, data=data)]
-        if is_unknown:
-            data = {"tool": call.name, "error": True, "outcome": "unknown", "duration": None}
-            happened = [RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)]
+        happened = [] if call.replay is Replay.ONCE else [RunEvent(name=RunEventName.STEP_RETRIED, data=data)]
     elif after.status is RunStatus.RUNNING:
         happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": after.attempt})]
     return save(connection, loaded, after, Additions(events=happened))

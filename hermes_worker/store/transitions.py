@@ -25,6 +25,7 @@ from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import read_spec, user_message
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, lock_run, read_messages
 from hermes_worker.store.tables import events, runs, sessions, tool_calls
 
@@ -49,7 +50,7 @@ class Additions:
     """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
 
 
-_UPDATE_RUN = (
+_UPDATE_RUN = Prepared(
     sa.update(runs)
     .where(
         runs.c.pk == sa.bindparam("run"),
@@ -79,28 +80,32 @@ _UPDATE_RUN = (
     .returning(runs.c.updated_at)
 )
 
-_INSERT_EVENT = sa.insert(events).values(
-    run_pk=sa.bindparam("run_pk"),
-    seq=sa.bindparam("seq"),
-    at=db_now(),
-    event=sa.bindparam("event"),
-    data=sa.bindparam("data"),
+_INSERT_EVENT = Prepared(
+    sa.insert(events).values(
+        run_pk=sa.bindparam("run_pk"),
+        seq=sa.bindparam("seq"),
+        at=sa.func.coalesce(sa.bindparam("at", type_=sa.Double()), db_now()),
+        event=sa.bindparam("event"),
+        data=sa.bindparam("data"),
+    )
 )
 
-_INSERT_CALL = sa.insert(tool_calls).values(
-    run_pk=sa.bindparam("run_pk"),
-    iteration=sa.bindparam("iteration"),
-    position=sa.bindparam("position"),
-    name=sa.bindparam("name"),
-    replay=sa.bindparam("replay"),
-    segment=sa.bindparam("segment"),
-    status=CallStatus.PENDING.value,
-    timeout_s=sa.bindparam("timeout_s"),
-    result_seq=sa.bindparam("result_seq"),
-    hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
+_INSERT_CALL = Prepared(
+    sa.insert(tool_calls).values(
+        run_pk=sa.bindparam("run_pk"),
+        iteration=sa.bindparam("iteration"),
+        position=sa.bindparam("position"),
+        name=sa.bindparam("name"),
+        replay=sa.bindparam("replay"),
+        segment=sa.bindparam("segment"),
+        status=CallStatus.PENDING.value,
+        timeout_s=sa.bindparam("timeout_s"),
+        result_seq=sa.bindparam("result_seq"),
+        hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
+    )
 )
 
-_UPDATE_CALL = (
+_UPDATE_CALL = Prepared(
     sa.update(tool_calls)
     .where(
         tool_calls.c.run_pk == sa.bindparam("run"),
@@ -134,7 +139,7 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     if after.status.is_terminal:
         message_seq, closing = _closing_rows(after, message_seq, additions)
         late += closing
-    happened = [*additions.events, *_status_events(before, after, additions)]
+    happened = [*additions.events, *_call_events(loaded, after), *_status_events(before, after, additions)]
     at = _update_run(connection, loaded, after, added, message_seq, len(happened), additions)
     _write_calls(connection, loaded, after, added, additions.written_calls)
     insert_messages(connection, loaded.session_pk, loaded.pk, [*additions.messages, *late])
@@ -166,8 +171,8 @@ def _update_run(
     else:
         status = after.status
     usage = additions.usage
-    row = connection.execute(
-        _UPDATE_RUN,
+    row = _UPDATE_RUN.first(
+        connection,
         {
             "run": loaded.pk,
             "seen_event_seq": loaded.event_seq,
@@ -188,7 +193,7 @@ def _update_run(
             "cache_write": usage.cache_write,
             "reasoning": usage.reasoning,
         },
-    ).first()
+    )
     if row is None:
         raise StateMoved(f"run {after.run_id!r} moved on while a step was being written")
     return float(row.updated_at)
@@ -223,8 +228,8 @@ def _write_calls(
             continue
         if before_call.status.is_settled or call.position in written:
             continue
-        connection.execute(
-            _UPDATE_CALL,
+        _UPDATE_CALL.run(
+            connection,
             {
                 "run": loaded.pk,
                 "iter": after.iteration,
@@ -256,7 +261,7 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
         }
         for call in after.calls
     ]
-    connection.execute(_INSERT_CALL, values if len(values) > 1 else values[0])
+    _INSERT_CALL.run_each(connection, values)
 
 
 def insert_events(connection: Connection, run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> None:
@@ -264,10 +269,32 @@ def insert_events(connection: Connection, run_pk: int, last_seq: int, happened: 
     if not happened:
         return
     values = [
-        {"run_pk": run_pk, "seq": last_seq + n, "event": event.name.value, "data": canonical_json(event.data)}
+        {
+            "run_pk": run_pk,
+            "seq": last_seq + n,
+            "at": event.at,
+            "event": event.name.value,
+            "data": canonical_json(event.data),
+        }
         for n, event in enumerate(happened, start=1)
     ]
-    connection.execute(_INSERT_EVENT, values if len(values) > 1 else values[0])
+    _INSERT_EVENT.run_each(connection, values)
+
+
+def _call_events(loaded: LoadedRun, after: Run) -> list[RunEvent]:
+    """What the stream says of calls that end without their tool's own answer."""
+    if after.iteration != loaded.run.iteration:
+        return []
+    happened: list[RunEvent] = []
+    for before, call in zip(loaded.run.calls, after.calls, strict=True):
+        if call.status not in (CallStatus.CANCELLED, CallStatus.UNKNOWN) or before.status.is_settled:
+            continue
+        data = {"tool": call.name, "iteration": after.iteration, "position": call.position}
+        if before.status is CallStatus.RUNNING:
+            happened.append(RunEvent(name=RunEventName.TOOL_STARTED, data={**data, "attempt": call.attempt}))
+        ended = {**data, "error": True, "outcome": call.status.value}
+        happened.append(RunEvent(name=RunEventName.TOOL_COMPLETED, data=ended))
+    return happened
 
 
 def _results_without_a_run(connection: Connection, loaded: LoadedRun, after: Run) -> list[Message]:
@@ -425,4 +452,3 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
         .returning(runs.c.hinted_at)
     ).scalar_one()
     return Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=float(at))
-

@@ -69,15 +69,12 @@ _OUTPUT = (
     .correlate(runs)
     .scalar_subquery()
 )
-_VIEW = (
-    sa.select(
-        runs,
-        sessions.c.session_id,
-        _LAST_EVENT.label("last_event"),
-        _OUTPUT.label("output_body"),
-    )
-    .join(sessions, sessions.c.pk == runs.c.session_pk)
-)
+_VIEW = sa.select(
+    runs,
+    sessions.c.session_id,
+    _LAST_EVENT.label("last_event"),
+    _OUTPUT.label("output_body"),
+).join(sessions, sessions.c.pk == runs.c.session_pk)
 
 
 class Views:
@@ -150,9 +147,7 @@ class Views:
     def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
         """Events numbered above ``seq``, in order, with texts stored by reference filled in. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            run = connection.execute(
-                sa.select(runs.c.pk, runs.c.session_pk).where(runs.c.run_id == run_id)
-            ).first()
+            run = connection.execute(sa.select(runs.c.pk, runs.c.session_pk).where(runs.c.run_id == run_id)).first()
             if run is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
             rows = connection.execute(
@@ -216,4 +211,3 @@ def _text(body: str | None) -> str | None:
         return None
     content = json.loads(body).get("content")
     return content if isinstance(content, str) else ""
-

@@ -75,9 +75,7 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[
     return hints
 
 
-def _write(
-    parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal
-) -> list[Hint]:
+def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
     if abort.reason == AbortReason.DRAIN:
         # It was cut short so that another worker can run it whole.
         return parts.calls.release(claim)

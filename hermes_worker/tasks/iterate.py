@@ -133,7 +133,7 @@ def _ask(parts: Parts, claim: TurnClaim, effect: AskModel, abort: AbortSignal) -
             if abort.is_set():
                 return _Asked(is_interrupted=True)
             classification = classification_of(error)
-            decision = retry.decide(classification, history, retry.Situation(jitter=random.random()))  # noqa: S311
+            decision = retry.decide(classification, history, retry.Situation(jitter=random.random()))
             history = retry.advance(history, decision, classification)
             count(f"model.failed.{error.kind.value}")
             log.info("model.failed", kind=error.kind.value, status=error.status, decision=decision.kind)

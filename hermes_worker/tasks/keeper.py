@@ -153,7 +153,7 @@ class Listener:
     def _listen(self) -> None:
         while not self._end.is_set():
             try:
-                with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
                     pubsub.subscribe(CONTROL_CHANNEL)
                     while not self._end.is_set():
                         message = pubsub.get_message(timeout=1.0)

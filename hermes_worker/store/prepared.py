@@ -1,0 +1,113 @@
+"""Statements of the hot path: written in SQLAlchemy Core, compiled once, run on the driver.
+
+Executing a Core statement costs about three times what the driver needs for the same SQL (``benchmarks/``). A step of
+an agent is a dozen small statements, so the ones on that path are compiled when first used with a dialect and then
+handed to the driver as text and parameters. They take plain values (numbers, text, ``None``, booleans) and return
+plain tuples with named fields; nothing else of SQLAlchemy is given up: same transactions, same pool, same errors.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.engine.interfaces import Dialect
+
+from hermes_worker.core.errors import UnavailableError
+
+
+class _Compiled:
+    """One statement in one dialect."""
+
+    __slots__ = ("fixed", "positions", "row", "sql")
+
+    def __init__(self, statement: Any, dialect: Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        self.sql: str = compiled.string
+        self.fixed: dict[str, Any] = {
+            name: value for name, value in compiled.params.items() if value is not None or name in _explicit(compiled)
+        }
+        self.positions: Sequence[str] | None = compiled.positiontup
+        columns = [str(entry.keyname) for entry in getattr(compiled, "_result_columns", ())]
+        self.row: Any = namedtuple("Row", columns) if columns else None
+
+    def parameters(self, values: Mapping[str, Any]) -> Any:
+        merged = {**self.fixed, **values} if self.fixed else values
+        return merged if self.positions is None else [merged[name] for name in self.positions]
+
+
+def _explicit(compiled: Any) -> set[str]:
+    """Parameters that the statement itself gives a value, ``None`` included."""
+    return {name for name, bind in compiled.binds.items() if not bind.required}
+
+
+class Prepared:
+    """A statement that is executed often. Build it once, at import."""
+
+    __slots__ = ("_by_dialect", "_statement")
+
+    def __init__(self, statement: sa.Executable) -> None:
+        self._statement = statement
+        self._by_dialect: dict[str, _Compiled] = {}
+
+    def first(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+        """The first row, or ``None``. For a statement that returns rows."""
+        compiled = self._compiled(connection)
+        cursor = self._run(connection, compiled, values)
+        found = cursor.fetchone()
+        cursor.close()
+        return None if found is None else compiled.row._make(found)
+
+    def all(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
+        """Every row. For a statement that returns rows."""
+        compiled = self._compiled(connection)
+        cursor = self._run(connection, compiled, values)
+        found = cursor.fetchall()
+        cursor.close()
+        return [compiled.row._make(row) for row in found]
+
+    def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
+        """Execute and return the number of rows changed."""
+        cursor = self._run(connection, self._compiled(connection), values)
+        changed = int(cursor.rowcount)
+        cursor.close()
+        return changed
+
+    def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Execute once for each of ``rows``."""
+        for values in rows:
+            self.run(connection, values)
+
+    def _compiled(self, connection: Connection) -> _Compiled:
+        name = connection.dialect.name
+        compiled = self._by_dialect.get(name)
+        if compiled is None:
+            compiled = self._by_dialect[name] = _Compiled(self._statement, connection.dialect)
+        return compiled
+
+    def _run(self, connection: Connection, compiled: _Compiled, values: Mapping[str, Any]) -> Any:
+        raw = connection.connection
+        cursor = raw.cursor()
+        try:
+            cursor.execute(compiled.sql, compiled.parameters(values))
+        except Exception as error:
+            raise _translated(connection, compiled.sql, error) from error
+        return cursor
+
+
+def _translated(connection: Connection, sql: str, error: Exception) -> Exception:
+    """The driver's exception as SQLAlchemy would have raised it, and the connection given up when it is dead."""
+    dbapi = connection.dialect.loaded_dbapi
+    if not isinstance(error, dbapi.Error):
+        return error
+    if isinstance(error, dbapi.IntegrityError):
+        return sa.exc.IntegrityError(sql, None, error)
+    if connection.dialect.is_disconnect(error, connection.connection.dbapi_connection, None):
+        connection.invalidate(error)
+        return UnavailableError(f"the database connection was lost: {type(error).__name__}")
+    if isinstance(error, dbapi.OperationalError):
+        return sa.exc.OperationalError(sql, None, error)
+    return sa.exc.DBAPIError(sql, None, error)
