@@ -26,7 +26,8 @@ def stream_key(run_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEntry:
-    """One entry: ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the stream) or ``row`` (look at SQL)."""
+    """One entry. ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the reply's stream), ``tool_started``
+    (``text`` is the data of the coming ``tool.started`` row, ``offset`` the call's position) or ``row`` (look at SQL)."""
 
     kind: str
     text: str

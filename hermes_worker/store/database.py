@@ -125,12 +125,8 @@ def _engine_options(is_sqlite: bool, pool_size: int) -> dict[str, Any]:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # we begin transactions ourselves, below
     cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-        f"busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}",
-    ):
+    busy = f"busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}"
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", busy):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

@@ -59,7 +59,7 @@ def require_current(database: Database) -> None:
     found = revision(database)
     if found != newest():
         raise ConfigurationError(
-            f"the database schema is at {found or 'nothing'}, this version needs {newest()}: run 'hermes-worker migrate'"
+            f"the database schema is at {found or 'nothing'} but must be at {newest()}: run 'hermes-worker migrate'"
         )
 
 

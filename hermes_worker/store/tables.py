@@ -1,4 +1,4 @@
-"""The schema, once, for PostgreSQL and SQLite. ``migrations/`` builds the same thing step by step; a test compares them.
+"""The schema, once, for PostgreSQL and SQLite. ``migrations/`` builds the same step by step; a test compares them.
 
 Times are epoch seconds (double precision) by the database's clock. Rows that grow with a transcript (``messages``,
 ``events``, ``tool_calls``) are keyed by a small integer and appended; only ``runs`` and the claim columns of

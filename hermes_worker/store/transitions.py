@@ -164,12 +164,9 @@ def _update_run(
     events_added: int,
     additions: Additions,
 ) -> float:
-    if after.status.is_terminal:
-        # The end is written in two statements, this one and ``_write_end``; the CHECK on exit_reason is satisfied
-        # because the status changes only in the second.
-        status = loaded.run.status
-    else:
-        status = after.status
+    # The end is written in two statements, this one and ``_write_end``: the status changes only in the second,
+    # together with the exit reason, as the CHECK on both demands.
+    status = loaded.run.status if after.status.is_terminal else after.status
     usage = additions.usage
     row = _UPDATE_RUN.first(
         connection,

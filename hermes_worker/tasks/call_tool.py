@@ -9,12 +9,14 @@ from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.faults import FaultPoint
+from hermes_worker.live import LiveEntry
 from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
-from hermes_worker.store.calls import CallClaim, Settlement
+from hermes_worker.store.calls import CallClaim, Settlement, started_event
 from hermes_worker.store.rows import Hint
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
@@ -38,7 +40,7 @@ def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
         return
     count("tool_call.claimed")
     if claim.is_watched:
-        parts.live.nudge(effect.run_id)
+        parts.live.append(effect.run_id, tool_entry(claim))
     faults.point(FaultPoint.CALL_TOOL_AFTER_CLAIM)
     may_hand_over = claim.replay is not Replay.ONCE
     with (
@@ -50,6 +52,14 @@ def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
     parts.sender.send(hints)
     if claim.is_watched or claim.run_id in parts.watched:
         parts.live.nudge(effect.run_id)
+
+
+def tool_entry(claim: CallClaim) -> LiveEntry:
+    """That a tool runs now, for whoever looks; its ``tool.started`` row is written with its result."""
+    text = canonical_json(started_event(claim).data)
+    return LiveEntry(
+        kind="tool_started", text=text, iteration=claim.iteration, attempt=claim.attempt, offset=claim.position
+    )
 
 
 def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[Hint]:

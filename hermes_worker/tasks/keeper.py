@@ -136,7 +136,7 @@ def report(swept: Swept) -> None:
 
 
 class Listener:
-    """Hears ``stop`` and ``watch`` nudges, so that a stop reaches a call in flight at once instead of at a heartbeat."""
+    """Hears ``stop`` and ``watch`` nudges: a stop reaches a call in flight at once instead of at the next heartbeat."""
 
     def __init__(self, client: redis.Redis, leases: Leases, watched: set[str]) -> None:
         self._client = client

@@ -5,8 +5,6 @@ from alembic import context
 from hermes_worker.store.tables import metadata
 
 connection = context.config.attributes["connection"]
-context.configure(
-    connection=connection, target_metadata=metadata, render_as_batch=False, transaction_per_migration=False
-)
+context.configure(connection=connection, target_metadata=metadata)
 with context.begin_transaction():
     context.run_migrations()
