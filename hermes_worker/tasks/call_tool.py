@@ -22,7 +22,9 @@ from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.tools.base import ToolContext, ToolResult
-from hermes_worker.tools.dispatch import run_tool, unknown_tool
+from hermes_worker.tools.catalog import UnknownTool
+from hermes_worker.tools.dispatch import run_tool
+from hermes_worker.tools.results import error_result
 
 
 def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
@@ -99,9 +101,10 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
 
 
 def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
-    tool = parts.catalog.get(claim.request.name)
-    if tool is None:
-        return unknown_tool(claim.request.name, parts.catalog.names)
+    try:
+        tool = parts.catalog.get(claim.request.name)
+    except UnknownTool as error:
+        return error_result(str(error))
     session = parts.runs.session_of(claim.session_pk)
     context = ToolContext(
         run_id=claim.run_id,

@@ -6,68 +6,54 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from hermes_worker.core import segments
 from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
-from hermes_worker.core.repair import ArgumentsOutcome, assess_arguments, dedupe, repair_tool_name
+from hermes_worker.core.repair import dedupe, repair_tool_name
 from hermes_worker.core.replay import Replay
 from hermes_worker.tools.base import ToolSpec
 from hermes_worker.tools.catalog import Catalog
+from hermes_worker.tools.planning import lexical, planned_call
+
+_NO_TOOL_TIMEOUT_S = 10.0
+"""For a call that names no tool: all that happens is that its error is written."""
 
 
 def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[PlannedCall, ...]]:
     """The reply as it will be stored, and its calls in order.
 
-    A call that names no tool stays in: dispatch answers it with an error that lists the tools there are.
+    A call that names no tool stays in: it is answered with an error that lists the tools there are.
     """
     if not reply.tool_requests:
         return reply, ()
     requests = tuple(_repaired(request, catalog) for request in dedupe(reply.tool_requests))
-    specs = [catalog.spec(request.name) for request in requests]
-    drafts = [_draft(request, spec) for request, spec in zip(requests, specs, strict=True)]
+    specs = [_spec(request.name, catalog) for request in requests]
+    drafts = [
+        planned_call(spec, request.name, request.arguments, canonical=lexical)
+        for request, spec in zip(requests, specs, strict=True)
+    ]
     calls = tuple(
         PlannedCall(
             name=request.name,
             replay=spec.replay if spec else Replay.PURE,
             segment=segment,
-            timeout_s=spec.timeout_s if spec else 10.0,
+            timeout_s=spec.timeout_s if spec else _NO_TOOL_TIMEOUT_S,
         )
         for request, spec, segment in zip(requests, specs, segments.plan(drafts), strict=True)
     )
     return replace(reply, tool_requests=requests), calls
 
 
+def _spec(name: str, catalog: Catalog) -> ToolSpec | None:
+    return catalog.get(name).spec if name in catalog.names else None
+
+
 def _repaired(request: ToolRequest, catalog: Catalog) -> ToolRequest:
-    if catalog.spec(request.name) is not None:
+    if request.name in catalog.names:
         return request
     name = repair_tool_name(request.name, catalog.names)
     return request if name is None else replace(request, name=name)
-
-
-def _draft(request: ToolRequest, spec: ToolSpec | None) -> segments.PlannedCall:
-    if spec is None:
-        return segments.PlannedCall(name=request.name, is_barrier=True)
-    arguments = _arguments(request)
-    if arguments is None:
-        return segments.PlannedCall(name=request.name, is_barrier=True)
-    path = arguments.get(spec.path_argument) if spec.path_argument else None
-    return segments.PlannedCall(
-        name=request.name,
-        is_parallel_safe=spec.is_parallel_safe,
-        path=path if isinstance(path, str) and path else None,
-        is_read_only=spec.replay is Replay.PURE,
-    )
-
-
-def _arguments(request: ToolRequest) -> dict[str, Any] | None:
-    """The arguments object; ``None`` when they cannot be read as one."""
-    assessed = assess_arguments(request.arguments)
-    if assessed.outcome is not ArgumentsOutcome.OK:
-        return None
-    value = json.loads(assessed.arguments)
-    return value if isinstance(value, dict) else None
 
 
 @lru_cache(maxsize=256)
