@@ -27,7 +27,8 @@ def stream_key(run_id: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEntry:
     """One entry. ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the reply's stream), ``tool_started``
-    (``text`` is the data of the coming ``tool.started`` row, ``offset`` the call's position) or ``row`` (look at SQL)."""
+    (``text`` is the data of the ``tool.started`` row to come, ``offset`` the call's position) or ``row`` (look at SQL).
+    """
 
     kind: str
     text: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import redis
 from celery import Celery
@@ -28,7 +30,7 @@ from hermes_worker.store.workers import Workers
 from hermes_worker.tasks.keeper import Keeper, Listener
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Parts
-from hermes_worker.tools.catalog import build_catalog
+from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.workspace.base import Workspace
 from hermes_worker.workspace.ref import WorkspaceRef, open_workspace
 
@@ -52,6 +54,18 @@ class Client:
     def close(self) -> None:
         self.database.close()
         self.redis.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """What distinguishes one worker process from another under the same settings."""
+
+    name: str | None = None
+    """Shown to people, and known to a supervisor; ``None`` for host and process number."""
+    queues: Sequence[str] = tuple(name.value for name in QueueName)
+    """The queues this process consumes."""
+    alive_file: Path | None = None
+    """Touched at every heartbeat, for a liveness probe that only looks at its age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +122,31 @@ def open_client(settings: Settings) -> Client:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ModelChoice:
+    """The model settings as the provider factory reads them."""
+
+    base_url: str | None
+    api_key: str | None
+    model: str
+    api_mode: str | None
+    provider: str | None
+
+
+def provider_of(settings: Settings) -> Provider:
+    """The provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
+    model = settings.model
+    return build_provider(
+        _ModelChoice(
+            base_url=model.base_url,
+            api_key=model.api_key.reveal() if model.api_key else None,
+            model=model.name or "",
+            api_mode=model.api_mode,
+            provider=model.provider,
+        )
+    )
+
+
 def sweep_policy(settings: Settings) -> SweepPolicy:
     return SweepPolicy(
         interval_s=settings.lease.sweep_interval_s,
@@ -116,27 +155,31 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
     )
 
 
-def start_worker_process(settings: Settings) -> WorkerProcess:
+def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
+    options = options or WorkerOptions()
     client = open_client(settings)
-    queues = settings.worker.queues or tuple(name.value for name in QueueName)
     leases = Leases(
         client.workers,
-        name=settings.worker.name or f"{socket.gethostname()}:{os.getpid()}",
-        queues=",".join(queues),
+        name=options.name or f"{socket.gethostname()}:{os.getpid()}",
+        queues=",".join(options.queues),
         ttl_s=settings.lease.ttl_s,
     )
     leases.register()
     watched: set[str] = set()
-    base_env = settings.terminal.environment
 
     @cache
     def provider() -> Provider:
-        return build_provider(settings.model)
+        return provider_of(settings)
 
     @cache
     def workspace(ref: str) -> Workspace:
-        return open_workspace(WorkspaceRef.from_json(ref), base_env)
+        return open_workspace(
+            WorkspaceRef.from_json(ref),
+            settings.environ,
+            env_passthrough=settings.terminal.env_passthrough,
+            hermes_home=str(settings.home),
+        )
 
     parts = Parts(
         runs=client.runs,
@@ -145,7 +188,7 @@ def start_worker_process(settings: Settings) -> WorkerProcess:
         sender=client.publisher,
         leases=leases,
         live=Live(client.redis),
-        catalog=build_catalog(),
+        catalog=default_catalog(),
         provider=provider,
         workspace=workspace,
         now=client.database.now,
@@ -157,9 +200,9 @@ def start_worker_process(settings: Settings) -> WorkerProcess:
         sweeper=sweeper,
         sender=client.publisher,
         stopping=client.runs.stopping,
-        queues=queues,
+        queues=options.queues,
         sweep_every_s=settings.lease.sweep_interval_s,
-        alive_file=settings.worker.alive_file,
+        alive_file=options.alive_file,
     )
     listener = Listener(client.redis, leases, watched)
     keeper.start()

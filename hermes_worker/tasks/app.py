@@ -25,9 +25,10 @@ from hermes_worker.store.runs import RunNotFound
 from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.keeper import report
-from hermes_worker.wiring import WorkerProcess, broker_url_of, start_worker_process
+from hermes_worker.wiring import WorkerOptions, WorkerProcess, broker_url_of, start_worker_process
 
 _process: WorkerProcess | None = None
+_options = WorkerOptions()
 _process_lock = threading.Lock()
 
 
@@ -36,7 +37,7 @@ def process(settings: Settings | None = None) -> WorkerProcess:
     global _process
     with _process_lock:
         if _process is None or _process.pid != os.getpid():
-            _process = start_worker_process(settings or settings_module.load())
+            _process = start_worker_process(settings or settings_module.load(), _options)
         return _process
 
 
@@ -93,8 +94,10 @@ def _guarded(settings: Settings, run_id: str, body: Callable[[WorkerProcess], No
             log.warning("task.interrupted", run_id=run_id, error=str(second))
 
 
-def connect_signals(settings: Settings) -> None:
+def connect_signals(settings: Settings, options: WorkerOptions | None = None) -> None:
     """Start this process's parts with the worker, and leave in order: no new work, wait, hand over, retire."""
+    global _options
+    _options = options or _options
 
     def begin(**_: Any) -> None:
         process(settings)
