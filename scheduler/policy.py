@@ -1,0 +1,435 @@
+"""What becomes of a due slot. Pure: a job, the facts about its runs and the time go in; rows to write come out.
+
+Every slot that comes due is settled by exactly one outcome with a reason, and a job never makes up for lost time with a
+burst: however many slots passed while nobody was looking, at most one run starts (reference §1.3). The caller writes
+the settled slots (unique per job and slot), the new run and the job's changes in one transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import assert_never
+
+from scheduler.grammar import ScheduleError, load_zone, require_future
+from scheduler.schedule import Schedule, fire_time, grace, local_instant, next_after, slots_between
+
+SLOTS_SETTLED_MAX = 500
+"""Slots one decision settles. After a long outage of a frequent job the rest follows in the next decisions."""
+
+
+class Overlap(StrEnum):
+    """What a slot does while an earlier run of the job is still going."""
+
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+    """Wait for it, unless another slot is waiting already."""
+    QUEUE_ALL = "queue_all"
+    """Wait for it, behind whatever is waiting (up to ``JobPolicy.waiting_max``)."""
+    CANCEL_OTHER = "cancel_other"
+    """Stop it and start."""
+    ALLOW = "allow"
+    """Start beside it."""
+
+
+class CatchUp(StrEnum):
+    """What happens when slots came due while the scheduler was away for longer than the grace."""
+
+    ONE = "one"
+    """One run now, whatever the number of slots (the reference's rule)."""
+    NONE = "none"
+    """No run; the job waits for its next slot."""
+
+
+class JobStatus(StrEnum):
+    """The ``state`` of a job record."""
+
+    SCHEDULED = "scheduled"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+class SlotOutcome(StrEnum):
+    """How a slot ended. Terminal: a settled slot is never changed."""
+
+    FIRED = "fired"
+    CAUGHT_UP = "caught_up"
+    SKIPPED_OVERLAP = "skipped_overlap"
+    MISSED = "missed"
+    BLOCKED_BUDGET = "blocked_budget"
+    FAILED_TO_START = "failed_to_start"
+
+
+class RunVerdict(StrEnum):
+    """How a run of a job ended, for the failure count."""
+
+    OK = "ok"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+    """Its worker vanished: neither a success nor a failure, and never run again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DailyBudget:
+    """What all runs of a job may use in one day of the job's time zone; ``None`` is no limit."""
+
+    iterations: int | None = None
+    tokens: int | None = None
+    cost_usd: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DailyUse:
+    """What the runs of a job used since the job's local midnight."""
+
+    iterations: int = 0
+    tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPolicy:
+    """The choices of a job's owner."""
+
+    overlap: Overlap = Overlap.SKIP
+    waiting_max: int = 100
+    """Runs that may wait under ``queue_all``."""
+    catch_up: CatchUp = CatchUp.ONE
+    misfire_grace_s: int | None = None
+    """How late a slot may start and still be an ordinary run; ``None`` for the reference's rule, ``schedule.grace``."""
+    daily_budget: DailyBudget = field(default_factory=DailyBudget)
+    failures_max: int | None = None
+    """Consecutive failures after which the job is paused; ``None`` for never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """The part of a job that decides about its slots."""
+
+    id: str
+    schedule: Schedule
+    state: JobStatus = JobStatus.SCHEDULED
+    next_slot: datetime | None
+    """The slot the job waits for; ``None`` when there is none."""
+    next_fire_at: datetime | None
+    """When it fires: later than the slot by the jitter, or the slot itself for a run by hand."""
+    times: int | None = None
+    """Runs the job makes altogether; ``None`` for no limit."""
+    completed: int = 0
+    """Runs it has started."""
+    consecutive_failures: int = 0
+    policy: JobPolicy = field(default_factory=JobPolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFacts:
+    """What the store knows about the job's runs at the time of the decision."""
+
+    running: int = 0
+    waiting: int = 0
+    """Runs that wait for a running one to end (``queue_one``, ``queue_all``)."""
+    used_today: DailyUse = field(default_factory=DailyUse)
+    was_blocked_today: bool = False
+    """A slot of this local day was blocked by the budget already, so its owner has been told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledSlot:
+    """A row of the slot ledger."""
+
+    slot: datetime
+    outcome: SlotOutcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A run to create."""
+
+    slot: datetime
+    waits: bool = False
+    """It starts when the runs before it have ended."""
+    cancels_running: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChanges:
+    """The job's columns after the decision."""
+
+    state: JobStatus
+    next_slot: datetime | None
+    next_fire_at: datetime | None
+    """What the due query looks at."""
+    completed: int
+    consecutive_failures: int
+    paused_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Everything one transaction writes for a due job."""
+
+    settled: tuple[SettledSlot, ...]
+    """Oldest first; the last one is the slot the decision is about."""
+    start: Start | None
+    job: JobChanges
+    notice: str | None = None
+    """Something the job's owner must be told."""
+
+
+def decide(job: JobState, facts: SlotFacts, now: datetime) -> Decision | None:
+    """Settle what is due at ``now``; ``None`` when nothing is (a stale hint, a job just paused)."""
+    due = _due_slots(job, now)
+    if not due:
+        return None
+    if len(due) > SLOTS_SETTLED_MAX:
+        return _settle_backlog(job, due)
+    missed = tuple(_missed(slot, f"superseded by the slot of {_stamp(due[-1])}") for slot in due[:-1])
+    verdict = _judge(job, facts, due, now)
+    return _decision(job, missed, verdict)
+
+
+def failed_to_start(job: JobState, decision: Decision, reason: str) -> Decision:
+    """``decision`` after its run could not be created (model drift, a blocked prompt, a missing workspace). The slot
+    counts as a run and as a failure, so that a finite job ends and a broken one is paused."""
+    attempt = decision.settled[-1]
+    settled = SettledSlot(slot=attempt.slot, outcome=SlotOutcome.FAILED_TO_START, reason=reason)
+    changes, pause_notice = _count_failure(
+        job.policy, replace(decision.job, consecutive_failures=job.consecutive_failures)
+    )
+    notice = pause_notice or f"The job could not start: {reason}"
+    return Decision(settled=(*decision.settled[:-1], settled), start=None, job=changes, notice=notice)
+
+
+def after_run(job: JobState, verdict: RunVerdict) -> tuple[JobChanges, str | None]:
+    """The job after one of its runs ended, and what its owner must be told. Not idempotent: call it in the
+    transaction that ends the run."""
+    changes = _unchanged(job)
+    match verdict:
+        case RunVerdict.OK:
+            return replace(changes, consecutive_failures=0), None
+        case RunVerdict.UNKNOWN:
+            return changes, None
+        case RunVerdict.ERROR:
+            return _count_failure(job.policy, changes)
+        case _:
+            assert_never(verdict)
+
+
+# --- what people do to a job -----------------------------------------------------------------------------------------
+
+
+def created(job: JobState, now: datetime) -> JobChanges:
+    """A new job, or one whose schedule was changed. Raises ``ScheduleError`` when it would never run."""
+    return _waiting_for(job, require_future(job.schedule, now))
+
+
+def paused(job: JobState, reason: str | None) -> JobChanges:
+    """The job stays as it is and nothing comes due."""
+    return replace(_unchanged(job), state=JobStatus.PAUSED, next_slot=None, next_fire_at=None, paused_reason=reason)
+
+
+def resumed(job: JobState, now: datetime) -> JobChanges:
+    """Back to work from ``now`` on: slots of the pause are not made up for. Raises ``ScheduleError``."""
+    _check_runs_left(job)
+    return replace(_waiting_for(job, require_future(job.schedule, now)), consecutive_failures=0)
+
+
+def triggered(job: JobState, now: datetime) -> JobChanges:
+    """Due now, whatever the schedule says; the schedule goes on afterwards. Raises ``ScheduleError``."""
+    _check_runs_left(job)
+    return replace(_waiting_for(job, now), next_fire_at=now)
+
+
+def repeat_times(schedule: Schedule, requested: int | None) -> int | None:
+    """The number of runs to keep: nothing or less than one means no limit, and a one-shot has one run."""
+    if requested is not None and requested > 0:
+        return requested
+    return None if schedule.is_recurring else 1
+
+
+def repeat_display(times: int | None, completed: int) -> str:
+    """``forever``, ``once``, ``1/1``, ``5 times`` or ``2/5``."""
+    if times is None:
+        return "forever"
+    if completed > 0:
+        return f"{completed}/{times}"
+    return "once" if times == 1 else f"{times} times"
+
+
+def local_day(timezone: str, now: datetime) -> tuple[datetime, datetime]:
+    """The day that ``now`` belongs to on the clock of ``timezone``, as [start, end) in UTC: 23 to 25 hours."""
+    zone = load_zone(timezone)
+    midnight = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None, fold=0)
+    return local_instant(midnight, zone), local_instant(midnight + timedelta(days=1), zone)
+
+
+def _check_runs_left(job: JobState) -> None:
+    if _is_spent(job.times, job.completed):
+        raise ScheduleError(f"The job has made all of its {job.times} runs; raise 'repeat' to run it again.")
+
+
+# --- the decision ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    settled: SettledSlot
+    start: Start | None = None
+    notice: str | None = None
+
+
+def _due_slots(job: JobState, now: datetime) -> tuple[datetime, ...]:
+    """The slot the job waits for and those after it, as far as their firing times have come."""
+    if job.state is not JobStatus.SCHEDULED or job.next_slot is None or _fire_at(job, job.next_slot) > now:
+        return ()
+    slots = (job.next_slot, *slots_between(job.schedule, job.next_slot, now, SLOTS_SETTLED_MAX))
+    return tuple(slot for slot in slots if _fire_at(job, slot) <= now)
+
+
+def _settle_backlog(job: JobState, due: tuple[datetime, ...]) -> Decision:
+    """More slots passed than one transaction should write: settle the oldest and leave the last to be decided on."""
+    missed = tuple(_missed(slot, "the scheduler was away and only the latest slot is made up for") for slot in due[:-1])
+    return Decision(settled=missed, start=None, job=_waiting_for(job, due[-1]))
+
+
+def _judge(job: JobState, facts: SlotFacts, due: tuple[datetime, ...], now: datetime) -> _Verdict:
+    slot = due[-1]
+    if _is_spent(job.times, job.completed):
+        return _Verdict(settled=_missed(slot, f"the job has made all of its {job.times} runs"))
+    if job.policy.catch_up is CatchUp.NONE and _lateness(job, slot, now) > _grace(job, slot):
+        return _Verdict(settled=_missed(slot, f"{_late(job, slot, now)} and the job does not catch up"))
+    if (limit := _used_up(job.policy.daily_budget, facts.used_today)) is not None:
+        reason = f"the job's daily budget of {limit} is used up"
+        notice = None if facts.was_blocked_today else f"A run was not started: {reason}."
+        return _Verdict(settled=_settled(slot, SlotOutcome.BLOCKED_BUDGET, reason), notice=notice)
+    return _admit(job, facts, due, now)
+
+
+def _admit(job: JobState, facts: SlotFacts, due: tuple[datetime, ...], now: datetime) -> _Verdict:
+    """Start or skip, by what is running."""
+    slot = due[-1]
+    if (refusal := _overlap_refusal(job.policy, facts)) is not None:
+        return _Verdict(settled=_settled(slot, SlotOutcome.SKIPPED_OVERLAP, refusal))
+    settled = _settled(slot, SlotOutcome.FIRED, "due")
+    if _lateness(job, due[0], now) > _grace(job, due[0]):
+        reason = f"one run for {len(due)} due slot(s): {_late(job, due[0], now)}"
+        settled = _settled(slot, SlotOutcome.CAUGHT_UP, reason)
+    is_busy = facts.running + facts.waiting > 0
+    start = Start(
+        slot=slot,
+        waits=is_busy and job.policy.overlap in (Overlap.QUEUE_ONE, Overlap.QUEUE_ALL),
+        cancels_running=is_busy and job.policy.overlap is Overlap.CANCEL_OTHER,
+    )
+    return _Verdict(settled=settled, start=start)
+
+
+def _overlap_refusal(policy: JobPolicy, facts: SlotFacts) -> str | None:
+    """Why the slot must not start beside or behind the runs there are; ``None`` when it may."""
+    if facts.running + facts.waiting == 0:
+        return None
+    there_are = f"{facts.running} run(s) of the job still going and {facts.waiting} waiting"
+    match policy.overlap:
+        case Overlap.SKIP:
+            return there_are
+        case Overlap.QUEUE_ONE:
+            return there_are if facts.waiting >= 1 else None
+        case Overlap.QUEUE_ALL:
+            return there_are if facts.waiting >= policy.waiting_max else None
+        case Overlap.CANCEL_OTHER | Overlap.ALLOW:
+            return None
+        case _:
+            assert_never(policy.overlap)
+
+
+def _decision(job: JobState, missed: tuple[SettledSlot, ...], verdict: _Verdict) -> Decision:
+    changes = _advance(job, verdict)
+    notice = verdict.notice
+    if changes.state is JobStatus.ERROR:
+        notice = notice or f"The job did not run: {verdict.settled.reason}."
+    return Decision(settled=(*missed, verdict.settled), start=verdict.start, job=changes, notice=notice)
+
+
+def _advance(job: JobState, verdict: _Verdict) -> JobChanges:
+    """On to the next slot. A job whose last slot passes without its ever having run ends in error, not silently."""
+    completed = job.completed + (1 if verdict.start else 0)
+    following = None if _is_spent(job.times, completed) else next_after(job.schedule, verdict.settled.slot)
+    if following is not None:
+        return replace(_waiting_for(job, following), completed=completed)
+    state = JobStatus.COMPLETED if completed > 0 else JobStatus.ERROR
+    return replace(_unchanged(job), state=state, next_slot=None, next_fire_at=None, completed=completed)
+
+
+def _count_failure(policy: JobPolicy, changes: JobChanges) -> tuple[JobChanges, str | None]:
+    failures = changes.consecutive_failures + 1
+    counted = replace(changes, consecutive_failures=failures)
+    if policy.failures_max is None or failures < policy.failures_max or changes.state is not JobStatus.SCHEDULED:
+        return counted, None
+    reason = f"{failures} runs failed in a row"
+    pause = replace(counted, state=JobStatus.PAUSED, next_slot=None, next_fire_at=None, paused_reason=reason)
+    return pause, f"The job is paused: {reason}. Resume it when the cause is gone."
+
+
+def _used_up(budget: DailyBudget, used: DailyUse) -> str | None:
+    """The first limit that leaves nothing for another run, in words."""
+    if budget.iterations is not None and used.iterations >= budget.iterations:
+        return f"{budget.iterations} iterations"
+    if budget.tokens is not None and used.tokens >= budget.tokens:
+        return f"{budget.tokens} tokens"
+    if budget.cost_usd is not None and used.cost_usd >= budget.cost_usd:
+        return f"{budget.cost_usd} USD"
+    return None
+
+
+def _grace(job: JobState, slot: datetime) -> timedelta:
+    if job.policy.misfire_grace_s is not None:
+        return timedelta(seconds=job.policy.misfire_grace_s)
+    return grace(job.schedule, slot)
+
+
+def _fire_at(job: JobState, slot: datetime) -> datetime:
+    if slot == job.next_slot and job.next_fire_at is not None:
+        return job.next_fire_at
+    return fire_time(job.schedule, slot, job.id)
+
+
+def _lateness(job: JobState, slot: datetime, now: datetime) -> timedelta:
+    return now - _fire_at(job, slot)
+
+
+def _late(job: JobState, slot: datetime, now: datetime) -> str:
+    return f"the slot of {_stamp(slot)} is {int(_lateness(job, slot, now).total_seconds())} s late"
+
+
+def _is_spent(times: int | None, completed: int) -> bool:
+    return times is not None and completed >= times
+
+
+def _unchanged(job: JobState) -> JobChanges:
+    return JobChanges(
+        state=job.state,
+        next_slot=job.next_slot,
+        next_fire_at=job.next_fire_at,
+        completed=job.completed,
+        consecutive_failures=job.consecutive_failures,
+    )
+
+
+def _waiting_for(job: JobState, slot: datetime) -> JobChanges:
+    fire_at = fire_time(job.schedule, slot, job.id)
+    return replace(_unchanged(job), state=JobStatus.SCHEDULED, next_slot=slot, next_fire_at=fire_at)
+
+
+def _settled(slot: datetime, outcome: SlotOutcome, reason: str) -> SettledSlot:
+    return SettledSlot(slot=slot, outcome=outcome, reason=reason)
+
+
+def _missed(slot: datetime, reason: str) -> SettledSlot:
+    return _settled(slot, SlotOutcome.MISSED, reason)
+
+
+def _stamp(slot: datetime) -> str:
+    return f"{slot.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
