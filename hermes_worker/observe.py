@@ -1,0 +1,301 @@
+"""What a process says about itself: log lines and counters.
+
+``log.info("tool_call.settled", tool=..., duration_s=...)``: a dotted past-tense event from the catalogue, then facts.
+What holds for a whole unit of work is bound once, on entry::
+
+    with bound(run_id=run_id, iteration=4, attempt=1):
+        ...
+
+Lines go to stderr, as text for people or as one JSON object per line. Every string in them is redacted, whoever wrote
+it: lines of other libraries take the same way. Prompts, tool output and message bodies are only logged at DEBUG.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TextIO
+
+import structlog
+from structlog.contextvars import bound_contextvars
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from hermes_worker.redaction import is_secret_name, mask, redact
+
+if TYPE_CHECKING:
+    from hermes_worker.settings import LogSettings, Secret
+
+__all__ = ["EVENTS", "Log", "bound", "configure_logging", "count", "log", "reset_counters", "snapshot"]
+
+EVENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "run.submitted": "A run was accepted and stored.",
+        "run.finished": "A run reached a terminal status.",
+        "run.stop_requested": "Somebody asked for a run to be cancelled or interrupted.",
+        "run.broken": "A stored run could not be read; it was ended as failed.",
+        "iteration.claimed": "This worker took a model call.",
+        "iteration.committed": "A reply and its tool calls were stored.",
+        "iteration.refused": "A reply came too late: the claim was no longer ours and nothing was stored.",
+        "iteration.failed": "A model call ended without a reply.",
+        "tool_call.claimed": "This worker took a tool call.",
+        "tool_call.settled": "A tool's result was stored.",
+        "tool_call.refused": "A result came too late, or its start was no longer safe; nothing was stored.",
+        "tool_call.raised": "A tool raised instead of returning an error.",
+        "lease.lost": "Claims of this process were not renewed in time and now belong to others.",
+        "lease.expired": "The sweeper took claims from a worker that no longer renews them.",
+        "worker.started": "A process is ready for work.",
+        "worker.stopped": "A process ended in an orderly way.",
+        "worker.draining": "A process takes no new work and waits for what it is doing.",
+        "worker.stalled": "A process has taken no work for long although there was some; it will be restarted.",
+        "task.interrupted": "A task gave up because the database or the broker was away; it will be sent again.",
+        "task.failed": "A task met an error that nobody expected; its run was ended as failed.",
+        "sweep.completed": "The sweeper looked through the table once.",
+        "hint.sent": "Messages were published.",
+        "hint.failed": "Messages could not be published; the sweeper will send them again.",
+        "hint.stale": "A message named work that was already done or taken.",
+        "model.failed": "One attempt at a model call failed.",
+        "child.started": "The supervisor started a process.",
+        "child.exited": "A process of the supervisor ended.",
+        "broker.unreachable": "Redis or Valkey did not answer.",
+        "database.unreachable": "The database did not answer.",
+        "settings.noted": "Something in the configuration has no effect.",
+    }
+)
+"""Every event this package logs or counts, with its meaning. Closed: a test reads the sources and compares."""
+
+
+# --- context ---------------------------------------------------------------------------------------------------------
+
+
+def bound(**facts: object) -> AbstractContextManager[None]:
+    """Add ``facts`` to every line logged inside the ``with`` block by this thread or asyncio task.
+
+    New threads start without them. Nesting adds, and the inner value of a name wins.
+    """
+    return bound_contextvars(**facts)
+
+
+# --- logging ---------------------------------------------------------------------------------------------------------
+
+_STRING_CHARS_MAX = 8_000
+"""A longer string is cut in the line; nobody reads a megabyte of traceback, and log collectors drop such lines."""
+_DEPTH_MAX = 4
+_QUIET_LIBRARIES = ("httpx", "httpx2", "httpcore", "openai", "anthropic", "urllib3", "asyncio", "alembic", "kombu")
+"""Their INFO lines repeat what ours say; at DEBUG they are let through."""
+
+
+class Log:
+    """The logger. A line below the level costs one comparison and is never built."""
+
+    __slots__ = ("_emit", "_level")
+
+    def __init__(self) -> None:
+        self._level = logging.INFO
+        self._emit = _logger(_rendered_as("console", {}), None)
+
+    def debug(self, event: str, **facts: object) -> None:
+        if self._level <= logging.DEBUG:
+            self._emit.debug(event, **facts)
+
+    def info(self, event: str, **facts: object) -> None:
+        if self._level <= logging.INFO:
+            self._emit.info(event, **facts)
+
+    def warning(self, event: str, **facts: object) -> None:
+        if self._level <= logging.WARNING:
+            self._emit.warning(event, **facts)
+
+    def error(self, event: str, **facts: object) -> None:
+        self._emit.error(event, **facts)
+
+    def exception(self, event: str, **facts: object) -> None:
+        """An error with the traceback of the exception being handled."""
+        self._emit.error(event, exc_info=True, **facts)
+
+
+def configure_logging(
+    settings: LogSettings, role: str, *, secrets: Iterable[Secret] = (), stream: TextIO | None = None
+) -> None:
+    """Send the lines of this process, ours and other libraries', to ``stream`` (stderr when ``None``).
+
+    ``role`` (``worker``, ``api``, ``beat`` ...) stands in every line. ``secrets`` are masked wherever they appear,
+    whatever they look like. May be called again: the last call wins.
+    """
+    level = logging.getLevelNamesMapping()[settings.level]
+    known = {secret.reveal(): mask(secret.reveal()) for secret in secrets if secret.reveal()}
+    finish = [_origin_of(role), *_rendered_as(settings.format, known)]
+    log._level = level
+    log._emit = _logger(finish, stream)
+    _route_other_libraries(level, finish, stream)
+
+
+def _route_other_libraries(level: int, finish: Sequence[Processor], stream: TextIO | None) -> None:
+    handler = logging.StreamHandler(stream)
+    formatter = structlog.stdlib.ProcessorFormatter(
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
+        foreign_pre_chain=[*_BEGIN, structlog.stdlib.add_logger_name],
+    )
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    for name in _QUIET_LIBRARIES:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > logging.DEBUG else logging.DEBUG)
+
+
+def _logger(finish: Sequence[Processor], stream: TextIO | None) -> Any:
+    return structlog.wrap_logger(
+        _LineWriter(stream),
+        processors=[*_BEGIN, *finish],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+        context_class=dict,
+    ).bind()
+
+
+class _LineWriter:
+    """Writes one line per call, in one piece, so that lines of several threads and processes do not mix."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        stream = self._stream or sys.stderr
+        try:
+            stream.write(f"{line}\n")
+            stream.flush()
+        except (OSError, ValueError):
+            # Whoever reads our lines is gone, or stderr is closed. Work must not fail for want of a reader.
+            return
+
+    debug = info = warning = error = msg
+
+
+_BEGIN: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    # Plain tracebacks, made here so that they are redacted with the rest, and never the values of local variables.
+    structlog.processors.format_exc_info,
+)
+
+
+def _origin_of(role: str) -> Processor:
+    def add_origin(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        # The pid is read each time: prefork children inherit this function.
+        return {**line, "role": role, "pid": os.getpid()}
+
+    return add_origin
+
+
+def _rendered_as(form: str, known: Mapping[str, str]) -> list[Processor]:
+    def clean(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        return {name: _clean(value, name, known) for name, value in line.items()}
+
+    return [clean, _json_line if form == "json" else _console_line]
+
+
+def _clean(value: object, name: str, known: Mapping[str, str], depth: int = 0) -> object:
+    """``value`` as redacted JSON types. ``name`` is the field it is the value of."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping) and depth < _DEPTH_MAX:
+        return {str(key): _clean(item, str(key), known, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset) and depth < _DEPTH_MAX:
+        return [_clean(item, name, known, depth + 1) for item in value]
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return mask(text) if is_secret_name(name) else _clean_text(text, known)
+
+
+def _clean_text(text: str, known: Mapping[str, str]) -> str:
+    for secret, masked in known.items():
+        text = text.replace(secret, masked)
+    text = redact(text)
+    if len(text) <= _STRING_CHARS_MAX:
+        return text
+    return f"{text[:_STRING_CHARS_MAX]}... ({len(text) - _STRING_CHARS_MAX} characters more)"
+
+
+def _json_line(logger: WrappedLogger, method: str, line: EventDict) -> str:
+    first = {name: line.pop(name) for name in ("timestamp", "level", "role", "event") if name in line}
+    return json.dumps({**first, **line}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _console_line(logger: WrappedLogger, method: str, line: EventDict) -> str:
+    """``23:24:01.123 info    worker run.finished  run_id=7f3a status=completed``, then a traceback if there is one."""
+    traceback = line.pop("exception", None)
+    time = str(line.pop("timestamp"))[11:23]
+    head = f"{time} {line.pop('level'):<7} {line.pop('role', '-'):<6} {_one_line(str(line.pop('event')))}"
+    line.pop("pid", None)
+    facts = " ".join(f"{name}={_fact(value)}" for name, value in line.items())
+    lines = [f"{head}  {facts}" if facts else head, *map(_one_line, str(traceback or "").splitlines())]
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    """Control characters written out: a value must not be able to forge a line or paint the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, str):
+        is_plain = value.isprintable() and value != "" and not set(' "=') & set(value)
+        return value if is_plain else json.dumps(value)
+    return _one_line(json.dumps(value, ensure_ascii=False))
+
+
+log = Log()
+"""The logger of this process. Before ``configure_logging`` it writes INFO and above as text."""
+
+
+# --- counters --------------------------------------------------------------------------------------------------------
+
+
+class _Counters:
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+        self._values = dict.fromkeys(EVENTS, 0)
+
+    def add(self, name: str, amount: int) -> None:
+        with self._lock:
+            if name not in self._values and name.rpartition(".")[0] not in EVENTS:
+                raise KeyError(f"{name!r} is not in observe.EVENTS")
+            self._values[name] = self._values.get(name, 0) + amount
+
+    def values(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._values)
+
+
+_counters = _Counters()
+# A forked child counts for itself, and the lock may be held by a thread that the child does not have.
+os.register_at_fork(after_in_child=_counters.reset)
+
+
+def count(name: str, amount: int = 1) -> None:
+    """Add to a counter of this process. ``name`` is an event of the catalogue, or one of its kinds:
+    ``model.failed.rate_limit``. Raises ``KeyError`` for other names: a misspelt counter would stay at zero for ever.
+    """
+    _counters.add(name, amount)
+
+
+def snapshot() -> dict[str, int]:
+    """All counters, including those still at zero."""
+    return _counters.values()
+
+
+def reset_counters() -> None:
+    """Set every counter to zero, for tests."""
+    _counters.reset()

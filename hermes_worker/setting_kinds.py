@@ -1,0 +1,310 @@
+"""What a setting may hold: parsers from text or YAML to a checked value, each with the words that say what it takes.
+
+Pure. A parser raises ``ValueError`` or ``TypeError`` for what it does not take; ``settings`` makes a sentence of that.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Generic, NoReturn, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from hermes_worker.faults import parse_faults
+
+__all__ = [
+    "BROKER_URL",
+    "DATABASE_URL",
+    "DIRECTORY",
+    "FAULT_PLAN",
+    "SECRET",
+    "SERVER_KEY",
+    "WEB_URL",
+    "Kind",
+    "Secret",
+    "choice",
+    "integer",
+    "matching",
+    "names",
+    "number",
+    "optional_number",
+    "socket_url",
+]
+
+_T = TypeVar("_T")
+
+
+class Secret:
+    """A string that shows itself only to who asks with ``reveal``: not in ``repr``, ``str``, a log or a pickle."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        """Takes the same time wherever the two differ."""
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._value.encode(), other._value.encode())
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret is not pickled; hand settings to other processes with as_environ")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[_T]):
+    """What values a setting takes."""
+
+    allowed: str
+    """Completes the sentence "... must be"."""
+    parse: Callable[[object], _T]
+    render: Callable[[_T], str] = str
+    """Back to text that ``parse`` takes."""
+    is_quotable: bool = True
+    """Whether a message may show a wrong value."""
+
+
+def _as_text(raw: object) -> str:
+    if isinstance(raw, Secret):
+        raw = raw.reveal()
+    if isinstance(raw, PathLike):
+        raw = fspath(raw)
+    if not isinstance(raw, str | int | float) or isinstance(raw, bool):
+        raise TypeError
+    return str(raw).strip()
+
+
+def _as_word(raw: object) -> str:
+    """Text that can stand in a URL, a header or a file: printable, without white space."""
+    text = _as_text(raw)
+    if not text or not text.isprintable() or any(c.isspace() for c in text):
+        raise ValueError
+    return text
+
+
+# --- plain values ----------------------------------------------------------------------------------------------------
+
+
+def matching(pattern: str, allowed: str, *, fold: Callable[[str], str] = str) -> Kind[str]:
+    """Text of one form; ``fold`` brings different spellings together."""
+    compiled = re.compile(pattern)
+
+    def parse(raw: object) -> str:
+        text = fold(_as_text(raw))
+        if not compiled.fullmatch(text):
+            raise ValueError
+        return text
+
+    return Kind(allowed, parse)
+
+
+def choice(*values: str, fold: Callable[[str], str] = str.lower) -> Kind[str]:
+    """One of a closed list, in any case."""
+    return matching("|".join(map(re.escape, values)), f"one of {', '.join(values)}", fold=fold)
+
+
+def number(minimum: float, maximum: float, unit: str) -> Kind[float]:
+    def parse(raw: object) -> float:
+        value = float(_as_text(raw))
+        if not (math.isfinite(value) and minimum <= value <= maximum):
+            raise ValueError
+        return value
+
+    return Kind(f"a number of {unit} from {_plain(minimum)} to {_plain(maximum)}", parse, _plain)
+
+
+def optional_number(minimum: float, maximum: float, unit: str) -> Kind[float | None]:
+    """A number, or 0 that becomes ``None``: no limit."""
+    limited = number(minimum, maximum, unit)
+
+    def parse(raw: object) -> float | None:
+        return None if float(_as_text(raw)) == 0 else limited.parse(raw)
+
+    return Kind(f"{limited.allowed}, or 0 for no limit", parse, lambda value: _plain(value or 0))
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def integer(minimum: int, maximum: int) -> Kind[int]:
+    def parse(raw: object) -> int:
+        value = int(_as_text(raw))
+        if not minimum <= value <= maximum:
+            raise ValueError
+        return value
+
+    return Kind(f"a whole number from {minimum} to {maximum}", parse)
+
+
+def names(pattern: str, what: str) -> Kind[tuple[str, ...]]:
+    """A list of names: a YAML or JSON list, or text with commas. Keeps the first of equal names."""
+    compiled = re.compile(pattern)
+
+    def parse(raw: object) -> tuple[str, ...]:
+        found = tuple(_as_text(item) for item in _as_list(raw))
+        if not all(compiled.fullmatch(name) for name in found):
+            raise ValueError
+        return tuple(dict.fromkeys(found))
+
+    return Kind(f"a list of {what}, in YAML or separated by commas", parse, ",".join)
+
+
+def _as_list(raw: object) -> list[object] | tuple[object, ...]:
+    if isinstance(raw, str):
+        text = raw.strip()
+        raw = json.loads(text) if text.startswith("[") else [part for part in text.split(",") if part.strip()]
+    if not isinstance(raw, list | tuple):
+        raise TypeError
+    return raw
+
+
+def _parse_directory(raw: object) -> Path:
+    text = _as_text(raw)
+    if not text or "\0" in text:
+        raise ValueError
+    return Path(text).expanduser().absolute()
+
+
+def _parse_fault_plan(raw: object) -> str:
+    text = _as_text(raw)
+    parse_faults(text)
+    return text
+
+
+DIRECTORY = Kind("a directory", _parse_directory)
+FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+_SERVER_KEY_CHARS_MIN = 16
+"""What the reference asks of its API key (around §3.1)."""
+
+
+def _parse_secret(raw: object) -> Secret:
+    text = _as_word(raw)
+    if not text.isascii():
+        # It goes into a header, where other characters have no agreed encoding.
+        raise ValueError
+    return Secret(text)
+
+
+def _parse_server_key(raw: object) -> Secret:
+    secret = _parse_secret(raw)
+    if len(secret.reveal()) < _SERVER_KEY_CHARS_MIN:
+        raise ValueError
+    return secret
+
+
+SECRET = Kind("printable ASCII text without spaces", _parse_secret, Secret.reveal, is_quotable=False)
+SERVER_KEY = Kind(
+    f"at least {_SERVER_KEY_CHARS_MIN} printable ASCII characters without spaces",
+    _parse_server_key,
+    Secret.reveal,
+    is_quotable=False,
+)
+
+
+# --- addresses: never shown in messages, because a wrong one may hold a password all the same -----------------------
+
+_SOCKET_SCHEMES = ("redis+socket", "unix")
+
+
+def _parse_web_url(raw: object) -> str:
+    text = _as_word(raw).rstrip("/")
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+        raise ValueError
+    _require_port(parts.port)
+    return text
+
+
+def _parse_database_url(raw: object) -> str:
+    text = _as_word(raw)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme in ("postgresql", "postgresql+psycopg"):
+        _require_port(urlsplit(text).port)
+        # SQLAlchemy would take plain ``postgresql`` for psycopg2, which we do not install.
+        return f"postgresql+psycopg://{rest}"
+    path, query_mark, query = rest.removeprefix("/").partition("?")
+    if scheme != "sqlite" or not rest.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
+        raise ValueError
+    # The path must mean the same file in every process of the fleet, wherever each was started.
+    return f"sqlite:///{Path(path).absolute()}{query_mark}{query}"
+
+
+def _parse_broker_url(raw: object) -> str:
+    text = _as_word(raw)
+    parts = urlsplit(text)
+    is_socket = parts.scheme in _SOCKET_SCHEMES
+    if is_socket and (parts.hostname or len(parts.path) < 2):
+        raise ValueError
+    if not is_socket and (parts.scheme not in ("redis", "rediss") or not parts.hostname):
+        raise ValueError
+    _require_port(parts.port)
+    _ = _database_number("" if is_socket else parts.path, parts.query)
+    return text
+
+
+def _require_port(port: int | None) -> None:
+    if port == 0:
+        raise ValueError
+
+
+def _database_number(path: str, query: str) -> int:
+    options = parse_qs(query)
+    text = path.strip("/") or options.get("virtual_host", options.get("db", ["0"]))[0]
+    return int(text.strip("/"))
+
+
+def socket_url(url: str, scheme: str, database_option: str) -> str:
+    """A broker URL in the spelling of one client library, if it names a socket; other URLs unchanged.
+
+    redis-py: ``unix://[user:password@]/path?db=0``. kombu: ``redis+socket://[user:password@]/path?virtual_host=0``.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _SOCKET_SCHEMES:
+        return url
+    return f"{scheme}://{parts.netloc}{parts.path}?{database_option}={_database_number('', parts.query)}"
+
+
+WEB_URL = Kind("an http:// or https:// URL without user name or password", _parse_web_url, is_quotable=False)
+DATABASE_URL = Kind(
+    "a postgresql+psycopg://, postgresql:// or sqlite:/// URL (a file, not :memory:)",
+    _parse_database_url,
+    is_quotable=False,
+)
+BROKER_URL = Kind(
+    "a redis://, rediss://, redis+socket:// or unix:// URL with a numbered database",
+    _parse_broker_url,
+    is_quotable=False,
+)

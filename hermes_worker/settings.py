@@ -1,0 +1,746 @@
+"""Everything that can be configured, read once. The only module that looks at the environment, ``.env`` or
+``config.yaml``; the rest of the program receives what it needs.
+
+A value comes from the first of these that has one: the command line (``overrides``), the environment, ``.env`` in the
+home directory, ``config.yaml`` in the home directory, the default. An empty variable counts as not set, because that
+is what an unset variable becomes in a compose file.
+
+Each setting is declared once, as a field: its key, its variables, what it may hold, its default and its meaning. The
+README's table is made from that (``python -m hermes_worker.settings``). Keys that Hermes Agent also has keep its
+names, so that its ``config.yaml`` can be used as it is; what we do not use of it is noted and ignored.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import ipaddress
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.setting_kinds import (
+    BROKER_URL,
+    DATABASE_URL,
+    DIRECTORY,
+    FAULT_PLAN,
+    SECRET,
+    SERVER_KEY,
+    WEB_URL,
+    Kind,
+    Secret,
+    choice,
+    integer,
+    matching,
+    names,
+    number,
+    optional_number,
+    socket_url,
+)
+
+__all__ = [
+    "AgentSettings",
+    "BrokerSettings",
+    "DatabaseSettings",
+    "LeaseSettings",
+    "LogFormat",
+    "LogSettings",
+    "ModelSettings",
+    "Secret",
+    "ServerSettings",
+    "SettingRow",
+    "Settings",
+    "TerminalSettings",
+    "as_environ",
+    "describe",
+    "load",
+    "markdown_table",
+]
+
+# --- declaring settings ----------------------------------------------------------------------------------------------
+
+
+class _Declaration(NamedTuple):
+    key: str
+    """Name in config.yaml and in messages: ``lease.ttl_s``."""
+    variables: tuple[str, ...]
+    """Environment variables, the one we document first."""
+    kind: Kind[Any]
+
+
+def _setting(key: str, variables: str, kind: Kind[Any], default: Any = None, *, is_shown: bool = True) -> Any:
+    """A field; ``variables`` are separated by spaces. Typed ``Any`` as ``dataclasses.field`` is."""
+    declaration = _Declaration(key, tuple(variables.split()), kind)
+    return field(default=default, repr=is_shown, metadata={"setting": declaration})
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    CONSOLE = "console"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """Where state is kept."""
+
+    url: str | None = _setting("database.url", "HERMES_DATABASE_URL", DATABASE_URL, is_shown=False)
+    """Database that holds all state. Not set: an SQLite file in the home directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What carries the hints that wake workers."""
+
+    url: str | None = _setting("broker.url", "HERMES_BROKER_URL", BROKER_URL, is_shown=False)
+    """Redis or Valkey server, 6.2 or later. Not set: `hermes-worker up` starts one of its own."""
+
+    @property
+    def celery_url(self) -> str | None:
+        """``url`` as kombu writes it: sockets are ``redis+socket://...?virtual_host=n``."""
+        return socket_url(self.url, "redis+socket", "virtual_host") if self.url else None
+
+    @property
+    def client_url(self) -> str | None:
+        """``url`` as redis-py writes it: sockets are ``unix://...?db=n``."""
+        return socket_url(self.url, "unix", "db") if self.url else None
+
+
+_API_MODES = ("chat_completions", "codex_responses", "anthropic_messages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Which model answers, and where."""
+
+    name: str | None = _setting(
+        "model.default", "HERMES_MODEL", matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
+    )
+    """Model of runs that name none, as the provider calls it. Not set: the provider's usual one."""
+    provider: str | None = _setting(
+        "model.provider", "HERMES_PROVIDER", matching(r"[a-z][\w.-]{0,63}", "the name of a provider", fold=str.lower)
+    )
+    """Who serves the model: a name from the catalogue, `custom` for a server of your own, `scripted` for none.
+    Not set: whoever the base URL or the first key found belongs to."""
+    base_url: str | None = _setting("model.base_url", "HERMES_BASE_URL", WEB_URL)
+    """Address of the API. Not set: the provider's own, or OPENAI_BASE_URL and its like next to their keys."""
+    api_key: Secret | None = _setting("model.api_key", "HERMES_API_KEY", SECRET)  # noqa: RUF009 - a field
+    """Key of the API. Not set: OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY, with their provider; a
+    provider's key is never sent to another provider's address."""
+    api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
+    """How requests are written. Not set: what the provider and the model speak."""
+    vendor_keys: Mapping[str, Secret] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    """Every variable of the environment or ``.env`` called ``..._API_KEY``, for providers beyond those three."""
+
+    @property
+    def is_scripted(self) -> bool:
+        """No provider, key or address is configured: the built-in scripted model answers."""
+        if self.provider is not None:
+            return self.provider == "scripted"
+        return self.api_key is None and self.base_url is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The HTTP API."""
+
+    host: str = _setting(
+        "server.host",
+        "HERMES_SERVER_HOST API_SERVER_HOST",
+        matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host name or IP address"),
+        "127.0.0.1",
+    )
+    """Address to listen on. Anything but a loopback address needs a key."""
+    port: int = _setting("server.port", "HERMES_SERVER_PORT API_SERVER_PORT", integer(0, 65_535), 8642)
+    """TCP port to listen on; 0 takes a free one."""
+    key: Secret | None = _setting("server.key", "HERMES_SERVER_KEY API_SERVER_KEY", SERVER_KEY)  # noqa: RUF009 - a field
+    """Bearer token that clients must send. Not set: anybody who can reach the address is let in."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How work is taken, kept and taken over."""
+
+    ttl_s: float = _setting("lease.ttl_s", "HERMES_LEASE_TTL_S", number(0.5, 3600, "seconds"), 15.0)
+    """How long a claim holds after its last renewal, in seconds. Work of a dead worker starts again after this."""
+    sweep_interval_s: float = _setting(
+        "lease.sweep_interval_s", "HERMES_SWEEP_INTERVAL_S", number(0.05, 300, "seconds"), 1.0
+    )
+    """How often lapsed claims and unanswered hints are looked for, in seconds."""
+    resend_grace_s: float = _setting("lease.resend_grace_s", "HERMES_RESEND_GRACE_S", number(0.1, 3600, "seconds"), 3.0)
+    """How long work may lie unclaimed before its hint is sent again, in seconds."""
+    attempts_max: int = _setting("lease.attempts_max", "HERMES_ATTEMPTS_MAX", integer(1, 100), 3)
+    """How many workers may die on the same step before the run fails."""
+    drain_s: float = _setting("lease.drain_s", "HERMES_DRAIN_S", number(0, 3600, "seconds"), 30.0)
+    """How long a worker that is told to stop may finish what it does, in seconds; then it hands the rest back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Limits of a run that names none of its own."""
+
+    iterations_max: int = _setting("agent.max_turns", "HERMES_MAX_ITERATIONS", integer(1, 100_000), 90)
+    """Model calls per run."""
+    wall_s_max: float = _setting("agent.max_wall_s", "HERMES_MAX_WALL_S", number(1, 31 * 86_400, "seconds"), 86_400.0)
+    """Seconds from submission to the end, waiting included."""
+    idle_s_max: float | None = _setting(
+        "agent.gateway_timeout",
+        "HERMES_MAX_IDLE_S HERMES_AGENT_TIMEOUT",
+        optional_number(1, 31 * 86_400, "seconds"),
+        1800.0,
+    )
+    """Seconds without any sign of progress before a run is given up; 0 for no limit."""
+    toolsets: tuple[str, ...] = _setting(
+        "agent.toolsets", "HERMES_TOOLSETS", names(r"[\w.:-]{1,64}", "toolset names"), ()
+    )
+    """Toolsets of runs that name none. Empty: the usual ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalSettings:
+    """Commands that tools run."""
+
+    timeout_s: float = _setting(
+        "terminal.timeout", "HERMES_TERMINAL_TIMEOUT_S TERMINAL_TIMEOUT", number(1, 86_400, "seconds"), 180.0
+    )
+    """Seconds a command may run when the model asks for no other limit."""
+    env_passthrough: tuple[str, ...] = _setting(
+        "terminal.env_passthrough",
+        "HERMES_ENV_PASSTHROUGH TERMINAL_ENV_PASSTHROUGH",
+        names(r"(?!HERMES_|API_SERVER_KEY$)[A-Za-z_][A-Za-z0-9_]*", "variable names, none of them HERMES_..."),
+        (),
+    )
+    """Variables of the worker that commands may see beside the harmless ones (PATH, HOME, LANG ...)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What the process says about itself."""
+
+    level: str = _setting(
+        "logging.level", "HERMES_LOG_LEVEL", choice("DEBUG", "INFO", "WARNING", "ERROR", fold=str.upper), "INFO"
+    )
+    """Least severe lines to write."""
+    format: str = _setting(
+        "logging.format", "HERMES_LOG_FORMAT", choice(*(form.value for form in LogFormat)), LogFormat.CONSOLE.value
+    )
+    """`console` for people, `json` for log collectors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything, in groups."""
+
+    home: Path = _setting("home", "HERMES_HOME", DIRECTORY, MISSING)  # noqa: RUF009 - a field
+    """Directory of state, `config.yaml` and `.env`. Not set: `~/.hermes-worker`."""
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    agent: AgentSettings = field(default_factory=AgentSettings)
+    terminal: TerminalSettings = field(default_factory=TerminalSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
+    """Fault points to arm, for tests: see `hermes_worker/faults.py`."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What was found and has no effect, as sentences to show once at the start."""
+    environ: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+    """The environment this process was started with, and below it ``.env``: what child processes and commands start
+    from."""
+
+    @property
+    def database_url(self) -> str:
+        """The configured database, or the SQLite file in ``home``."""
+        return self.database.url or f"sqlite:///{self.home / 'hermes-worker.db'}"
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """What must never be seen in a log: keys, and the passwords inside URLs."""
+        urls = (urlsplit(url).password for url in (self.database.url, self.broker.url) if url)
+        keys = (self.model.api_key, self.server.key, *self.model.vendor_keys.values())
+        return (*(key for key in keys if key), *(Secret(unquote(password)) for password in urls if password))
+
+
+_GROUPS: Mapping[str, type] = MappingProxyType(
+    {
+        "database": DatabaseSettings,
+        "broker": BrokerSettings,
+        "model": ModelSettings,
+        "server": ServerSettings,
+        "lease": LeaseSettings,
+        "agent": AgentSettings,
+        "terminal": TerminalSettings,
+        "log": LogSettings,
+    }
+)
+
+
+def _declared(group: type) -> Iterator[tuple[Field[Any], _Declaration]]:
+    for item in fields(group):
+        if declaration := item.metadata.get("setting"):
+            yield item, declaration
+
+
+_DECLARATIONS: tuple[_Declaration, ...] = tuple(
+    declaration for group in (Settings, *_GROUPS.values()) for _, declaration in _declared(group)
+)
+_DECLARATION_OF = MappingProxyType({declaration.key: declaration for declaration in _DECLARATIONS})
+_VARIABLES = frozenset(variable for declaration in _DECLARATIONS for variable in declaration.variables)
+
+
+# --- keys of the reference -------------------------------------------------------------------------------------------
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_REFERENCE_TOP_LEVEL = _words(
+    "_config_version always_log_local approvals auxiliary bedrock browser checkpoints code_execution command_allowlist"
+    " compression computer_use context context_file_max_chars credential_pool_strategies cron curator custom_providers"
+    " dashboard delegation desktop discord display fallback_model fallback_providers file_read_max_chars"
+    " filter_silence_narration gateway goals group_sessions_per_user honcho hooks hooks_auto_accept human_delay"
+    " image_gen kanban known_plugin_toolsets lsp matrix mattermost max_concurrent_sessions max_live_sessions mcp"
+    " mcp_discovery_timeout mcp_servers memory moa model_catalog multiplex_profiles network onboarding openrouter"
+    " paste_collapse_char_threshold paste_collapse_threshold paste_collapse_threshold_fallback personalities"
+    " platform_hints platform_toolsets platforms plugins prefill_messages_file privacy profile_routes prompt_caching"
+    " providers quick_commands require_mention reset_triggers secrets security session_reset sessions signal skills"
+    " slack smart_model_routing streaming stt stt_echo_transcripts telegram thread_sessions_per_user timezone"
+    " tool_loop_guardrails tool_output tools toolsets tts unauthorized_dm_behavior updates vertex video_gen voice web"
+    " whatsapp x_search"
+)
+"""Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
+_REFERENCE_KEYS = _words(
+    "agent.api_max_retries agent.clarify_timeout agent.coding_context agent.coding_instructions agent.disabled_toolsets"
+    " agent.environment_hint agent.environment_probe agent.gateway_auto_continue_freshness"
+    " agent.gateway_notify_interval agent.gateway_timeout_warning agent.image_input_mode"
+    " agent.intent_ack_continuation agent.local_stream_stale_timeout agent.max_verify_nudges"
+    " agent.parallel_tool_call_guidance agent.reasoning_effort agent.reasoning_overrides agent.restart_drain_timeout"
+    " agent.service_tier agent.task_completion_guidance agent.tool_use_enforcement agent.verify_guidance"
+    " agent.verify_on_stop agent.verbose agent.system_prompt logging.backup_count logging.max_size_mb"
+    " model.context_length model.max_tokens terminal.auto_source_bashrc terminal.backend terminal.container_cpu"
+    " terminal.container_disk terminal.container_memory terminal.container_persistent terminal.cwd"
+    " terminal.daemon_term_grace_seconds terminal.daytona_image terminal.docker_env terminal.docker_extra_args"
+    " terminal.docker_forward_env terminal.docker_image terminal.docker_mount_cwd_to_workspace"
+    " terminal.docker_network terminal.docker_run_as_host_user terminal.docker_volumes terminal.home_mode"
+    " terminal.lifetime_seconds terminal.modal_image terminal.modal_mode terminal.persistent_shell"
+    " terminal.shell_init_files terminal.singularity_image terminal.ssh_host terminal.ssh_key terminal.ssh_port"
+    " terminal.ssh_user terminal.sudo_password"
+)
+"""Keys of the reference inside groups that we have as well."""
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    raw: object
+    source: str
+    """Completes the sentence "but ... says"."""
+
+
+class _Sources:
+    """Everything that was given, in order of precedence."""
+
+    def __init__(
+        self,
+        overrides: Mapping[str, object],
+        environ: Mapping[str, str],
+        dotenv: Mapping[str, str],
+        config: Mapping[str, object],
+    ) -> None:
+        self._overrides = overrides
+        self._environ = environ
+        self._dotenv = dotenv
+        self._config = config
+
+    def find(self, declaration: _Declaration) -> _Found | None:
+        if self._overrides.get(declaration.key) is not None:
+            return _Found(self._overrides[declaration.key], "the command line")
+        for place, variables in (("the environment", self._environ), (".env", self._dotenv)):
+            for name in declaration.variables:
+                if variables.get(name, "").strip():
+                    return _Found(variables[name], f"{name} in {place}")
+        if self._config.get(declaration.key) not in (None, ""):
+            raw = self._expanded(declaration.key, self._config[declaration.key])
+            return _Found(raw, f"{declaration.key} in config.yaml")
+        return None
+
+    def variable(self, name: str) -> _Found | None:
+        for place, variables in (("the environment", self._environ), (".env", self._dotenv)):
+            if variables.get(name, "").strip():
+                return _Found(variables[name].strip(), f"{name} in {place}")
+        return None
+
+    def variable_names(self) -> frozenset[str]:
+        return frozenset(self._environ) | frozenset(self._dotenv)
+
+    def _expanded(self, key: str, raw: object) -> object:
+        if isinstance(raw, list):
+            return [self._expanded(key, item) for item in raw]
+        return _VARIABLE.sub(lambda match: self._value_of(key, match[1]), raw) if isinstance(raw, str) else raw
+
+    def _value_of(self, key: str, name: str) -> str:
+        found = self.variable(name)
+        if found is None:
+            raise ConfigurationError(f"{key} in config.yaml refers to ${{{name}}}, which is not set.")
+        return str(found.raw)
+
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def load(
+    environ: Mapping[str, str] | None = None,
+    *,
+    home: Path | None = None,
+    overrides: Mapping[str, object] = MappingProxyType({}),
+) -> Settings:
+    """Read all settings. Creates and changes nothing.
+
+    ``environ`` stands in for the environment of the process; ``home`` for HERMES_HOME. ``overrides`` maps keys
+    (``server.port``) to what the command line said; ``None`` means it said nothing. Raises ``ConfigurationError``:
+    one sentence that names the key, where its value came from and what is allowed.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    _require_known_keys(overrides)
+    home = _home(home or overrides.get("home"), environ)
+    dotenv = _read_dotenv(home / ".env")
+    config, notes = _read_config(home / "config.yaml")
+    sources = _Sources(overrides, environ, dotenv, config)
+    settings = Settings(
+        home=home,
+        **{name: group(**_values(group, sources)) for name, group in _GROUPS.items() if group is not ModelSettings},
+        model=_model(sources),
+        faults=_value(sources, _DECLARATION_OF["faults"], ""),
+        notes=(*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
+        environ=MappingProxyType({**dotenv, **environ}),
+    )
+    _check_together(settings)
+    return settings
+
+
+def _require_known_keys(overrides: Mapping[str, object]) -> None:
+    for key in overrides:
+        if key not in _DECLARATION_OF:
+            raise ConfigurationError(f"{key!r} is not a setting{_suggestion(key, _DECLARATION_OF)}.")
+
+
+def _home(given: object, environ: Mapping[str, str]) -> Path:
+    declaration = _DECLARATION_OF["home"]
+    if given is not None:
+        return Path(_parsed(declaration, _Found(given, "the command line")))
+    if variable := environ.get("HERMES_HOME", "").strip():
+        return Path(_parsed(declaration, _Found(variable, "HERMES_HOME in the environment")))
+    user_home = environ.get("HOME", "").strip()
+    return (Path(user_home) if user_home else Path.home()) / ".hermes-worker"
+
+
+def _values(group: type, sources: _Sources) -> dict[str, Any]:
+    return {item.name: _value(sources, declaration, item.default) for item, declaration in _declared(group)}
+
+
+def _value(sources: _Sources, declaration: _Declaration, default: object) -> Any:
+    found = sources.find(declaration)
+    return default if found is None else _parsed(declaration, found)
+
+
+def _parsed(declaration: _Declaration, found: _Found) -> Any:
+    kind = declaration.kind
+    try:
+        return kind.parse(found.raw)
+    except (ValueError, TypeError):
+        said = f"says {found.raw!r}" if kind.is_quotable else "says something else"
+    except ConfigurationError as error:
+        said = f"is wrong: {str(error).removesuffix('.')}"
+    raise ConfigurationError(f"{declaration.key} must be {kind.allowed}, but {found.source} {said}.")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _check_together(settings: Settings) -> None:
+    server = settings.server
+    if server.key is None and not server.is_loopback:
+        raise ConfigurationError(
+            f"server.key (HERMES_SERVER_KEY) must be set when server.host is {server.host!r},"
+            " because others than this machine can connect to that address."
+        )
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+class _Vendor(NamedTuple):
+    provider: str
+    key_variable: str
+    url_variable: str
+    host: str
+
+
+_VENDORS = (
+    _Vendor("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", "api.openai.com"),
+    _Vendor("anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "api.anthropic.com"),
+    _Vendor("openrouter", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL", "openrouter.ai"),
+)
+"""In the order in which their keys are looked for when nothing else says whom to ask."""
+
+
+def _model(sources: _Sources) -> ModelSettings:
+    given = ModelSettings(**_values(ModelSettings, sources), vendor_keys=_vendor_keys(sources))
+    if given.provider == "scripted":
+        return given
+    if given.api_key is not None:
+        return given if given.provider or given.base_url else replace(given, provider=_provider_of(given.api_key))
+    if given.provider or given.base_url:
+        return _with_key_of(_vendor_of(given), given, sources)
+    for vendor in _VENDORS:
+        if vendor.key_variable in given.vendor_keys:
+            return _with_key_of(vendor, given, sources)
+    for vendor in _VENDORS:
+        if base_url := _checked_variable(sources, vendor.url_variable, WEB_URL):
+            return replace(given, base_url=base_url)
+    return replace(given, provider="scripted")
+
+
+def _vendor_keys(sources: _Sources) -> Mapping[str, Secret]:
+    """Keys by variable. Of other people's variables that happen to end so, a wrong value is nobody's business."""
+    ours = {vendor.key_variable for vendor in _VENDORS}
+    keys = {}
+    for name in sorted(sources.variable_names() - _VARIABLES):
+        if name in ours or (name.endswith("_API_KEY") and _is_key(sources.variable(name))):
+            keys[name] = _checked_variable(sources, name, SECRET)
+    return MappingProxyType({name: key for name, key in keys.items() if key is not None})
+
+
+def _is_key(found: _Found | None) -> bool:
+    try:
+        return found is not None and bool(SECRET.parse(found.raw))
+    except ValueError:
+        return False
+
+
+def _vendor_of(model: ModelSettings) -> _Vendor | None:
+    """Whose key may be sent: the named provider's, or that of the owner of the address."""
+    if model.provider:
+        return next((vendor for vendor in _VENDORS if vendor.provider == model.provider), None)
+    host = (urlsplit(model.base_url or "").hostname or "").lower().removesuffix(".")
+    return next((v for v in _VENDORS if host == v.host or host.endswith(f".{v.host}")), None)
+
+
+def _with_key_of(vendor: _Vendor | None, model: ModelSettings, sources: _Sources) -> ModelSettings:
+    if vendor is None:
+        return model
+    key = model.vendor_keys.get(vendor.key_variable)
+    base_url = model.base_url or _checked_variable(sources, vendor.url_variable, WEB_URL)
+    if key is None and base_url is None:
+        raise ConfigurationError(
+            f"model.api_key must be set because model.provider is {model.provider!r}: set {vendor.key_variable}."
+        )
+    return replace(model, provider=vendor.provider, api_key=key, base_url=base_url)
+
+
+def _provider_of(key: Secret) -> str:
+    """Whose key this is, by the prefixes that Anthropic and OpenRouter use; OpenAI's when it has neither."""
+    text = key.reveal()
+    return "anthropic" if text.startswith("sk-ant-") else "openrouter" if text.startswith("sk-or-") else "openai"
+
+
+def _checked_variable(sources: _Sources, name: str, kind: Kind[Any]) -> Any:
+    """The value of a variable that is no setting of ours; ``None`` when it is not set."""
+    found = sources.variable(name)
+    return None if found is None else _parsed(_Declaration(name, (name,), kind), found)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+_DOTENV_LINE = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)")
+_DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t]*(?:#.*)?')
+_SINGLE_QUOTED = re.compile(r"'([^']*)'[ \t]*(?:#.*)?")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def _read_text(path: Path) -> str | None:
+    """The file's text; ``None`` when there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f"{path} cannot be read: {reason}.") from error
+
+
+def _read_dotenv(path: Path) -> dict[str, str]:
+    """Variables of a ``.env`` file: ``NAME=value`` lines, quoted or not, with or without ``export``. Nothing in it is
+    expanded or executed."""
+    variables = {}
+    for position, raw_line in enumerate((_read_text(path) or "").splitlines(), start=1):
+        line = raw_line.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = _DOTENV_LINE.fullmatch(line)
+        value = _dotenv_value(match[2]) if match else None
+        if match is None or value is None:
+            # The line is not shown: it may be half a key.
+            raise ConfigurationError(f"line {position} of {path} must have the form NAME=value.")
+        variables[match[1]] = value
+    return variables
+
+
+def _dotenv_value(text: str) -> str | None:
+    if text.startswith('"'):
+        quoted = _DOUBLE_QUOTED.fullmatch(text)
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted[1]) if quoted else None
+    if text.startswith("'"):
+        quoted = _SINGLE_QUOTED.fullmatch(text)
+        return quoted[1] if quoted else None
+    return re.sub(r"[ \t]+#.*", "", text).strip()
+
+
+def _dotenv_notes(path: Path) -> Iterator[str]:
+    if path.exists() and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        yield f"{path} can be read by other users of this machine; chmod 600 it."
+
+
+def _variable_notes(sources: _Sources) -> Iterator[str]:
+    for name in sorted(sources.variable_names() - _VARIABLES):
+        if name.startswith("HERMES_") and (close := difflib.get_close_matches(name, _VARIABLES, n=1, cutoff=0.85)):
+            yield f"{name} is not a setting and has no effect; did you mean {close[0]}?"
+
+
+def _read_config(path: Path) -> tuple[dict[str, object], list[str]]:
+    """Our keys of ``config.yaml`` with their raw values, and a note about the reference's keys that we do not use."""
+    text = _read_text(path)
+    if text is None:
+        return {}, []
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigurationError(f"{path} is not valid YAML{place}.") from None
+    if document is None:
+        return {}, []
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"{path} must be a mapping of setting groups, such as 'model:'.")
+    config: dict[str, object] = {}
+    unused = []
+    for key, value in _flattened(document):
+        if key in _CONFIG_KEYS:
+            config[key] = value
+        elif key in _REFERENCE_TOP_LEVEL or key in _REFERENCE_KEYS:
+            unused.append(key)
+        else:
+            known = (*_CONFIG_KEYS, *_REFERENCE_KEYS, *_REFERENCE_TOP_LEVEL, *_CONFIG_GROUPS)
+            raise ConfigurationError(f"{key!r} in {path} is not a setting{_suggestion(key, known)}.")
+    notes = [f"Hermes worker does not use these keys of {path}: {', '.join(unused)}."] if unused else []
+    return config, notes
+
+
+_CONFIG_KEYS = tuple(key for key in _DECLARATION_OF if key != "home")
+"""The home directory is where config.yaml is, so it cannot be named there."""
+_CONFIG_GROUPS = frozenset(key.partition(".")[0] for key in _DECLARATION_OF if "." in key)
+
+
+def _flattened(document: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    """Dotted keys of the groups we have; other keys as they are."""
+    for name, value in document.items():
+        if name not in _CONFIG_GROUPS:
+            yield str(name), value
+        elif isinstance(value, dict):
+            yield from ((f"{name}.{key}", item) for key, item in value.items())
+        elif name == "model" and isinstance(value, str):
+            yield "model.default", value
+        elif value is not None:
+            raise ConfigurationError(f"{name} in config.yaml must be a mapping of settings.")
+
+
+# --- handing on ------------------------------------------------------------------------------------------------------
+
+
+def as_environ(settings: Settings) -> dict[str, str]:
+    """An environment for child processes, in which ``load`` gives these very settings.
+
+    It is the environment this process was started with, with every setting spelled out, so that a child started
+    later does not pick up an edit of ``config.yaml`` that its siblings do not have. Holds secrets: for ``env=`` only.
+    """
+    environ = {name: value for name, value in settings.environ.items() if name not in _VARIABLES}
+    for group in (settings, *(getattr(settings, name) for name in _GROUPS)):
+        for item, declaration in _declared(type(group)):
+            value = getattr(group, item.name)
+            # A limit that is ``None`` was taken off and must not come back as the default.
+            is_given = value is not None or item.default not in (None, MISSING)
+            if is_given and (text := declaration.kind.render(value)):
+                environ[declaration.variables[0]] = text
+    return environ
+
+
+class SettingRow(NamedTuple):
+    """One line of the configuration table."""
+
+    key: str
+    variable: str
+    default: str
+    """Empty when the setting is not set by default."""
+    doc: str
+
+
+def describe() -> Iterator[SettingRow]:
+    """Every setting, in the order of the groups."""
+    docs = _field_docs()
+    for group in (Settings, *_GROUPS.values()):
+        for item, declaration in _declared(group):
+            has_default = item.default not in (None, MISSING)
+            default = declaration.kind.render(item.default) if has_default else ""
+            doc = docs[group.__name__, item.name]
+            yield SettingRow(declaration.key, declaration.variables[0], default, doc)
+
+
+def _field_docs() -> dict[tuple[str, str], str]:
+    """The docstrings under the fields, read from this file: Python throws them away."""
+    docs = {}
+    for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            for declared, documented in pairwise(node.body):
+                match declared, documented:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                        docs[node.name, name] = " ".join(doc.split())
+    return docs
+
+
+def markdown_table() -> str:
+    """The configuration table of the README."""
+    rows = [
+        f"| `{row.key}` | `{row.variable}` | {f'`{row.default}`' if row.default else ''} | {row.doc} |"
+        for row in describe()
+    ]
+    return "\n".join(["| Key | Variable | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{markdown_table()}\n")
