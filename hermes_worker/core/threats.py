@@ -146,7 +146,9 @@ JOB_PATTERNS: tuple[ThreatPattern, ...] = (
     _pattern("ssh_backdoor", Scope.STRICT, r"authorized_keys"),
     _pattern("sudoers_mod", Scope.STRICT, r"/etc/sudoers|\bvisudo\b"),
     _pattern(
-        "destructive_root_rm", Scope.STRICT, r"\brm\s+(?=(?:-\S{1,40}\s+){0,5}-\w{0,10}r)(?:-\S{1,40}\s+){1,6}[\"']?/"
+        "destructive_root_rm",
+        Scope.STRICT,
+        r"\brm\s+(?=(?:-\S{1,40}\s+){0,5}-[\w-]{0,10}r)(?:-\S{1,40}\s+){1,6}[\"']?/",
     ),
     _pattern("exfil_curl_url", Scope.STRICT, rf"\bcurl\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),
     _pattern("exfil_wget_url", Scope.STRICT, rf"\bwget\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),

@@ -37,34 +37,28 @@ _FETCH_BLOCKED_PORTS = (
 _DATA_STORE_PORTS = (1433, 1521, 3306, 5432, 6379, 6380, 11211, 27017)
 BLOCKED_PORTS = frozenset(_FETCH_BLOCKED_PORTS + _DATA_STORE_PORTS)
 
-_IPv4 = tuple[IPv4Network, ...]
-_IPv6 = tuple[IPv6Network, ...]
-
 # Cloud metadata and link-local: never, whatever the settings allow. 168.63.129.16 is Azure's host agent, 192.0.0.192
 # Oracle's metadata service, 100.100.100.200 Alibaba's.
-_NEVER_V4: _IPv4 = tuple(
+_NEVER_V4 = tuple(
     IPv4Network(text)
     for text in (
         *("169.254.0.0/16", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"),
         *("224.0.0.0/4", "255.255.255.255/32"),
     )
 )
-_NEVER_V6: _IPv6 = tuple(IPv6Network(text) for text in ("fd00:ec2::254/128", "fe80::/10", "ff00::/8"))
+_NEVER_V6 = tuple(IPv6Network(text) for text in ("fd00:ec2::254/128", "fe80::/10", "ff00::/8"))
 
-# IANA's special-purpose registries (iana.org, iana-ipv4-special-registry), plus multicast and the reserved block.
-_PRIVATE_V4: _IPv4 = tuple(
+# What IANA's special-purpose registry (iana.org, iana-ipv4-special-registry) does not call globally reachable.
+_PRIVATE_V4 = tuple(
     IPv4Network(text)
     for text in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24"),
-        *("192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
-        *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4"),
+        *("192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4"),
     )
 )
 _GLOBAL_V6 = IPv6Network("2000::/3")
-_SPECIAL_V6: _IPv6 = tuple(
-    IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20")
-)
-_NAT64_V6: _IPv6 = (IPv6Network("64:ff9b::/96"),)
+_SPECIAL_V6 = tuple(IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "3fff::/20"))
+_NAT64_V6 = IPv6Network("64:ff9b::/96")
 _IPV4_COMPATIBLE = IPv6Network("::/96")
 
 _NUMERIC_HOST = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
@@ -229,7 +223,7 @@ def _embedded(address: IPv6Address) -> IPv4Address | None:
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    if any(address in network for network in _NAT64_V6) or address in _IPV4_COMPATIBLE:
+    if address in _NAT64_V6 or address in _IPV4_COMPATIBLE:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return None
 
@@ -238,7 +232,7 @@ def _is_translation(address: IPv4Address | IPv6Address) -> bool:
     """Only another spelling of the IPv4 address inside. NAT64 is how an IPv6-only cluster reaches IPv4 hosts."""
     if not isinstance(address, IPv6Address):
         return False
-    return address.ipv4_mapped is not None or any(address in network for network in _NAT64_V6)
+    return address.ipv4_mapped is not None or address in _NAT64_V6
 
 
 def _is_never_allowed(address: IPv4Address | IPv6Address) -> bool:
