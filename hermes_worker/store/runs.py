@@ -58,6 +58,8 @@ class NewRun:
     """Everything ``Runs.create`` needs."""
 
     spec: RunSpec
+    run_id: str | None = None
+    """``run_`` and 32 hexadecimal digits, for a caller who must know the id before the run exists."""
     session_id: str | None = None
     """Continue this conversation, or start it under this name; ``None`` starts a new one."""
     system_prompt: str
@@ -257,10 +259,16 @@ class Runs:
 
     def watch(self, run_id: str, for_s: float) -> None:
         """Say that somebody follows this run's stream for the next ``for_s`` seconds."""
+        self.watch_all([run_id], for_s)
+
+    def watch_all(self, run_ids: Collection[str], for_s: float) -> None:
+        """``watch`` for many runs, in one statement."""
+        if not run_ids:
+            return
         with self._database.statement() as connection:
             connection.execute(
                 sa.update(runs)
-                .where(runs.c.run_id == run_id, runs.c.status.not_in([s.value for s in TERMINAL]))
+                .where(runs.c.run_id.in_(run_ids), runs.c.status.not_in([s.value for s in TERMINAL]))
                 .values(watched_until=db_now() + for_s)
             )
 
@@ -302,8 +310,12 @@ def _earlier(connection: Connection, key: str, fingerprint: str) -> Created | No
     return Created(run_id=row.run_id, session_id=row.session_id, hints=(), was_replayed=True)
 
 
+def new_run_id() -> str:
+    return f"run_{uuid.uuid4().hex}"
+
+
 def _insert_run(connection: Connection, new: NewRun) -> Created:
-    run_id = f"run_{uuid.uuid4().hex}"
+    run_id = new.run_id or new_run_id()
     session_id = new.session_id or run_id
     session_pk, active, message_seq = _session_for(connection, session_id, new)
     spec = new.spec

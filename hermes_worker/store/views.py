@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,13 +111,17 @@ class Views:
                 statement = statement.where(runs.c.pk < find(connection, before))
             return [_view(row) for row in connection.execute(statement)]
 
-    def calls(self, run_id: str, *, limit: int = 200) -> list[CallView]:
-        """The newest ``limit`` tool calls of a run, oldest first."""
+    def calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
+        """The newest ``limit`` tool calls of a run, oldest first. Raises ``RunNotFound``.
+
+        ``only_troubled``: those whose outcome nobody knows, or that took more than one attempt.
+        """
+        wanted = (tool_calls.c.status == CallStatus.UNKNOWN.value) | (tool_calls.c.attempt > 1)
         with self._database.read() as connection:
             pk = find(connection, run_id)
             rows = connection.execute(
                 sa.select(tool_calls)
-                .where(tool_calls.c.run_pk == pk)
+                .where(tool_calls.c.run_pk == pk, wanted if only_troubled else sa.true())
                 .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
                 .limit(limit)
             ).all()
@@ -157,6 +162,32 @@ class Views:
                 .limit(limit)
             ).all()
             return [_event(connection, run.session_pk, row) for row in rows]
+
+    def event_seqs(self, run_ids: Collection[str]) -> dict[str, int]:
+        """The number of the newest event of each of these runs: one query, however many readers follow them."""
+        if not run_ids:
+            return {}
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(runs.c.run_id, runs.c.event_seq).where(runs.c.run_id.in_(run_ids)))
+            return {row.run_id: int(row.event_seq) for row in rows}
+
+    def call_counts(self, run_id: str) -> dict[CallStatus, int]:
+        """The tool calls of a run by status. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+            rows = connection.execute(
+                sa.select(tool_calls.c.status, sa.func.count())
+                .where(tool_calls.c.run_pk == pk)
+                .group_by(tool_calls.c.status)
+            )
+            return {CallStatus(status): int(count) for status, count in rows}
+
+    def open_counts(self, *, most: int = 10_000) -> dict[str, int]:
+        """Runs that have not ended, by status, of which at most ``most`` are looked at: the cost is bounded."""
+        looked_at = sa.select(runs.c.status).where(_IS_OPEN).limit(most).subquery()
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
+            return {status: int(count) for status, count in rows}
 
     def counts(self) -> dict[str, int]:
         """Runs by status, terminal ones included."""
