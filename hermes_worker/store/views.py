@@ -70,6 +70,8 @@ _OUTPUT = (
     .correlate(runs)
     .scalar_subquery()
 )
+_IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cancelled', 'expired'))", sa.Boolean())
+"""Spelled as in the index ``ix_runs_open``: with bound values in it SQLite would read the whole table."""
 _VIEW = sa.select(
     runs,
     sessions.c.session_id,
