@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery
 
 from hermes_worker import settings as settings_module
 from hermes_worker.core import events as ev
@@ -25,20 +22,10 @@ from hermes_worker.store.runs import RunNotFound
 from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.keeper import report
-from hermes_worker.wiring import WorkerOptions, WorkerProcess, broker_url_of, start_worker_process
+from hermes_worker.tasks.lifecycle import connect_signals, process
+from hermes_worker.wiring import WorkerProcess, broker_url_of
 
-_process: WorkerProcess | None = None
-_options = WorkerOptions()
-_process_lock = threading.Lock()
-
-
-def process(settings: Settings | None = None) -> WorkerProcess:
-    """The parts of this operating-system process, built once and after any fork."""
-    global _process
-    with _process_lock:
-        if _process is None or _process.pid != os.getpid():
-            _process = start_worker_process(settings or settings_module.load(), _options)
-        return _process
+__all__ = ["build", "connect_signals", "process"]
 
 
 def build(settings: Settings) -> Celery:
@@ -92,41 +79,6 @@ def _guarded(settings: Settings, run_id: str, body: Callable[[WorkerProcess], No
             here.parts.sender.send(here.runs.break_off(run_id, event))
         except (RunNotFound, UnavailableError) as second:
             log.warning("task.interrupted", run_id=run_id, error=str(second))
-
-
-def connect_signals(settings: Settings, options: WorkerOptions | None = None) -> None:
-    """Start this process's parts with the worker, and leave in order: no new work, wait, hand over, retire."""
-    global _options
-    _options = options or _options
-
-    def begin(**_: Any) -> None:
-        process(settings)
-
-    def drain(**_: Any) -> None:
-        here = process(settings)
-        here.parts.leases.is_draining = True
-        log.info("worker.draining", in_flight=here.parts.leases.in_flight, drain_s=settings.lease.drain_s)
-        threading.Thread(target=_hand_over_later, args=(here, settings.lease.drain_s), daemon=True).start()
-
-    def leave(**_: Any) -> None:
-        process(settings).close()
-        log.info("worker.stopped")
-
-    signals.worker_init.connect(begin, weak=False)
-    signals.worker_process_init.connect(begin, weak=False)
-    signals.worker_shutting_down.connect(drain, weak=False)
-    signals.worker_shutdown.connect(leave, weak=False)
-    signals.worker_process_shutdown.connect(leave, weak=False)
-
-
-def _hand_over_later(here: WorkerProcess, drain_s: float) -> None:
-    deadline = time.monotonic() + drain_s
-    while time.monotonic() < deadline:
-        if not here.parts.leases.in_flight:
-            return
-        time.sleep(0.1)
-    handed = here.parts.leases.hand_over()
-    log.info("worker.draining", handed_over=handed, in_flight=here.parts.leases.in_flight)
 
 
 def __getattr__(name: str) -> Any:
