@@ -20,6 +20,7 @@ from kombu.exceptions import OperationalError
 from hermes_worker import transport
 from hermes_worker.core.effects import AskModel, Effect, RunTool
 from hermes_worker.observe import count, log
+from hermes_worker.setting_kinds import socket_url
 from hermes_worker.store.rows import Hint
 
 KEY_PREFIX = "hermes:"
@@ -86,15 +87,15 @@ def celery_app(broker_url: str) -> Celery:
 
 def _with_our_transport(broker_url: str) -> str:
     """``redis://`` becomes our own scheme; TLS and socket URLs keep kombu's transport, which knows their forms."""
-    scheme, _, rest = broker_url.partition("://")
-    return f"{transport.ALIAS}://{rest}" if scheme == "redis" else broker_url
+    url = socket_url(broker_url, "redis+socket", "virtual_host")
+    scheme, _, rest = url.partition("://")
+    return f"{transport.ALIAS}://{rest}" if scheme == "redis" else url
 
 
 def redis_client(broker_url: str) -> redis.Redis:
     """A client for everything that is not a Celery message. Thread-safe; connects when first used."""
-    url = broker_url.replace("redis+socket://", "unix://", 1)
     return redis.Redis.from_url(
-        url,
+        socket_url(broker_url, "unix", "db"),
         socket_timeout=_SOCKET_TIMEOUT_S,
         socket_connect_timeout=_CONNECT_TIMEOUT_S,
         socket_keepalive=True,

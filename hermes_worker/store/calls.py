@@ -125,6 +125,12 @@ _READ_CLAIMED = Prepared(
     .where(runs.c.pk == sa.bindparam("run"))
 )
 
+_READ_DOCUMENTS = Prepared(
+    sa.select(session_documents.c.key, session_documents.c.body).where(
+        session_documents.c.session_pk == sa.bindparam("session")
+    )
+)
+
 _SETTLE_CALL = Prepared(
     sa.update(tool_calls)
     .where(
@@ -178,12 +184,8 @@ class ToolCalls:
         if not keys:
             return {}
         with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(session_documents.c.key, session_documents.c.body).where(
-                    session_documents.c.session_pk == session_pk, session_documents.c.key.in_(keys)
-                )
-            )
-            return {row.key: json.loads(row.body) for row in rows}
+            rows = _READ_DOCUMENTS.all(connection, {"session": session_pk})
+        return {row.key: json.loads(row.body) for row in rows if row.key in keys}
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
         """Write the result of a call; whoever settles the last one of a segment sends what follows.
