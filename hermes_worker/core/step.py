@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import Effect, outstanding
+from hermes_worker.core.effects import Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -50,13 +50,13 @@ def apply(run: Run, event: ev.Event) -> Run:
         case ev.WaitEnded():
             return _resume(run)
         case ev.CallClaimed():
-            return _with_call(run, event.position, CallStatus.RUNNING)
+            return _claim_call(run, event.position)
         case ev.CallReleased():
-            return _settle_stop(_with_call(run, event.position, CallStatus.PENDING))
+            return _release_call(run, event.position)
         case ev.CallLost():
             return _lose_call(run, event.position)
         case ev.CallSettled():
-            return _settle_stop(_with_call(run, event.position, event.status))
+            return _settle_call(run, event)
         case ev.StopRequested():
             return _stop(run)
         case ev.DeadlinePassed():
@@ -127,8 +127,33 @@ def _resume(run: Run) -> Run:
     return _to(replace(run, resume_at=None), RunStatus.RUNNING)
 
 
+def _claim_call(run: Run, position: int) -> Run:
+    call = _call(run, position)
+    due = RunTool(run_id=run.run_id, iteration=run.iteration, position=position, attempt=call.attempt)
+    if due not in outstanding(run):
+        raise InvalidTransition(f"call {position} of run {run.run_id!r} is not to be had (status {call.status.value})")
+    return _with_call(run, position, CallStatus.RUNNING)
+
+
+def _release_call(run: Run, position: int) -> Run:
+    call = _call(run, position)
+    if call.replay is Replay.ONCE and not call.status.is_settled:
+        raise InvalidTransition(f"call {position} of run {run.run_id!r} may have begun and must not run again")
+    return _settle_stop(_with_call(run, position, CallStatus.PENDING))
+
+
+def _settle_call(run: Run, event: ev.CallSettled) -> Run:
+    if not event.status.is_settled:
+        raise InvalidTransition(f"call {event.position} of run {run.run_id!r} cannot settle as {event.status.value}")
+    return _settle_stop(_with_call(run, event.position, event.status))
+
+
 def _lose_call(run: Run, position: int) -> Run:
     call = _call(run, position)
+    if call.status.is_settled:
+        return run  # its result was faster
+    if call.status is not CallStatus.RUNNING:
+        raise InvalidTransition(f"nobody holds call {position} of run {run.run_id!r}")
     if call.replay is Replay.ONCE:
         return _settle_stop(_with_call(run, position, CallStatus.UNKNOWN))
     if run.status is RunStatus.STOPPING:

@@ -1,0 +1,489 @@
+"""What becomes of a run: every event in every kind of state, as tables of cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.errors import Failure, InvalidTransition
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import (
+    CALL_TRANSITIONS,
+    PARKED,
+    RUN_TRANSITIONS,
+    SETTLED,
+    TERMINAL,
+    Call,
+    CallStatus,
+    ExitReason,
+    Run,
+    RunStatus,
+)
+from hermes_worker.core.step import apply, step
+
+FAILURE = Failure(kind="timeout", message="the model did not answer")
+FAILED = ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED)
+AWAITED = ev.CapacityAwaited(resume_at=1_000.0, recovery='{"tries":2}')
+EXPIRED = ev.DeadlinePassed(reason=ExitReason.WALL_CLOCK_EXCEEDED, failure=FAILURE)
+BROKEN = ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=FAILURE)
+PLANNED = ev.PlannedCall(name="read_file", replay=Replay.PURE, segment=0)
+REPLIED_WITH_CALL = ev.ModelReplied(calls=(PLANNED,))
+ANSWERED = ev.ModelReplied()
+
+EVERY_EVENT: tuple[ev.Event, ...] = (
+    ev.TurnClaimed(),
+    ev.TurnReleased(),
+    ev.TurnLost(),
+    ANSWERED,
+    REPLIED_WITH_CALL,
+    FAILED,
+    AWAITED,
+    ev.WaitEnded(),
+    ev.CallClaimed(position=0),
+    ev.CallReleased(position=0),
+    ev.CallLost(position=0),
+    ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+    ev.StopRequested(),
+    EXPIRED,
+    BROKEN,
+)
+
+
+def call(position: int = 0, **more: Any) -> Call:
+    facts: dict[str, Any] = {"name": f"tool{position}", "replay": Replay.PURE, "segment": 0}
+    return Call(position=position, **{**facts, **more})
+
+
+def run(**more: Any) -> Run:
+    return Run(run_id="r", **more)
+
+
+def running(*calls: Call, **more: Any) -> Run:
+    return run(**{"status": RunStatus.RUNNING, "iteration": 1 if calls else 0, "calls": calls, **more})
+
+
+def asking(**more: Any) -> Run:
+    return running(is_asking=True, **more)
+
+
+def claimed(**more: Any) -> Call:
+    return call(status=CallStatus.RUNNING, **more)
+
+
+def statuses(after: Run) -> list[str]:
+    return [each.status.value for each in after.calls]
+
+
+ASK = AskModel(run_id="r", iteration=1, attempt=1)
+
+
+def tool(position: int = 0, attempt: int = 1, iteration: int = 1) -> RunTool:
+    return RunTool(run_id="r", iteration=iteration, position=position, attempt=attempt)
+
+
+# --- the tables themselves -------------------------------------------------------------------------------------------
+
+
+def test_every_status_has_its_row_in_the_table() -> None:
+    assert set(RUN_TRANSITIONS) == set(RunStatus)
+    assert set(CALL_TRANSITIONS) == set(CallStatus)
+
+
+def test_terminal_and_settled_have_no_way_out() -> None:
+    assert all(not RUN_TRANSITIONS[status] for status in TERMINAL)
+    assert all(not CALL_TRANSITIONS[status] for status in SETTLED)
+
+
+def test_every_status_can_reach_an_end() -> None:
+    for status in set(RunStatus) - TERMINAL:
+        assert RUN_TRANSITIONS[status] & TERMINAL, status
+
+
+def test_nothing_but_a_new_run_is_queued() -> None:
+    assert all(RunStatus.QUEUED not in targets for targets in RUN_TRANSITIONS.values())
+
+
+# --- one event, one outcome ------------------------------------------------------------------------------------------
+
+Expectation = tuple[RunStatus, ExitReason | None, frozenset[Effect]]
+
+TURN_CASES: list[tuple[str, Run, ev.Event, Expectation]] = [
+    ("a queued run's call is claimed", run(), ev.TurnClaimed(), (RunStatus.RUNNING, None, frozenset())),
+    ("the call is handed back", asking(), ev.TurnReleased(), (RunStatus.RUNNING, None, frozenset({ASK}))),
+    ("its worker vanishes", asking(), ev.TurnLost(), (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2)}))),
+    (
+        "its worker vanishes once too often",
+        asking(attempt=3),
+        ev.TurnLost(),
+        (RunStatus.FAILED, ExitReason.STEP_QUARANTINED, frozenset()),
+    ),
+    ("the model answers", asking(), ANSWERED, (RunStatus.COMPLETED, ExitReason.TEXT_RESPONSE, frozenset())),
+    ("the model asks for a tool", asking(), REPLIED_WITH_CALL, (RunStatus.RUNNING, None, frozenset({tool()}))),
+    (
+        "the model writes its summary",
+        asking(iteration=2, iterations_max=2),
+        ANSWERED,
+        (RunStatus.COMPLETED, ExitReason.MAX_ITERATIONS_REACHED, frozenset()),
+    ),
+    (
+        "the model asks for a tool although it may not",
+        asking(iteration=2, iterations_max=2),
+        REPLIED_WITH_CALL,
+        (RunStatus.COMPLETED, ExitReason.MAX_ITERATIONS_REACHED, frozenset()),
+    ),
+    ("the call fails", asking(), FAILED, (RunStatus.FAILED, ExitReason.ALL_RETRIES_EXHAUSTED, frozenset())),
+    ("the provider wants a pause", asking(), AWAITED, (RunStatus.WAITING_FOR_CAPACITY, None, frozenset())),
+    (
+        "the pause is over",
+        run(status=RunStatus.WAITING_FOR_CAPACITY, resume_at=1.0),
+        ev.WaitEnded(),
+        (RunStatus.RUNNING, None, frozenset({ASK})),
+    ),
+    (
+        "a queued run is stopped",
+        run(),
+        ev.StopRequested(),
+        (RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER, frozenset()),
+    ),
+    ("a run is stopped in its model call", asking(), ev.StopRequested(), (RunStatus.STOPPING, None, frozenset())),
+    (
+        "a waiting run is stopped",
+        run(status=RunStatus.WAITING_FOR_CAPACITY, resume_at=1.0),
+        ev.StopRequested(),
+        (RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER, frozenset()),
+    ),
+    (
+        "a stopped run's reply arrives",
+        asking(status=RunStatus.STOPPING),
+        REPLIED_WITH_CALL,
+        (RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL, frozenset()),
+    ),
+    (
+        "a stopped run's call fails",
+        asking(status=RunStatus.STOPPING),
+        FAILED,
+        (RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL, frozenset()),
+    ),
+    (
+        "a stopped run's provider wants a pause",
+        asking(status=RunStatus.STOPPING),
+        AWAITED,
+        (RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL, frozenset()),
+    ),
+    (
+        "a stopped run's worker vanishes, however often before",
+        asking(status=RunStatus.STOPPING, attempt=3),
+        ev.TurnLost(),
+        (RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL, frozenset()),
+    ),
+    (
+        "a stopped run's call is given up",
+        asking(status=RunStatus.STOPPING),
+        ev.TurnReleased(),
+        (RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER, frozenset()),
+    ),
+    ("the wall clock runs out", asking(), EXPIRED, (RunStatus.EXPIRED, ExitReason.WALL_CLOCK_EXCEEDED, frozenset())),
+    (
+        "the wall clock runs out while stopping",
+        asking(status=RunStatus.STOPPING),
+        EXPIRED,
+        (RunStatus.EXPIRED, ExitReason.WALL_CLOCK_EXCEEDED, frozenset()),
+    ),
+    ("a row is corrupt", run(), BROKEN, (RunStatus.FAILED, ExitReason.CORRUPT_STATE, frozenset())),
+]
+
+
+@pytest.mark.parametrize(("_name", "before", "event", "expected"), TURN_CASES, ids=[case[0] for case in TURN_CASES])
+def test_a_turn_event_moves_the_run(_name: str, before: Run, event: ev.Event, expected: Expectation) -> None:
+    status, reason, effects = expected
+
+    after, added = step(before, event)
+
+    assert (after.status, after.exit_reason, added) == (status, reason, effects)
+    assert after.is_asking == (status in (RunStatus.RUNNING, RunStatus.STOPPING) and not added)
+
+
+CallCase = tuple[str, Run, ev.Event, list[str], RunStatus, frozenset[Effect]]
+CALL_CASES: list[CallCase] = [
+    ("claimed", running(call()), ev.CallClaimed(position=0), ["running"], RunStatus.RUNNING, frozenset()),
+    (
+        "settled last: the next iteration is due",
+        running(claimed()),
+        ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+        ["succeeded"],
+        RunStatus.RUNNING,
+        frozenset({AskModel(run_id="r", iteration=2, attempt=1)}),
+    ),
+    (
+        "settled with an error: the model sees it and goes on",
+        running(claimed()),
+        ev.CallSettled(position=0, status=CallStatus.FAILED),
+        ["failed"],
+        RunStatus.RUNNING,
+        frozenset({AskModel(run_id="r", iteration=2, attempt=1)}),
+    ),
+    (
+        "settled beside another: nothing is due",
+        running(claimed(), call(1, status=CallStatus.RUNNING)),
+        ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+        ["succeeded", "running"],
+        RunStatus.RUNNING,
+        frozenset(),
+    ),
+    (
+        "settled last of its segment: the next segment is due",
+        running(claimed(), call(1, segment=1), call(2, segment=1), call(3, segment=2)),
+        ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+        ["succeeded", "pending", "pending", "pending"],
+        RunStatus.RUNNING,
+        frozenset({tool(1), tool(2)}),
+    ),
+    (
+        "handed back: due again in the same attempt",
+        running(claimed(attempt=2)),
+        ev.CallReleased(position=0),
+        ["pending"],
+        RunStatus.RUNNING,
+        frozenset({tool(attempt=2)}),
+    ),
+    (
+        "a pure call lost: tried again",
+        running(claimed()),
+        ev.CallLost(position=0),
+        ["pending"],
+        RunStatus.RUNNING,
+        frozenset({tool(attempt=2)}),
+    ),
+    (
+        "a keyed call lost: tried again",
+        running(claimed(replay=Replay.KEYED)),
+        ev.CallLost(position=0),
+        ["pending"],
+        RunStatus.RUNNING,
+        frozenset({tool(attempt=2)}),
+    ),
+    (
+        "a once call lost: its outcome is unknown and the model goes on",
+        running(claimed(replay=Replay.ONCE)),
+        ev.CallLost(position=0),
+        ["unknown"],
+        RunStatus.RUNNING,
+        frozenset({AskModel(run_id="r", iteration=2, attempt=1)}),
+    ),
+    (
+        "a call lost once too often: quarantined, its neighbours ended",
+        running(claimed(attempt=3), call(1), call(2, status=CallStatus.RUNNING, replay=Replay.ONCE)),
+        ev.CallLost(position=0),
+        ["cancelled", "cancelled", "unknown"],
+        RunStatus.FAILED,
+        frozenset(),
+    ),
+    (
+        "stopped: what has not begun is cancelled, what runs may end",
+        running(claimed(), call(1), call(2, segment=1)),
+        ev.StopRequested(),
+        ["running", "cancelled", "cancelled"],
+        RunStatus.STOPPING,
+        frozenset(),
+    ),
+    (
+        "stopped with nothing claimed: ended",
+        running(call(), call(1)),
+        ev.StopRequested(),
+        ["cancelled", "cancelled"],
+        RunStatus.CANCELLED,
+        frozenset(),
+    ),
+    (
+        "stopping: the last result ends the run",
+        running(claimed(), call(1, status=CallStatus.CANCELLED), status=RunStatus.STOPPING),
+        ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+        ["succeeded", "cancelled"],
+        RunStatus.CANCELLED,
+        frozenset(),
+    ),
+    (
+        "stopping: one of two results leaves it stopping",
+        running(claimed(), call(1, status=CallStatus.RUNNING), status=RunStatus.STOPPING),
+        ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+        ["succeeded", "running"],
+        RunStatus.STOPPING,
+        frozenset(),
+    ),
+    (
+        "stopping: a lost call is not tried again",
+        running(claimed(), status=RunStatus.STOPPING),
+        ev.CallLost(position=0),
+        ["cancelled"],
+        RunStatus.CANCELLED,
+        frozenset(),
+    ),
+    (
+        "stopping: a lost once call is unknown, not cancelled",
+        running(claimed(replay=Replay.ONCE), status=RunStatus.STOPPING),
+        ev.CallLost(position=0),
+        ["unknown"],
+        RunStatus.CANCELLED,
+        frozenset(),
+    ),
+    (
+        "stopping: a call handed back is cancelled",
+        running(claimed(), status=RunStatus.STOPPING),
+        ev.CallReleased(position=0),
+        ["cancelled"],
+        RunStatus.CANCELLED,
+        frozenset(),
+    ),
+    (
+        "expired: what runs is cut off",
+        running(claimed(), call(1), call(2, status=CallStatus.RUNNING, replay=Replay.ONCE)),
+        EXPIRED,
+        ["cancelled", "cancelled", "unknown"],
+        RunStatus.EXPIRED,
+        frozenset(),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CALL_CASES, ids=[case[0] for case in CALL_CASES])
+def test_a_call_event_moves_the_run(case: CallCase) -> None:
+    _, before, event, calls, status, effects = case
+
+    after, added = step(before, event)
+
+    assert (statuses(after), after.status, added) == (calls, status, effects)
+
+
+REFUSED: list[tuple[str, Run, ev.Event]] = [
+    ("a call that is claimed cannot be claimed again", asking(), ev.TurnClaimed()),
+    ("no model call is due while tools are", running(call()), ev.TurnClaimed()),
+    ("no model call is due while waiting", run(status=RunStatus.WAITING_FOR_CAPACITY), ev.TurnClaimed()),
+    ("no model call is due while stopping", running(claimed(), status=RunStatus.STOPPING), ev.TurnClaimed()),
+    ("a reply needs a claim", running(), ANSWERED),
+    ("a failure needs a claim", running(), FAILED),
+    ("a pause needs a claim", running(), AWAITED),
+    ("a loss needs a claim", running(), ev.TurnLost()),
+    ("a release needs a claim", running(), ev.TurnReleased()),
+    ("nothing to wake", running(), ev.WaitEnded()),
+    ("no such call", running(call()), ev.CallClaimed(position=1)),
+    ("no call before the first", running(call()), ev.CallClaimed(position=-1)),
+    ("a tool call that is claimed cannot be claimed again", running(claimed()), ev.CallClaimed(position=0)),
+    ("a later segment has to wait", running(call(), call(1, segment=1)), ev.CallClaimed(position=1)),
+    (
+        "a settled call cannot be claimed",
+        running(call(status=CallStatus.SUCCEEDED), call(1)),
+        ev.CallClaimed(position=0),
+    ),
+    ("nothing is claimed while parked", running(call(), status=RunStatus.PAUSED), ev.CallClaimed(position=0)),
+    ("a call that nobody holds cannot be lost", running(call()), ev.CallLost(position=0)),
+    ("nor for the last time", running(call(attempt=3)), ev.CallLost(position=0)),
+    ("a once call that nobody holds cannot be lost", running(call(replay=Replay.ONCE)), ev.CallLost(position=0)),
+    ("a call that nobody holds cannot be handed back", running(call()), ev.CallReleased(position=0)),
+    (
+        "a once call that is claimed cannot be handed back: it may have begun",
+        running(claimed(replay=Replay.ONCE)),
+        ev.CallReleased(position=0),
+    ),
+    (
+        "a call that never ran cannot succeed",
+        running(call()),
+        ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+    ),
+    ("settled as running is not settled", running(call()), ev.CallSettled(position=0, status=CallStatus.RUNNING)),
+    ("settled as pending is not settled", running(claimed()), ev.CallSettled(position=0, status=CallStatus.PENDING)),
+]
+
+
+@pytest.mark.parametrize(("_name", "before", "event"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_an_event_that_cannot_happen_is_refused(_name: str, before: Run, event: ev.Event) -> None:
+    with pytest.raises(InvalidTransition):
+        apply(before, event)
+
+
+LATE: list[tuple[str, Call, ev.Event]] = [
+    ("a second result", call(status=CallStatus.SUCCEEDED), ev.CallSettled(position=0, status=CallStatus.FAILED)),
+    ("a loss", call(status=CallStatus.SUCCEEDED), ev.CallLost(position=0)),
+    ("a loss in the last attempt", call(status=CallStatus.SUCCEEDED, attempt=3), ev.CallLost(position=0)),
+    ("a release", call(status=CallStatus.SUCCEEDED), ev.CallReleased(position=0)),
+    ("a loss of a once call", call(status=CallStatus.UNKNOWN, replay=Replay.ONCE), ev.CallLost(position=0)),
+    (
+        "the result of a call whose outcome is unknown",
+        call(status=CallStatus.UNKNOWN, replay=Replay.ONCE),
+        ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
+    ),
+]
+
+
+@pytest.mark.parametrize(("_name", "settled", "event"), LATE, ids=[case[0] for case in LATE])
+def test_a_settled_call_ignores_what_comes_late(_name: str, settled: Call, event: ev.Event) -> None:
+    before = running(settled, call(1))
+
+    after, added = step(before, event)
+
+    assert after == before
+    assert added == frozenset()
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+@pytest.mark.parametrize("event", EVERY_EVENT, ids=[event.kind for event in EVERY_EVENT])
+def test_a_terminal_run_absorbs_every_event(status: RunStatus, event: ev.Event) -> None:
+    before = run(status=status, exit_reason=ExitReason.TEXT_RESPONSE, calls=(call(status=CallStatus.SUCCEEDED),))
+
+    assert step(before, event) == (before, frozenset())
+
+
+@pytest.mark.parametrize("status", sorted(PARKED))
+def test_a_parked_run_has_nothing_outstanding_and_can_be_woken_stopped_and_expired(status: RunStatus) -> None:
+    parked = run(status=status, resume_at=5.0)
+
+    assert outstanding(parked) == frozenset()
+    assert apply(parked, ev.WaitEnded()) == run(status=RunStatus.RUNNING)
+    assert apply(parked, ev.StopRequested()).status is RunStatus.CANCELLED
+    assert apply(parked, EXPIRED).status is RunStatus.EXPIRED
+
+
+# --- what a reply counts ---------------------------------------------------------------------------------------------
+
+
+def test_a_reply_starts_the_next_steps_attempts_and_recovery_anew() -> None:
+    after = apply(asking(attempt=3, recovery="{}"), REPLIED_WITH_CALL)
+
+    assert (after.iteration, after.attempt, after.recovery) == (1, 1, None)
+
+
+def test_a_park_keeps_the_attempt_and_what_was_tried() -> None:
+    after = apply(asking(attempt=2), AWAITED)
+
+    assert (after.attempt, after.recovery, after.resume_at) == (2, '{"tries":2}', 1_000.0)
+    assert apply(after, ev.WaitEnded()).recovery == '{"tries":2}'
+
+
+def test_a_stopped_reply_is_no_iteration() -> None:
+    assert apply(asking(status=RunStatus.STOPPING), ANSWERED).iteration == 0
+
+
+def test_the_calls_of_a_reply_keep_their_order_class_and_limits() -> None:
+    planned = (
+        ev.PlannedCall(name="a", replay=Replay.ONCE, segment=0, timeout_s=5.0),
+        ev.PlannedCall(name="b", replay=Replay.KEYED, segment=1, timeout_s=6.0),
+    )
+
+    after = apply(asking(), ev.ModelReplied(calls=planned))
+
+    assert after.calls == (
+        Call(position=0, name="a", replay=Replay.ONCE, segment=0, timeout_s=5.0),
+        Call(position=1, name="b", replay=Replay.KEYED, segment=1, timeout_s=6.0),
+    )
+
+
+def test_a_quarantine_names_the_step_and_says_what_to_do() -> None:
+    after = apply(running(claimed(attempt=3, name="terminal")), ev.CallLost(position=0))
+
+    assert after.failure is not None
+    assert "'terminal'" in after.failure.message
+    assert "3 times" in after.failure.message
+    assert "memory limit" in after.failure.message
