@@ -1,4 +1,8 @@
-"""Composition root: settings in, connected parts out. Nothing else knows how the parts fit together."""
+"""Composition root: settings in, connected parts out. Nothing else knows how the parts fit together.
+
+What only a worker needs (providers, tools, workspaces) is imported where a worker is built: the SDKs alone take most of
+a second, and the API, beat and every short command would pay for it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import redis
 from celery import Celery
@@ -15,24 +20,20 @@ from celery import Celery
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url
 from hermes_worker.live import Live
-from hermes_worker.providers.base import Provider
-from hermes_worker.providers.factory import build_provider
 from hermes_worker.queue import Publisher, QueueName, celery_app, redis_client
 from hermes_worker.settings import Settings
-from hermes_worker.store.calls import ToolCalls
 from hermes_worker.store.database import Database
 from hermes_worker.store.migrate import require_current
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
-from hermes_worker.store.transcripts import Transcripts
 from hermes_worker.store.views import Views
 from hermes_worker.store.workers import Workers
-from hermes_worker.tasks.keeper import Keeper, Listener
-from hermes_worker.tasks.leases import Leases
-from hermes_worker.tasks.parts import Parts
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.workspace.base import Workspace
-from hermes_worker.workspace.ref import WorkspaceRef, open_workspace
+
+if TYPE_CHECKING:
+    from hermes_worker.providers.base import Provider
+    from hermes_worker.tasks.keeper import Keeper, Listener
+    from hermes_worker.tasks.parts import Parts
+    from hermes_worker.workspace.base import Workspace
 
 _POOL_SIZE = 12
 """Database connections per process: transactions are short, so many more threads than this share them."""
@@ -103,10 +104,16 @@ def broker_url_of(settings: Settings) -> str:
     return url
 
 
-def open_client(settings: Settings) -> Client:
-    """Connect to the database and the broker of ``settings``. Raises ``ConfigurationError``, ``UnavailableError``."""
+def open_database(settings: Settings) -> Database:
+    """The database of ``settings``, at this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     database = Database(database_url_of(settings), pool_size=_POOL_SIZE)
     require_current(database)
+    return database
+
+
+def open_client(settings: Settings) -> Client:
+    """Connect to the database and the broker of ``settings``. Raises ``ConfigurationError``, ``UnavailableError``."""
+    database = open_database(settings)
     broker_url = broker_url_of(settings)
     client = redis_client(broker_url)
     app = celery_app(broker_url)
@@ -135,6 +142,8 @@ class _ModelChoice:
 
 def provider_of(settings: Settings) -> Provider:
     """The provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
+    from hermes_worker.providers.factory import build_provider
+
     model = settings.model
     return build_provider(
         _ModelChoice(
@@ -157,6 +166,14 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
 
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
+    from hermes_worker.store.calls import ToolCalls
+    from hermes_worker.store.transcripts import Transcripts
+    from hermes_worker.tasks.keeper import Keeper, Listener
+    from hermes_worker.tasks.leases import Leases
+    from hermes_worker.tasks.parts import Parts
+    from hermes_worker.tools.catalog import default_catalog
+    from hermes_worker.workspace.ref import WorkspaceRef, open_workspace
+
     options = options or WorkerOptions()
     client = open_client(settings)
     leases = Leases(

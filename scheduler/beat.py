@@ -1,0 +1,116 @@
+"""Celery beat without a file, and without a leader.
+
+``celery -A hermes_worker.tasks.app beat -S scheduler.beat:Scheduler`` works as well as ``hermes-worker beat``. Nothing
+here must happen exactly once: any number of beats may run, and none needs to know of the others. What is due is read
+from SQL, by the database's clock, and taken by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+from celery import beat
+from kombu.exceptions import OperationalError
+
+from hermes_worker import settings as settings_module
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.observe import log
+from hermes_worker.queue import QueueName, TaskName
+from hermes_worker.settings import Settings
+from hermes_worker.store.sweep import Sweeper
+from hermes_worker.tasks.keeper import report
+from hermes_worker.wiring import Client, open_client, sweep_policy
+
+MAINTAIN_EVERY_S = 60.0
+_TICK_S_MAX = 1.0
+"""Beat sleeps between ticks and looks for its end only then, so this bounds how long it takes to leave."""
+
+
+class Scheduler(beat.Scheduler):  # type: ignore[misc]
+    """Sends ``hermes.maintain`` once a minute, and sweeps beside it in case no worker is there to receive it."""
+
+    def __init__(
+        self, *args: Any, settings: Settings | None = None, alive_file: Path | None = None, **options: Any
+    ) -> None:
+        """``alive_file`` is touched at every tick, for a liveness probe that only looks at its age.
+
+        Raises ``ConfigurationError``, ``UnavailableError`` when the database or the broker cannot be used.
+        """
+        self._settings = settings or settings_module.load()
+        self._alive_file = alive_file
+        self._client: Client | None = None
+        self._next_maintain = 0.0
+        self._sweeping: _Sweeping | None = None
+        super().__init__(*args, **options)
+
+    def setup_schedule(self) -> None:
+        self._client = open_client(self._settings)
+        self._sweeping = _Sweeping(self._client, self._settings)
+        self._sweeping.start()
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        """Do what is due; returns the seconds until there may be more."""
+        now = time.monotonic()
+        if now >= self._next_maintain and self._ask_for_maintenance():
+            self._next_maintain = now + MAINTAIN_EVERY_S
+        if self._alive_file is not None:
+            self._alive_file.touch()
+        return _TICK_S_MAX
+
+    def _ask_for_maintenance(self) -> bool:
+        """Whether the request is in the queue. One that waits there is enough, however long nobody takes it."""
+        assert self._client is not None
+        depths = self._client.publisher.depths()
+        if depths is None:
+            return False
+        if depths[QueueName.SYSTEM.value] == 0:
+            try:
+                self.app.send_task(TaskName.MAINTAIN.value, ignore_result=True)
+            except (OperationalError, redis.RedisError, OSError) as error:
+                log.warning("broker.unreachable", error=type(error).__name__)
+                return False
+        return True
+
+    @property
+    def info(self) -> str:
+        return "    . every replica active, state in SQL"
+
+    def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.stop()
+        super().close()
+        if self._client is not None:
+            self._client.close()
+
+
+class _Sweeping:
+    """A thread that sweeps, as every worker does too: the database lets one of all these do it per interval."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._sweeper = Sweeper(client.database, sweep_policy(settings))
+        self._every_s = settings.lease.sweep_interval_s
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hermes_sweep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._every_s):
+            try:
+                swept = self._sweeper.sweep(self._client.publisher.depths())
+            except UnavailableError as error:
+                log.warning("database.unreachable", doing="sweep", error=str(error))
+                continue
+            if swept is not None:
+                report(swept)
+                self._client.publisher.send(swept.hints)
