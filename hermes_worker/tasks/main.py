@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 from enum import StrEnum
 from typing import Any
 
+from celery import signals
+from celery.apps.worker import Worker
+from celery.worker import state
+
 from hermes_worker import faults
 from hermes_worker.observe import configure_logging, log
+from hermes_worker.queue import QueueName
 from hermes_worker.settings import Settings
-from hermes_worker.tasks.app import build, connect_signals
-from hermes_worker.wiring import WorkerOptions
+from hermes_worker.tasks import lifecycle
+from hermes_worker.tasks.app import build, connect_signals, process
+from hermes_worker.wiring import WorkerOptions, open_client, provider_of
+
+EX_OK = 0
 
 
 class Pool(StrEnum):
@@ -21,19 +31,23 @@ class Pool(StrEnum):
 
 
 def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concurrency: int) -> int:
-    """Consume ``options.queues`` until SIGTERM; returns the process's exit status.
+    """Consume ``options.queues`` until SIGTERM or SIGINT; returns the process's exit status.
 
     Raises ``ConfigurationError`` and ``UnavailableError`` before anything is consumed.
     """
-    configure_logging(settings.log, "worker")
+    configure_logging(settings.log, "worker", secrets=settings.secrets)
+    # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
+    logging.getLogger("celery").setLevel(logging.WARNING)
+    signals.setup_logging.connect(_keep_our_logging, weak=False)
     if settings.faults:
         faults.arm(settings.faults)
     connect_signals(settings, options)
-    worker: Any = build(settings).Worker(
+    _fail_early(settings, options, pool)
+    worker = _Worker(
+        app=build(settings),
         queues=list(options.queues),
         pool=pool.value,
         concurrency=concurrency,
-        # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
         loglevel="WARNING",
         without_gossip=True,
         without_mingle=True,
@@ -41,6 +55,40 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
         prefetch_multiplier=1,
         quiet=True,
     )
-    log.info("worker.started", queues=",".join(options.queues), pool=pool.value, concurrency=concurrency)
     worker.start()
-    return int(worker.exitcode or 0)
+    return int(worker.exitcode or EX_OK)
+
+
+def _fail_early(settings: Settings, options: WorkerOptions, pool: Pool) -> None:
+    """Build what the first task would build: a signal handler of Celery's would log an error and go on without."""
+    if QueueName.MODEL in options.queues:
+        provider_of(settings)
+    if pool is Pool.PREFORK:
+        open_client(settings).close()
+    else:
+        process(settings)
+
+
+def _keep_our_logging(**_: Any) -> None:
+    """A receiver of ``setup_logging`` tells Celery to leave the loggers alone."""
+
+
+class _Worker(Worker):  # type: ignore[misc]
+    """Celery's worker, without its banner on shutdown, and leaving at the first signal of either kind."""
+
+    def install_platform_tweaks(self, worker: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def on_consumer_ready(self, consumer: Any) -> None:
+        super().on_consumer_ready(consumer)
+        log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        if state.should_stop is not None:
+            lifecycle.hurry()
+            return
+        state.should_stop = EX_OK
+        signals.worker_shutting_down.send(
+            sender=self.hostname, sig=signal.Signals(number).name, how="Warm", exitcode=EX_OK
+        )
