@@ -86,7 +86,7 @@ class CallStatus(StrEnum):
 
 SETTLED = frozenset({CallStatus.SUCCEEDED, CallStatus.FAILED, CallStatus.CANCELLED, CallStatus.UNKNOWN})
 CALL_TRANSITIONS: Mapping[CallStatus, frozenset[CallStatus]] = {
-    CallStatus.PENDING: frozenset({CallStatus.RUNNING, CallStatus.CANCELLED, CallStatus.FAILED}),
+    CallStatus.PENDING: frozenset({CallStatus.RUNNING, CallStatus.CANCELLED}),
     CallStatus.RUNNING: SETTLED | {CallStatus.PENDING},
     **{settled: frozenset[CallStatus]() for settled in SETTLED},
 }

@@ -143,8 +143,10 @@ def _release_call(run: Run, position: int) -> Run:
 
 
 def _settle_call(run: Run, event: ev.CallSettled) -> Run:
-    if not event.status.is_settled:
-        raise InvalidTransition(f"call {event.position} of run {run.run_id!r} cannot settle as {event.status.value}")
+    call = _call(run, event.position)
+    if not event.status.is_settled or call.status is CallStatus.PENDING:
+        what = f"cannot settle from {call.status.value} to {event.status.value}"
+        raise InvalidTransition(f"call {event.position} of run {run.run_id!r} {what}")
     return _settle_stop(_with_call(run, event.position, event.status))
 
 

@@ -393,6 +393,11 @@ REFUSED: list[tuple[str, Run, ev.Event]] = [
         running(call()),
         ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
     ),
+    (
+        "nor fail: who reports on it must hold it",
+        running(call()),
+        ev.CallSettled(position=0, status=CallStatus.FAILED),
+    ),
     ("settled as running is not settled", running(call()), ev.CallSettled(position=0, status=CallStatus.RUNNING)),
     ("settled as pending is not settled", running(claimed()), ev.CallSettled(position=0, status=CallStatus.PENDING)),
 ]

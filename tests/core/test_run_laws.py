@@ -1,0 +1,428 @@
+"""Laws of ``core.step`` over random legal histories: what holds for every run, whatever happens to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.errors import Failure, InvalidTransition
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import (
+    CALL_TRANSITIONS,
+    RUN_TRANSITIONS,
+    SETTLED,
+    CallStatus,
+    ExitReason,
+    Run,
+    RunStatus,
+)
+from hermes_worker.core.step import apply, step
+
+FAILURE = Failure(kind="timeout", message="late")
+law = settings(max_examples=80, deadline=None, derandomize=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    before: Run
+    event: ev.Event
+    after: Run
+    effects: frozenset[Effect]
+
+
+def reply_events() -> st.SearchStrategy[ev.ModelReplied]:
+    """Replies of up to five calls whose segments never decrease and have no gaps, as the planner makes them."""
+    call = st.tuples(st.sampled_from(Replay), st.booleans())
+
+    def planned(drawn: list[tuple[Replay, bool]]) -> ev.ModelReplied:
+        calls, segment = [], 0
+        for position, (replay, opens_segment) in enumerate(drawn):
+            segment += int(opens_segment and position > 0)
+            calls.append(ev.PlannedCall(name=f"tool{position}", replay=replay, segment=segment))
+        return ev.ModelReplied(calls=tuple(calls))
+
+    return st.lists(call, max_size=5).map(planned)
+
+
+def every_event(run: Run) -> list[ev.Event]:
+    """One of each event but the reply, at every position and just past it, legal or not."""
+    events: list[ev.Event] = [
+        ev.TurnClaimed(),
+        ev.TurnReleased(),
+        ev.TurnLost(),
+        ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED),
+        ev.CapacityAwaited(resume_at=9.0, recovery="{}"),
+        ev.WaitEnded(),
+        ev.StopRequested(),
+        ev.DeadlinePassed(reason=ExitReason.IDLE_EXCEEDED, failure=FAILURE),
+        ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=FAILURE),
+    ]
+    for position in range(-1, len(run.calls) + 1):
+        events += [
+            ev.CallClaimed(position=position),
+            ev.CallReleased(position=position),
+            ev.CallLost(position=position),
+        ]
+        events += [ev.CallSettled(position=position, status=status) for status in CallStatus]
+    return events
+
+
+_RARELY = ("stop_requested", "deadline_passed", "broken", "model_failed")
+"""Events that end a run are drawn seldom, so that histories become long."""
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, length: int = 20) -> list[Step]:
+    """A run and what legally happened to it, including events that changed nothing."""
+    run = Run(
+        run_id="r",
+        iterations_max=draw(st.integers(0, 4)),
+        attempts_max=draw(st.integers(1, 3)),
+    )
+    history: list[Step] = []
+    for _ in range(length):
+        candidates: Sequence[ev.Event] = legal_events(run)
+        if run.is_asking:
+            candidates = [*candidates, draw(reply_events())]
+        if draw(st.integers(0, 5)):
+            candidates = [event for event in candidates if event.kind not in _RARELY] or list(candidates)
+        event = draw(st.sampled_from(candidates))
+        after, effects = step(run, event)
+        history.append(Step(before=run, event=event, after=after, effects=effects))
+        if run.status.is_terminal:
+            break
+        run = after
+    return history
+
+
+@cache
+def legal_events(run: Run) -> tuple[ev.Event, ...]:
+    return tuple(event for event in every_event(run) if is_legal(run, event))
+
+
+def is_legal(run: Run, event: ev.Event) -> bool:
+    try:
+        apply(run, event)
+    except InvalidTransition:
+        return False
+    return True
+
+
+def call_changes(taken: Step) -> Iterator[tuple[int, CallStatus, CallStatus]]:
+    if taken.after.iteration != taken.before.iteration:
+        return
+    for before, after in zip(taken.before.calls, taken.after.calls, strict=True):
+        yield before.position, before.status, after.status
+
+
+@law
+@given(histories())
+def test_every_legal_event_follows_the_transition_tables(history: list[Step]) -> None:
+    for taken in history:
+        before, after = taken.before.status, taken.after.status
+        assert after is before or after in RUN_TRANSITIONS[before]
+        for _, was, became in call_changes(taken):
+            assert became is was or became in CALL_TRANSITIONS[was]
+
+
+@law
+@given(histories(), reply_events())
+def test_an_illegal_event_raises_nothing_but_invalid_transition(history: list[Step], reply: ev.ModelReplied) -> None:
+    run = history[-1].after
+    for event in [*every_event(run), reply]:
+        try:
+            apply(run, event)
+        except InvalidTransition as refusal:
+            assert "'r'" in str(refusal)
+
+
+@law
+@given(histories())
+def test_an_event_that_arrives_twice_is_refused_or_changes_nothing(history: list[Step]) -> None:
+    for taken in history:
+        try:
+            again, effects = step(taken.after, taken.event)
+        except InvalidTransition:
+            continue
+        assert again == taken.after
+        assert effects == frozenset()
+
+
+@law
+@given(histories())
+def test_a_terminal_run_never_changes_again(history: list[Step]) -> None:
+    for taken in history:
+        if taken.before.status.is_terminal:
+            assert taken.after == taken.before
+
+
+@law
+@given(histories())
+def test_a_run_has_an_exit_reason_exactly_when_it_has_ended(history: list[Step]) -> None:
+    for taken in history:
+        assert (taken.after.exit_reason is not None) == taken.after.status.is_terminal
+
+
+@law
+@given(histories())
+def test_an_ended_run_leaves_nothing_open(history: list[Step]) -> None:
+    for taken in history:
+        if taken.after.status.is_terminal:
+            assert not taken.after.unsettled
+            assert not taken.after.is_held
+            assert taken.after.resume_at is None
+
+
+@law
+@given(histories())
+def test_every_call_gets_exactly_one_terminal_status(history: list[Step]) -> None:
+    settled: Counter[tuple[int, int]] = Counter()
+    asked: set[tuple[int, int]] = set()
+    for taken in history:
+        asked |= {(taken.after.iteration, call.position) for call in taken.after.calls}
+        for position, was, became in call_changes(taken):
+            settled[taken.after.iteration, position] += int(became in SETTLED and was not in SETTLED)
+            assert was not in SETTLED or became is was
+    open_calls = {(history[-1].after.iteration, call.position) for call in history[-1].after.unsettled}
+    assert {key for key, times in settled.items() if times} == asked - open_calls
+    assert set(settled.values()) <= {0, 1}
+
+
+@law
+@given(histories())
+def test_the_next_model_call_waits_for_every_result(history: list[Step]) -> None:
+    for taken in history:
+        if any(isinstance(effect, AskModel) for effect in outstanding(taken.after)):
+            assert not taken.after.unsettled
+
+
+@law
+@given(histories())
+def test_a_segment_waits_for_the_one_before_it(history: list[Step]) -> None:
+    for taken in history:
+        run = taken.after
+        begun = [call.segment for call in run.calls if call.status is not CallStatus.PENDING]
+        due = [run.calls[effect.position].segment for effect in outstanding(run) if isinstance(effect, RunTool)]
+        for segment in due:
+            assert all(call.status.is_settled for call in run.calls if call.segment < segment)
+            assert max(begun, default=0) <= segment
+
+
+@law
+@given(histories())
+def test_nothing_is_outstanding_only_when_somebody_or_something_is_waited_for(history: list[Step]) -> None:
+    """The run has ended, is parked, or every piece of work that could go on is claimed; a stopping run is held."""
+    for taken in history:
+        run = taken.after
+        if run.status.is_terminal or run.status.is_parked:
+            assert outstanding(run) == frozenset()
+        elif not outstanding(run):
+            assert run.is_held
+        if run.status is RunStatus.STOPPING:
+            assert run.is_held
+            assert outstanding(run) == frozenset()
+
+
+@law
+@given(histories())
+def test_the_effects_of_a_step_are_what_it_added_to_the_outstanding(history: list[Step]) -> None:
+    for taken in history:
+        assert taken.effects == outstanding(taken.after) - outstanding(taken.before)
+        assert taken.effects.isdisjoint(outstanding(taken.before))
+
+
+@law
+@given(histories())
+def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) -> None:
+    """What drops out of the outstanding was claimed, cut off by the end of the run, or (a call) cancelled."""
+    for taken in history:
+        for gone in outstanding(taken.before) - outstanding(taken.after):
+            after = taken.after
+            if isinstance(gone, AskModel):
+                assert after.is_asking or after.status.is_terminal
+            else:
+                assert after.calls[gone.position].status in (
+                    CallStatus.RUNNING,
+                    CallStatus.CANCELLED,
+                    CallStatus.FAILED,
+                )
+
+
+@law
+@given(histories())
+def test_no_effect_is_handed_out_twice_in_one_attempt_except_after_a_release_or_a_pause(history: list[Step]) -> None:
+    handed: Counter[Effect] = Counter(outstanding(history[0].before))
+    for taken in history:
+        if not isinstance(taken.event, ev.TurnReleased | ev.CallReleased | ev.WaitEnded):
+            assert all(handed[effect] == 0 for effect in taken.effects)
+        handed.update(taken.effects)
+
+
+@law
+@given(histories())
+def test_attempts_never_exceed_their_cap(history: list[Step]) -> None:
+    for taken in history:
+        assert 1 <= taken.after.attempt <= taken.after.attempts_max
+        assert all(1 <= call.attempt <= taken.after.attempts_max for call in taken.after.calls)
+
+
+@law
+@given(histories())
+def test_an_attempt_is_counted_only_for_a_loss(history: list[Step]) -> None:
+    for taken in history:
+        if taken.after.attempt > taken.before.attempt:
+            assert isinstance(taken.event, ev.TurnLost)
+        if taken.after.iteration == taken.before.iteration:
+            for before, after in zip(taken.before.calls, taken.after.calls, strict=True):
+                assert after.attempt - before.attempt in (0, 1)
+                assert after.attempt == before.attempt or isinstance(taken.event, ev.CallLost)
+
+
+@law
+@given(histories())
+def test_iterations_count_committed_replies_and_stay_under_their_cap(history: list[Step]) -> None:
+    for taken in history:
+        grown = taken.after.iteration - taken.before.iteration
+        assert grown in (0, 1)
+        assert grown == 0 or isinstance(taken.event, ev.ModelReplied)
+        assert taken.after.iteration <= taken.after.iterations_max
+
+
+@law
+@given(histories())
+def test_a_once_call_never_goes_back_to_pending(history: list[Step]) -> None:
+    for taken in history:
+        for position, was, became in call_changes(taken):
+            if taken.before.calls[position].replay is Replay.ONCE and was is CallStatus.RUNNING:
+                assert became is not CallStatus.PENDING
+
+
+@law
+@given(histories())
+def test_a_once_call_that_was_running_never_counts_as_without_effect_unless_its_tool_says_so(
+    history: list[Step],
+) -> None:
+    for taken in history:
+        for position, was, became in call_changes(taken):
+            if taken.before.calls[position].replay is not Replay.ONCE or was is not CallStatus.RUNNING:
+                continue
+            if became is CallStatus.CANCELLED:
+                assert isinstance(taken.event, ev.CallSettled)
+
+
+@law
+@given(histories(), st.integers(0, 2**32))
+def test_a_stop_leads_to_an_end_once_the_claims_are_given_up(history: list[Step], seed: int) -> None:
+    """Whoever holds a claim loses it, hands it back or reports; in whatever order, the run then ends."""
+    random = Random(seed)
+    run = apply(history[-1].after, ev.StopRequested())
+    for _ in range(20):
+        if run.status.is_terminal:
+            break
+        run = apply(run, random.choice(list(ways_to_give_up(run))))
+    assert run.status.is_terminal
+
+
+def ways_to_give_up(run: Run) -> Iterator[ev.Event]:
+    if run.is_asking:
+        yield from (ev.TurnLost(), ev.TurnReleased(), ev.ModelReplied())
+        yield ev.CapacityAwaited(resume_at=1.0, recovery="{}")
+    for call in run.calls:
+        if call.status is CallStatus.RUNNING:
+            yield ev.CallLost(position=call.position)
+            yield ev.CallSettled(position=call.position, status=CallStatus.SUCCEEDED)
+            if call.replay is not Replay.ONCE:
+                yield ev.CallReleased(position=call.position)
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> list[ev.ModelReplied]:
+    """What the model says, reply by reply; beyond the list it answers."""
+    return draw(st.lists(reply_events(), max_size=5))
+
+
+@law
+@given(replies(), st.integers(0, 2**32), st.integers(0, 4))
+def test_a_healthy_run_never_needs_the_sweeper(script: list[ev.ModelReplied], seed: int, cap: int) -> None:
+    """Doing exactly the effects that were handed out, in any order, brings a run to its end."""
+    random = Random(seed)
+    run = Run(run_id="r", iterations_max=cap)
+    queue: list[Effect] = list(outstanding(run))
+    while queue:
+        effect = queue.pop(random.randrange(len(queue)))
+        assert effect in outstanding(run)
+        for event in done(effect, script):
+            run, effects = step(run, event)
+            queue += sorted(effects, key=repr)
+    assert run.status is RunStatus.COMPLETED
+
+
+@law
+@given(replies(), st.integers(0, 2**32), st.integers(0, 4))
+def test_losses_handed_back_and_duplicates_change_nothing_but_time(
+    script: list[ev.ModelReplied], seed: int, cap: int
+) -> None:
+    """Workers vanish, hand back and get every message twice; with attempts left the run still completes."""
+    random = Random(seed)
+    run = Run(run_id="r", iterations_max=cap, attempts_max=1_000)
+    queue: list[Effect] = list(outstanding(run)) * 2
+    while queue:
+        effect = queue.pop(random.randrange(len(queue)))
+        if effect not in outstanding(run):
+            continue  # a stale or repeated message finds nothing
+        accident = random.random() < 0.3
+        for event in mishap(effect) if accident else done(effect, script):
+            run, effects = step(run, event)
+            queue += sorted(effects, key=repr) * 2
+    assert run.status is RunStatus.COMPLETED
+
+
+def done(effect: Effect, script: list[ev.ModelReplied]) -> list[ev.Event]:
+    if isinstance(effect, AskModel):
+        known = effect.iteration <= len(script)
+        return [ev.TurnClaimed(), script[effect.iteration - 1] if known else ev.ModelReplied()]
+    return [
+        ev.CallClaimed(position=effect.position),
+        ev.CallSettled(position=effect.position, status=CallStatus.SUCCEEDED),
+    ]
+
+
+def mishap(effect: Effect) -> list[ev.Event]:
+    if isinstance(effect, AskModel):
+        return [ev.TurnClaimed(), ev.TurnLost() if effect.attempt % 2 else ev.TurnReleased()]
+    return [ev.CallClaimed(position=effect.position), ev.CallLost(position=effect.position)]
+
+
+@pytest.mark.parametrize("attempts_max", [1, 2, 3])
+def test_a_step_that_kills_every_worker_is_tried_exactly_as_often_as_allowed(attempts_max: int) -> None:
+    run = Run(run_id="r", attempts_max=attempts_max)
+    tries = 0
+    while not run.status.is_terminal:
+        run = apply(apply(run, ev.TurnClaimed()), ev.TurnLost())
+        tries += 1
+    assert (tries, run.exit_reason) == (attempts_max, ExitReason.STEP_QUARANTINED)
+
+
+def test_the_laws_can_fail() -> None:
+    """A run whose settled call is opened again breaks them: the walk is able to see what it claims to see."""
+    run = apply(apply(Run(run_id="r"), ev.TurnClaimed()), ev.ModelReplied(calls=(_once(),)))
+    running = apply(run, ev.CallClaimed(position=0))
+    reopened = replace(running, calls=(replace(running.calls[0], status=CallStatus.PENDING),))
+    broken = [Step(before=running, event=ev.CallLost(position=0), after=reopened, effects=frozenset())]
+    with pytest.raises(AssertionError):
+        test_a_once_call_never_goes_back_to_pending.hypothesis.inner_test(broken)  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError):
+        test_the_effects_of_a_step_are_what_it_added_to_the_outstanding.hypothesis.inner_test(broken)  # type: ignore[attr-defined]
+
+
+def _once() -> ev.PlannedCall:
+    return ev.PlannedCall(name="pay", replay=Replay.ONCE, segment=0)
