@@ -355,7 +355,7 @@ def _joined(first: object, second: object) -> object:
         return "\n".join(part for part in (first.strip(), second.strip()) if part)
     if first and second:
         return [*_parts(first), *_parts(second)]
-    return first or second
+    return first or (first if second is None else second)
 
 
 def _drop_stray_results(rows: Iterable[Row]) -> list[Row]:
