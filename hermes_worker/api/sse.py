@@ -1,0 +1,351 @@
+"""One reader's view of a run's stream: rows and live entries in, events for the wire out. Pure.
+
+Theory of operation. A run's stream has two sources. *Rows* are numbered, complete and kept; *live entries* are pieces
+of the row that is being written, exist only while somebody looks and may be lost, repeated or late. A reader must
+get every row once and every character once, whichever of the two brings it first, and again so when it comes back
+after a broken connection.
+
+So ``Merge`` keeps account of what the reader has been told: the number of its last row, and how much of the reply
+that is being written, as a length and a checksum. A live piece is passed on when it continues exactly that. When the
+row of the reply comes, what is missing of its text is told first and the row after it. If the text told is not the
+beginning of the row's text (the worker died in the middle and another asked again), nothing is appended: the row
+carries the whole text and is right.
+
+The account is the ``id`` of every event, so ``Last-Event-ID`` brings it back, to any replica, without memory here.
+With nothing told ahead of its row it is the plain number of the row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
+from hermes_worker.live import LiveEntry
+from hermes_worker.redaction import redact
+
+KEEPALIVE = b": keepalive\n\n"
+CLOSED = b": stream closed\n\n"
+"""Follows the last event of a run that has ended (reference, around §3.6)."""
+GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
+
+MESSAGE_DELTA = "message.delta"
+REASONING_AVAILABLE = "reasoning.available"
+
+
+# --- what a reader has been told -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How much of a text was told: its first ``chars`` characters, whose CRC-32 is ``crc``."""
+
+    chars: int = 0
+    crc: int = 0
+
+    def after(self, more: str) -> Mark:
+        return Mark(self.chars + len(more), _crc(more, self.crc))
+
+    def is_beginning_of(self, whole: str) -> bool:
+        return len(whole) >= self.chars and _crc(whole[: self.chars]) == self.crc
+
+    def missing_of(self, whole: str) -> str:
+        """What of ``whole`` was not told yet; nothing when it was another text that was told."""
+        return whole[self.chars :] if self.is_beginning_of(whole) else ""
+
+
+def _crc(text: str, begun: int = 0) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"), begun)
+
+
+_NOTHING = Mark()
+_CURSOR = re.compile(
+    r"(?P<seq>\d{1,10})"
+    r"(?:\.(?P<iteration>\d{1,9})\.(?P<text>\d{1,10}-[0-9a-f]{1,8})\.(?P<reasoning>\d{1,10}-[0-9a-f]{1,8})"
+    r"\.(?P<started>[0-9a-f]{1,64}))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """What a reader has been told. Its text form is the ``id`` of an event; clients need not understand it."""
+
+    seq: int = 0
+    """Number of the last row."""
+    iteration: int = 0
+    """The last iteration whose reply was complete when the rest was told."""
+    text: Mark = _NOTHING
+    """Of the text of the reply after that."""
+    reasoning: Mark = _NOTHING
+    started: int = 0
+    """Bit n: that call n of ``iteration`` began was told, and its row was not."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """Something was told whose row was not."""
+        return bool(self.text.chars or self.reasoning.chars or self.started)
+
+    def __str__(self) -> str:
+        if not self.is_ahead:
+            return str(self.seq)
+        marks = ".".join(f"{mark.chars}-{mark.crc:x}" for mark in (self.text, self.reasoning))
+        return f"{self.seq}.{self.iteration}.{marks}.{self.started:x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Raises ``ValueError`` for anything that ``str`` of a cursor does not give."""
+        match = _CURSOR.fullmatch(text) if text.isascii() else None
+        if match is None:
+            raise ValueError("not the id of an event")
+        seq = int(match["seq"])
+        if match["iteration"] is None:
+            return cls(seq=seq)
+        return cls(
+            seq=seq,
+            iteration=int(match["iteration"]),
+            text=_mark(match["text"]),
+            reasoning=_mark(match["reasoning"]),
+            started=int(match["started"], 16),
+        )
+
+
+def _mark(text: str) -> Mark:
+    chars, _, crc = text.partition("-")
+    return Mark(int(chars), int(crc, 16))
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireEvent:
+    """One event as a client gets it."""
+
+    id: str
+    name: str
+    at: float
+    """Epoch seconds."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_last(self) -> bool:
+        return self.name in TERMINAL_EVENTS
+
+
+def frame(run_id: str, event: WireEvent) -> bytes:
+    """An event in SSE form: its id, and one line of JSON (reference, around §3.6)."""
+    document = {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
+    # JSON writes every line break inside a string as an escape, so this is one line whatever the model wrote.
+    line = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return b"id: %b\ndata: %b\n\n" % (event.id.encode("ascii"), line.encode("utf-8", "replace"))
+
+
+def wire_usage(usage: Usage) -> dict[str, int]:
+    """Tokens as the reference counts them: what was read from a cache is input too."""
+    read = usage.input + usage.cache_read + usage.cache_write
+    return {"input_tokens": read, "output_tokens": usage.output, "total_tokens": read + usage.output}
+
+
+_PASSED_ON: Mapping[str, tuple[str, ...]] = {
+    RunEventName.STOP_REQUESTED: (),
+    RunEventName.WAITING: ("status", "until"),
+    RunEventName.STEP_RETRIED: ("step", "attempt"),
+    RunEventName.RUN_CANCELLED: ("exit_reason",),
+}
+"""Fields of a row that go out as they are. Rows of a kind that this version does not know go out whole."""
+
+
+def _fields(row: StoredEvent, usage: Usage) -> dict[str, Any]:
+    data = row.data
+    match row.name:
+        case RunEventName.MESSAGE_COMPLETED:
+            return {"text": _text(data), "iteration": data["iteration"], "finish_reason": data.get("finish_reason")}
+        case RunEventName.TOOL_STARTED:
+            return _started_fields(data)
+        case RunEventName.TOOL_COMPLETED:
+            return _completed_fields(data)
+        case RunEventName.RUN_COMPLETED:
+            return {"output": _text(data), "usage": wire_usage(usage), "exit_reason": data.get("exit_reason")}
+        case RunEventName.RUN_FAILED:
+            return {"error": redact(str(data.get("error"))), "exit_reason": data.get("exit_reason")}
+        case _:
+            kept = _PASSED_ON.get(row.name, tuple(name for name in data if name != "message_seq"))
+            return {name: data.get(name) for name in kept}
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    text = data.get("text")
+    return text if isinstance(text, str) else ""
+
+
+def _started_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {"tool": data.get("tool"), "preview": redact(str(data.get("preview") or ""))}
+    return shown | ({"tool_call_id": data["tool_call_id"]} if "tool_call_id" in data else {})
+
+
+def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    # Nobody measured a call whose worker vanished; ``outcome`` says so, and the duration stays a number for clients.
+    shown = {"tool": data.get("tool"), "duration": data.get("duration", 0.0), "error": bool(data.get("error"))}
+    return shown | {name: data[name] for name in ("tool_call_id", "outcome") if name in data}
+
+
+# --- the merge -------------------------------------------------------------------------------------------------------
+
+
+_CALLS_MAX = 256
+"""Positions that fit the account; a reply may ask for far fewer calls."""
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """Follows the pieces of one text as one attempt sends them, and finds those that continue what was told."""
+
+    attempt: int = 0
+    seen: Mark = _NOTHING
+    """Of this attempt's text, without a gap from its beginning."""
+    is_useless: bool = False
+    """A piece is missing, or this attempt says something else than what was told. The row will tell the rest."""
+
+    def new_of(self, entry: LiveEntry, told: Mark) -> str:
+        """What of ``entry`` comes next after ``told``."""
+        if entry.attempt > self.attempt:
+            self.attempt, self.seen, self.is_useless = entry.attempt, _NOTHING, False
+        if entry.attempt < self.attempt or self.is_useless:
+            return ""
+        if entry.offset > self.seen.chars:
+            self.is_useless = True
+            return ""
+        more = entry.text[self.seen.chars - entry.offset :]
+        repeated = max(0, told.chars - self.seen.chars)
+        self.seen = self.seen.after(more[:repeated])
+        if self.seen.chars == told.chars and self.seen != told:
+            self.is_useless = True
+            return ""
+        self.seen = self.seen.after(more[repeated:])
+        return more[repeated:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a run stood when a reader came. Live entries about what was there already are old: its rows are there."""
+
+    seq: int
+    """Number of the newest row."""
+    iteration: int
+    """Replies committed. Read before ``seq``."""
+    settled: Collection[int] = ()
+    """Calls of that iteration that had ended. Read before ``seq``."""
+    is_ended: bool = False
+    """The run had ended: the newest row is its last. Read before ``seq``."""
+
+
+class Merge:
+    """Turns rows and live entries into events for one reader."""
+
+    def __init__(self, told: Cursor, start: Start) -> None:
+        self._told = told
+        self._rows_due = start.seq
+        self._iteration = start.iteration
+        self._settled = set(start.settled)
+        self._text = _Pieces()
+        self._reasoning = _Pieces()
+        self.is_over = start.is_ended and told.seq >= start.seq
+        """The last event of the run was told, now or on an earlier connection."""
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._told
+
+    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[WireEvent]:
+        """Events for the rows that are new. ``usage`` is what the run has spent, for its last event."""
+        return [event for row in rows if row.seq > self._told.seq for event in self._row(row, usage)]
+
+    def live(self, entry: LiveEntry, at: float) -> list[WireEvent]:
+        """Events for a live entry that was written at ``at``: one, or none."""
+        if self.is_over or not self._may_tell_ahead():
+            return []
+        match entry.kind:
+            case "text" | "reasoning" if entry.iteration == self._iteration + 1:
+                return list(self._piece(entry, at))
+            case "tool_started" if entry.iteration == self._iteration and 0 <= entry.offset < _CALLS_MAX:
+                return list(self._start(entry, at))
+            case _:
+                return []
+
+    # --- rows ---
+
+    def _row(self, row: StoredEvent, usage: Usage) -> Iterator[WireEvent]:
+        if row.name == RunEventName.MESSAGE_COMPLETED:
+            yield from self._rest_of_reply(row)
+            self._told = Cursor(seq=row.seq, iteration=row.data["iteration"])
+            self._begin_iteration(self._told.iteration)
+        else:
+            was_told = row.name == RunEventName.TOOL_STARTED and self._take_start(row)
+            self._told = replace(self._told, seq=row.seq)
+            if was_told:
+                return
+        self.is_over = row.name in TERMINAL_EVENTS
+        yield self._event(row.name, row.at, _fields(row, usage))
+
+    def _rest_of_reply(self, row: StoredEvent) -> Iterator[WireEvent]:
+        """What the reader has not been told of the reply that ``row`` completes."""
+        before = row.data["iteration"] - 1
+        if self._told.iteration != before:
+            # What was told ahead, if anything, was not of this reply.
+            self._told = Cursor(seq=self._told.seq, iteration=before)
+        reasoning = row.data.get("reasoning")
+        if missing := self._told.reasoning.missing_of(reasoning if isinstance(reasoning, str) else ""):
+            self._told = replace(self._told, reasoning=self._told.reasoning.after(missing))
+            yield self._event(REASONING_AVAILABLE, row.at, {"text": missing})
+        if missing := self._told.text.missing_of(_text(row.data)):
+            self._told = replace(self._told, text=self._told.text.after(missing))
+            yield self._event(MESSAGE_DELTA, row.at, {"delta": missing})
+
+    def _begin_iteration(self, iteration: int) -> None:
+        if iteration > self._iteration:
+            self._iteration = iteration
+            self._settled.clear()
+            self._text, self._reasoning = _Pieces(), _Pieces()
+
+    def _take_start(self, row: StoredEvent) -> bool:
+        """Note that the row of a call's start has come. True when the reader was told of it before."""
+        iteration, position = row.data["iteration"], row.data["position"]
+        if iteration == self._iteration:
+            self._settled.add(position)
+        if iteration != self._told.iteration or not self._told.started >> position & 1:
+            return False
+        self._told = replace(self._told, started=self._told.started & ~(1 << position))
+        return True
+
+    # --- live entries ---
+
+    def _may_tell_ahead(self) -> bool:
+        """Whether all rows that the entry may depend on were told; then the account is of the current reply."""
+        if self._told.seq < self._rows_due:
+            return False
+        if self._told.iteration != self._iteration:
+            self._told = Cursor(seq=self._told.seq, iteration=self._iteration)
+        return True
+
+    def _piece(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+        if entry.kind == "text":
+            if new := self._text.new_of(entry, self._told.text):
+                self._told = replace(self._told, text=self._told.text.after(new))
+                yield self._event(MESSAGE_DELTA, at, {"delta": new})
+        elif new := self._reasoning.new_of(entry, self._told.reasoning):
+            self._told = replace(self._told, reasoning=self._told.reasoning.after(new))
+            yield self._event(REASONING_AVAILABLE, at, {"text": new})
+
+    def _start(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+        if entry.offset in self._settled or self._told.started >> entry.offset & 1:
+            return
+        self._told = replace(self._told, started=self._told.started | 1 << entry.offset)
+        yield self._event(RunEventName.TOOL_STARTED, at, _started_fields(json.loads(entry.text)))
+
+    def _event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
+        return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)

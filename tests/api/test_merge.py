@@ -1,0 +1,360 @@
+"""What one reader is told: any interleaving of rows and live entries, any number of broken connections."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes_worker.api.sse import Cursor, Mark, Merge, Start, WireEvent, frame
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run_events import StoredEvent
+from hermes_worker.live import LiveEntry
+
+USAGE = Usage(input=10, output=5, cache_read=3, cache_write=2)
+
+
+# --- a world: what the workers write, in the order in which they write it --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of a model call: what it streamed before it ended or its worker died."""
+
+    text: str
+    reasoning: str
+    cuts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reply:
+    text: str
+    reasoning: str
+    attempts: tuple[Attempt, ...]
+    calls: int
+
+    @property
+    def is_honest(self) -> bool:
+        """Every attempt streamed the beginning of what was committed."""
+        return all(self.text.startswith(a.text) and self.reasoning.startswith(a.reasoning) for a in self.attempts)
+
+
+@dataclass
+class World:
+    """Steps are live entries, or rows that are committed together."""
+
+    replies: list[Reply]
+    steps: list[LiveEntry | list[StoredEvent]] = field(default_factory=list)
+    at: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = count(1)
+
+        def row(name: str, **data: object) -> StoredEvent:
+            return StoredEvent(seq=next(numbers), at=1.0, name=name, data=data)
+
+        for iteration, reply in enumerate(self.replies, start=1):
+            self.steps += pieces(reply, iteration)
+            body = {"iteration": iteration, "text": reply.text, "finish_reason": "stop"}
+            if reply.reasoning:
+                body["reasoning"] = reply.reasoning
+            self.steps.append([row("message.completed", **body)])
+            self.steps += [started_entry(iteration, position) for position in range(reply.calls)]
+            for position in range(reply.calls):
+                data = {"tool": "t", "iteration": iteration, "position": position, "tool_call_id": f"c{position}"}
+                started = row("tool.started", **data, preview="{}", attempt=1)
+                self.steps.append([started, row("tool.completed", **data, duration=0.1, error=False)])
+        self.steps[-1] = [*self._last_rows(), row("run.completed", exit_reason="text_response", text="bye")]
+
+    def _last_rows(self) -> list[StoredEvent]:
+        last = self.steps[-1]
+        return last if isinstance(last, list) else []
+
+    @property
+    def rows(self) -> list[StoredEvent]:
+        return [row for step in self.steps[: self.at] if isinstance(step, list) for row in step]
+
+    @property
+    def entries(self) -> list[LiveEntry]:
+        return [step for step in self.steps[: self.at] if isinstance(step, LiveEntry)]
+
+    @property
+    def start(self) -> Start:
+        committed = [row for row in self.rows if row.name == "message.completed"]
+        iteration = len(committed)
+        settled = [
+            row.data["position"]
+            for row in self.rows
+            if row.name == "tool.completed" and row.data["iteration"] == iteration
+        ]
+        is_ended = any(row.name == "run.completed" for row in self.rows)
+        return Start(seq=len(self.rows), iteration=iteration, settled=settled, is_ended=is_ended)
+
+
+def pieces(reply: Reply, iteration: int) -> Iterator[LiveEntry]:
+    for number, attempt in enumerate(reply.attempts, start=1):
+        for kind, text in (("reasoning", attempt.reasoning), ("text", attempt.text)):
+            edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in attempt.cuts)})
+            for begin, end in pairwise(edges):
+                yield LiveEntry(kind=kind, text=text[begin:end], iteration=iteration, attempt=number, offset=begin)
+
+
+def started_entry(iteration: int, position: int) -> LiveEntry:
+    text = json.dumps({"tool": "t", "preview": "{}", "tool_call_id": f"c{position}"})
+    return LiveEntry(kind="tool_started", text=text, iteration=iteration, attempt=1, offset=position)
+
+
+# --- a reader --------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A client with its connection. It keeps what it got, and comes back with the last id it saw."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.got: list[WireEvent] = []
+        self.last_id = "0"
+        self.connect()
+
+    def connect(self) -> None:
+        self.merge = Merge(Cursor.parse(self.last_id), self.world.start)
+        self.next_entry = 0
+
+    def read_rows(self, page: int = 1_000) -> None:
+        fresh = [row for row in self.world.rows if row.seq > self.merge.cursor.seq][:page]
+        self.receive(self.merge.rows(fresh, USAGE))
+
+    def read_live(self, *, is_lost: bool = False) -> None:
+        entries = self.world.entries
+        if self.next_entry < len(entries):
+            if not is_lost:
+                self.receive(self.merge.live(entries[self.next_entry], 1.0))
+            self.next_entry += 1
+
+    def receive(self, events: list[WireEvent]) -> None:
+        for event in events:
+            self.got.append(event)
+            self.last_id = event.id
+
+    def lose_connection_after(self, kept: int) -> None:
+        """The last events were sent and never arrived."""
+        del self.got[max(kept, 0) :]
+        self.last_id = self.got[-1].id if self.got else "0"
+        self.connect()
+
+
+def told_texts(events: list[WireEvent]) -> Iterator[tuple[str, str, WireEvent]]:
+    """For each complete reply: the text and the reasoning told before its row, and the row."""
+    text = reasoning = ""
+    for event in events:
+        if event.name == "message.delta":
+            text += event.fields["delta"]
+        elif event.name == "reasoning.available":
+            reasoning += event.fields["text"]
+        elif event.name == "message.completed":
+            yield text, reasoning, event
+            text = reasoning = ""
+
+
+def assert_told_once(world: World, events: list[WireEvent]) -> None:
+    told = list(told_texts(events))
+    assert [event.fields["text"] for _, _, event in told] == [reply.text for reply in world.replies]
+    for (text, reasoning, _), reply in zip(told, world.replies, strict=True):
+        if reply.is_honest:
+            assert (text, reasoning) == (reply.text, reply.reasoning)
+    names = Counter(event.name for event in events if event.name not in ("message.delta", "reasoning.available"))
+    assert names == Counter(row.name for row in world.rows)
+    assert events[-1].name == "run.completed"
+    whole = [event.name for event in events if event.name in ("message.completed", "tool.completed")]
+    assert whole == [row.name for row in world.rows if row.name in ("message.completed", "tool.completed")]
+
+
+TEXT = st.text(alphabet="ab \n😀", max_size=12)
+
+
+@st.composite
+def attempts_at(draw: st.DrawFn, text: str, reasoning: str) -> Attempt:
+    if draw(st.integers(0, 4)) == 0:
+        text, reasoning = draw(TEXT), draw(TEXT)
+    cut = draw(st.integers(0, len(text)))
+    cuts = draw(st.lists(st.integers(0, 20), max_size=4))
+    return Attempt(text=text[:cut], reasoning=reasoning if cut else "", cuts=tuple(cuts))
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Reply:
+    text, reasoning = draw(TEXT), draw(TEXT)
+    tries = draw(st.lists(attempts_at(text, reasoning), max_size=2))
+    final = Attempt(text=text, reasoning=reasoning, cuts=(1, 3, 7))
+    return Reply(text=text, reasoning=reasoning, attempts=(*tries, final), calls=draw(st.integers(0, 3)))
+
+
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["world", "world", "rows", "live", "live", "lost", "back"]), st.integers(0, 9))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(replies(), min_size=1, max_size=3), MOVES)
+def test_any_interleaving_and_any_reconnection_tells_everything_once(
+    plan: list[Reply], moves: list[tuple[str, int]]
+) -> None:
+    world = World(plan)
+    reader = Reader(world)
+    for move, number in moves:
+        match move:
+            case "world":
+                world.at = min(world.at + 1, len(world.steps))
+            case "rows":
+                reader.read_rows(page=number + 1)
+            case "live":
+                reader.read_live()
+            case "lost":
+                reader.read_live(is_lost=True)
+            case _:
+                reader.lose_connection_after(len(reader.got) - number)
+    world.at = len(world.steps)
+    reader.read_rows()
+    assert_told_once(world, reader.got)
+    assert reader.merge.is_over
+
+
+@given(st.lists(replies(), min_size=1, max_size=3))
+def test_a_replay_after_the_end_tells_the_same_rows_without_live_entries(plan: list[Reply]) -> None:
+    world = World(plan, at=10_000)
+    first, second = Reader(world), Reader(world)
+    first.read_rows()
+    second.read_rows(page=1)
+    while not second.merge.is_over:
+        second.read_rows(page=1)
+    for entry in world.entries:
+        assert second.merge.live(entry, 1.0) == []
+    assert first.got == second.got
+    assert_told_once(world, first.got)
+
+
+@given(st.lists(replies(), min_size=1, max_size=2), st.integers(0, 40))
+def test_a_reader_that_hears_everything_hears_it_live(plan: list[Reply], _: int) -> None:
+    world = World([reply for reply in plan if reply.is_honest] or [Reply("ab", "", (Attempt("ab", "", (1,)),), 0)])
+    reader = Reader(world)
+    for step in world.steps:
+        world.at += 1
+        before = len(reader.got)
+        reader.read_live() if isinstance(step, LiveEntry) else reader.read_rows()
+        if isinstance(step, list):
+            told_late = [event.name for event in reader.got[before:] if event.name in ("message.delta", "tool.started")]
+            assert told_late == [], "a row brought what had been live before"
+    assert_told_once(world, reader.got)
+
+
+# --- cursors ---------------------------------------------------------------------------------------------------------
+
+MARKS = st.builds(Mark, st.integers(0, 10**9), st.integers(0, 2**32 - 1))
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**8), MARKS, MARKS, st.integers(0, 2**256 - 1))
+def test_a_cursor_survives_its_text_form(seq: int, iteration: int, text: Mark, reasoning: Mark, started: int) -> None:
+    cursor = Cursor(seq=seq, iteration=iteration, text=text, reasoning=reasoning, started=started)
+    expected = cursor if cursor.is_ahead else Cursor(seq=seq)
+    assert Cursor.parse(str(cursor)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-1", "x", "1.2", "1.2.3-4.5-6", "1 ", "٣", "1\n", "9" * 11, "1.1.0-0.0-0." + "f" * 65, "1.1.1-g.0-0.0"],
+)
+def test_anything_else_is_not_a_cursor(text: str) -> None:
+    with pytest.raises(ValueError, match="id of an event"):
+        Cursor.parse(text)
+
+
+@given(st.text(max_size=40))
+def test_parsing_a_cursor_is_total(text: str) -> None:
+    try:
+        Cursor.parse(text)
+    except ValueError:
+        pass
+
+
+def test_the_id_of_an_event_is_the_number_of_its_row() -> None:
+    world = World([Reply("hello", "", (), 0)], at=10)
+    reader = Reader(world)
+    reader.read_rows()
+    assert [(event.name, event.id) for event in reader.got] == [
+        ("message.delta", "0.0.5-3610a686.0-0.0"),
+        ("message.completed", "1"),
+        ("run.completed", "2"),
+    ]
+
+
+# --- what an event looks like ----------------------------------------------------------------------------------------
+
+
+def only(row: StoredEvent) -> WireEvent:
+    return Merge(Cursor(), Start(seq=0, iteration=0)).rows([row], USAGE)[-1]
+
+
+def row(name: str, **data: object) -> StoredEvent:
+    return StoredEvent(seq=1, at=2.5, name=name, data=data)
+
+
+def test_an_event_is_one_line_of_json_whatever_the_model_wrote() -> None:
+    text = 'a\r\nb\n\ndata: {"event":"run.completed"}\u2028\x00\ud800"'
+    event = only(row("message.completed", iteration=1, message_seq=3, text=text, finish_reason="stop"))
+    raw = frame("run_1", event)
+    lines = raw.decode().split("\n")
+    assert lines[0] == "id: 1"
+    assert lines[1].startswith("data: {")
+    assert lines[2:] == ["", ""]
+    assert "\r" not in raw.decode()
+    assert json.loads(lines[1][6:])["text"] == text.replace("\ud800", "?")
+
+
+def test_the_last_event_carries_the_answer_and_what_it_cost() -> None:
+    event = only(row("run.completed", exit_reason="text_response", message_seq=2, text="done"))
+    assert event.is_last
+    assert event.fields == {
+        "output": "done",
+        "usage": {"input_tokens": 15, "output_tokens": 5, "total_tokens": 20},
+        "exit_reason": "text_response",
+    }
+
+
+def test_secrets_in_arguments_and_errors_are_masked() -> None:
+    key = "sk-abcdefghijklmnopqrstuvwxyz"
+    started = only(row("tool.started", tool="terminal", preview=f"curl -H {key}", iteration=1, position=0))
+    failed = only(row("run.failed", error=f"bad key {key}", exit_reason="model_call_refused"))
+    assert key not in json.dumps([dict(started.fields), dict(failed.fields)])
+    assert "sk-abc" in started.fields["preview"]
+
+
+def test_a_call_whose_outcome_nobody_knows_says_so() -> None:
+    event = only(row("tool.completed", tool="terminal", iteration=1, position=0, error=True, outcome="unknown"))
+    assert event.fields == {"tool": "terminal", "duration": 0.0, "error": True, "outcome": "unknown"}
+
+
+def test_rows_of_a_kind_that_this_version_does_not_know_go_out_whole() -> None:
+    event = only(row("approval.request", command="rm", choices=["once"], message_seq=4))
+    assert event.fields == {"command": "rm", "choices": ["once"]}
+
+
+def test_a_later_attempt_continues_what_an_earlier_one_began() -> None:
+    merge = Merge(Cursor(), Start(seq=0, iteration=0))
+
+    def told(attempt: int, offset: int, text: str) -> str:
+        entry = LiveEntry(kind="text", text=text, iteration=1, attempt=attempt, offset=offset)
+        return "".join(event.fields["delta"] for event in merge.live(entry, 1.0))
+
+    assert told(1, 0, "Hel") == "Hel"
+    assert told(2, 0, "He") == ""
+    assert told(1, 3, "p!") == ""
+    assert told(2, 2, "llo wor") == "lo wor"
+    assert told(2, 2, "llo wor") == ""
+    assert told(2, 12, "lost the middle") == ""
+    assert told(2, 9, "ld") == "", "what follows a gap waits for the row"
