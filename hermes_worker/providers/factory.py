@@ -48,6 +48,12 @@ def build_provider(settings: ModelSettings, *, proxy_url: str | None = None) -> 
 
     Connects to nothing. Raises ``ConfigurationError`` naming the setting to change.
     """
+    wire, endpoint = endpoint_of(settings, proxy_url=proxy_url)
+    return _shared(wire, endpoint, os.getpid())
+
+
+def endpoint_of(settings: ModelSettings, *, proxy_url: str | None = None) -> tuple[Wire, Endpoint]:
+    """Where model calls go, and how they are written. Raises ``ConfigurationError`` naming the setting to change."""
     row = provider_row(settings)
     wire = _supported(
         resolve_wire(
@@ -69,7 +75,7 @@ def build_provider(settings: ModelSettings, *, proxy_url: str | None = None) -> 
         read_timeout_s=LOCAL_SILENCE_S if is_local(base_url) else READ_TIMEOUT_S,
         proxy_url=proxy_url,
     )
-    return _shared(wire, checked(endpoint), os.getpid())
+    return wire, checked(endpoint)
 
 
 def provider_row(settings: ModelSettings) -> ProviderRow:
