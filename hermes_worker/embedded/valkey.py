@@ -23,6 +23,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ _HOST = "127.0.0.1"
 _START_PATIENCE_S = 30.0
 """Loading a large append-only file takes seconds."""
 _STOP_GRACE_S = 10.0
+_LOCK_PATIENCE_S = 2.0
 _PORT_TRIES = 5
 _SOCKET_PATH_BYTES_MAX = 100
 """The kernel's limit is 107 on Linux and 103 on macOS."""
@@ -187,11 +189,14 @@ class EmbeddedValkey:
         if self._lock is not None:
             return
         descriptor = os.open(self.directory / "valkey.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise ValkeyRunning(self.directory, running(self.directory)) from None
+        deadline = time.monotonic() + _LOCK_PATIENCE_S
+        while not _is_locked_by_us(descriptor):
+            # A server that was just killed holds the lock until its last thread is gone.
+            info = running(self.directory)
+            if info is not None or time.monotonic() > deadline:
+                os.close(descriptor)
+                raise ValkeyRunning(self.directory, info)
+            time.sleep(0.01)
         self._lock = descriptor
 
     def _write_config(self) -> Path:
@@ -290,6 +295,14 @@ def _bundled_binary() -> Path | None:
 
 
 # --- files and sockets -----------------------------------------------------------------------------------------------
+
+
+def _is_locked_by_us(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _socket_path(directory: Path) -> Path:
