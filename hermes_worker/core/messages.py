@@ -102,6 +102,9 @@ class ModelReply:
     """``stop``, ``tool_calls``, ``length``, ``content_filter`` or ``incomplete`` (reference, loop §1.5)."""
     usage: Usage = field(default_factory=Usage)
     model: str = ""
+    row_fields: Mapping[str, object] = field(default_factory=dict)
+    """Opaque fields of the stored row that the provider wants back with it, such as signed or encrypted reasoning.
+    ``prompt.pipeline.WireNeeds`` says to whom they are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,7 @@ class Delta:
 
 def assistant_body(reply: ModelReply) -> str:
     """The stored row for a reply."""
-    row: dict[str, object] = {"role": "assistant", "content": reply.text or None}
+    row: dict[str, object] = {**reply.row_fields, "role": "assistant", "content": reply.text or None}
     if reply.tool_requests:
         row["tool_calls"] = [
             {"id": r.id, "type": "function", "function": {"name": r.name, "arguments": r.arguments}}

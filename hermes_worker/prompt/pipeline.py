@@ -48,6 +48,8 @@ class WireNeeds:
     """Wants opaque reasoning blocks back, as OpenRouter does."""
     keeps_response_items: bool = False
     """Messages will be converted to Responses items, so what those are made of stays in."""
+    keeps_anthropic_blocks: bool = False
+    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in."""
 
 
 STANDARD = WireNeeds()
@@ -112,6 +114,7 @@ _CALLS = '"tool_calls":['
 _CALL = '"type":"function"'
 _REASONING = '"reasoning'
 _SIDECAR = '"api_content":'
+_TRANSLATED_KEYS = (_CALLS, _REASONING, _SIDECAR, '"codex_', '"anthropic_')
 """Keys as canonical JSON spells them. Inside a string the quotes would be escaped, so these cannot be text. A string
 *value* may look like the third; that only costs a translation."""
 
@@ -140,7 +143,7 @@ def _translation(needs: WireNeeds) -> Callable[[str], str | None]:
     remembered = lru_cache(maxsize=4_096)(lambda body: _translated_body(body, needs))
 
     def translate(body: str) -> str | None:
-        is_plain = not any(key in body for key in (_CALLS, _REASONING, _SIDECAR))
+        is_plain = not any(key in body for key in _TRANSLATED_KEYS)
         if is_plain and not needs.echoes_reasoning:
             return body
         return remembered(body) if len(body) <= _REMEMBERED_CHARS_MAX else _translated_body(body, needs)
@@ -182,6 +185,8 @@ def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
     if not needs.keeps_response_items:
         sent.pop("codex_reasoning_items", None)
         sent.pop("codex_message_items", None)
+    if not needs.keeps_anthropic_blocks:
+        sent.pop("anthropic_content_blocks", None)
     if row.get("role") == "assistant":
         _set_or_remove(sent, "reasoning_content", reasoning_echo(row) if needs.echoes_reasoning else None)
         if "tool_calls" in row:

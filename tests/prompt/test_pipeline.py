@@ -245,12 +245,23 @@ def test_private_fields_are_not_sent() -> None:
         finish_reason="stop",
         codex_reasoning_items=[1],
         codex_message_items=[1],
+        anthropic_content_blocks=[1],
         timestamp=1,
         tool_name="x",
         effect_disposition="none",
         _thinking_prefill=True,
     )
     assert translated(row) == assistant("t", call())
+    assert json.loads(prepare(stored([row, result()]))[0]) == assistant("t", call())
+
+
+@pytest.mark.parametrize("field", ["codex_message_items", "anthropic_content_blocks", "reasoning_details"])
+def test_a_row_without_calls_loses_its_opaque_fields_too(field: str) -> None:
+    reply = ModelReply(text="t", row_fields={field: [1]})
+    rows = [Message(seq=1, role=Role.ASSISTANT, body=assistant_body(reply))]
+    assert prepare(rows) == [assistant_body(ModelReply(text="t"))]
+    kept = WireNeeds(keeps_reasoning_details=True, keeps_response_items=True, keeps_anthropic_blocks=True)
+    assert prepare(rows, kept) == [assistant_body(reply)]
 
 
 def test_an_endpoint_gets_back_what_it_needs() -> None:
