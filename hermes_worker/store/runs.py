@@ -285,14 +285,16 @@ def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplie
     if loaded.run.status is RunStatus.STOPPING:
         return Additions(usage=reply.usage)  # the words of an interrupted call do not enter the transcript (D7)
     seq = loaded.message_seq + 1
-    kept = reply if event.calls else replace(reply, tool_requests=())
+    # A summary may ask for no tools; what a model asks for all the same is not run, so it must not stand there either.
+    calls = () if loaded.run.wants_summary else event.calls
+    kept = reply if calls else replace(reply, tool_requests=())
     data = {"iteration": loaded.run.iteration + 1, "message_seq": seq, "finish_reason": reply.finish_reason}
     return Additions(
         messages=[Message(seq=seq, role=Role.ASSISTANT, body=assistant_body(kept))],
         events=[RunEvent(name=RunEventName.MESSAGE_COMPLETED, data=data)],
         usage=reply.usage,
-        output_seq=None if event.calls else seq,
-        message_seq=seq + len(event.calls),
+        output_seq=None if calls else seq,
+        message_seq=seq + len(calls),
     )
 
 
