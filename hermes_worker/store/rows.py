@@ -188,6 +188,11 @@ def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: 
     _INSERT_MESSAGE.run_each(connection, values)
 
 
+def plain(text: str) -> str:
+    """``text`` as every database can hold it: U+FFFD for NUL and lone surrogates. For columns that are not JSON."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\x00", "\ufffd")
+
+
 def store_blob(connection: Connection, body: str) -> str:
     """Keep ``body`` under its hash and return that. Idempotent."""
     digest = hashlib.sha256(body.encode("utf-8")).hexdigest()

@@ -26,7 +26,7 @@ from hermes_worker.observe import log
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import read_spec, user_message
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, lock_run, read_messages
+from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, lock_run, plain, read_messages
 from hermes_worker.store.tables import events, runs, sessions, tool_calls
 
 
@@ -206,7 +206,7 @@ def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions:
             status=after.status.value,
             exit_reason=after.exit_reason.value,
             failure_kind=failure.kind if failure else None,
-            failure_message=failure.message if failure else None,
+            failure_message=plain(failure.message) if failure else None,
             output_seq=additions.output_seq,
             finished_at=db_now(),
         )
@@ -249,7 +249,7 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
             "run_pk": loaded.pk,
             "iteration": after.iteration,
             "position": call.position,
-            "name": call.name[:100],
+            "name": plain(call.name)[:100],
             "replay": call.replay.value,
             "segment": call.segment,
             "timeout_s": call.timeout_s,
@@ -383,7 +383,7 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
             status=RunStatus.FAILED.value,
             exit_reason=event.reason.value,
             failure_kind=event.failure.kind,
-            failure_message=event.failure.message,
+            failure_message=plain(event.failure.message),
             lease_token=None,
             lease_owner=None,
             hinted_at=None,
