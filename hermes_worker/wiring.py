@@ -31,6 +31,7 @@ from hermes_worker.store.workers import Workers
 
 if TYPE_CHECKING:
     from hermes_worker.providers.base import Provider
+    from hermes_worker.providers.endpoint import Endpoint
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.parts import Parts
     from hermes_worker.workspace.base import Workspace
@@ -144,15 +145,24 @@ def provider_of(settings: Settings) -> Provider:
     """The provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
     from hermes_worker.providers.factory import build_provider
 
+    return build_provider(_model_choice(settings))
+
+
+def endpoint_of(settings: Settings) -> Endpoint:
+    """Where ``provider_of`` would send model calls. Raises ``ConfigurationError`` when a part of it is missing."""
+    from hermes_worker.providers import factory
+
+    return factory.endpoint_of(_model_choice(settings))[1]
+
+
+def _model_choice(settings: Settings) -> _ModelChoice:
     model = settings.model
-    return build_provider(
-        _ModelChoice(
-            base_url=model.base_url,
-            api_key=model.api_key.reveal() if model.api_key else None,
-            model=model.name or "",
-            api_mode=model.api_mode,
-            provider=model.provider,
-        )
+    return _ModelChoice(
+        base_url=model.base_url,
+        api_key=model.api_key.reveal() if model.api_key else None,
+        model=model.name or "",
+        api_mode=model.api_mode,
+        provider=model.provider,
     )
 
 
