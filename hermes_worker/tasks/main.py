@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import signal
+import warnings
 from enum import StrEnum
 from typing import Any
 
 from celery import signals
 from celery.apps.worker import Worker
+from celery.platforms import SecurityWarning
 from celery.worker import state
 
 from hermes_worker import faults
@@ -39,6 +41,8 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
     logging.getLogger("celery").setLevel(logging.WARNING)
     signals.setup_logging.connect(_keep_our_logging, weak=False)
+    # Root is who runs in many containers, and what Celery warns of is unpickling: we take JSON only.
+    warnings.simplefilter("ignore", SecurityWarning)
     if settings.faults:
         faults.arm(settings.faults)
     connect_signals(settings, options)

@@ -1,0 +1,271 @@
+"""``hermes-worker check`` and ``doctor``: what the configuration says, and whether what it names is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.models import described
+from hermes_worker.cli.options import client_settings, common
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.embedded.paths import prepare_home, running_stack
+from hermes_worker.settings import Settings
+
+_FREE_BYTES_MIN = 200 * 1024 * 1024
+_PATIENCE_S = 5.0
+_REDIS_VERSION_MIN = (6, 2)
+
+
+class Grade(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    """Works, but may not be what was meant."""
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the report."""
+
+    subject: str
+    grade: Grade
+    text: str
+    """What was found, and for anything but ``OK`` what to change."""
+
+
+@click.command(epilog="Exit code 0: nothing is broken. 1: something is; its line says what to change.")
+@common
+@click.option("--workspace", type=click.Path(path_type=Path), help="A directory that runs are to work in.")
+def doctor(home: Path | None, workspace: Path | None) -> int:
+    """Check everything this configuration needs, by trying it."""
+    settings = client_settings(home)
+    is_broken = False
+    for finding in _findings(settings, workspace):
+        click.echo(_line(finding))
+        is_broken = is_broken or finding.grade is Grade.BROKEN
+    return EXIT_FAILED if is_broken else 0
+
+
+@click.command(epilog="Nothing is connected to and nothing is created; 'hermes-worker doctor' tries it all.")
+@common
+def check(home: Path | None) -> int:
+    """Check the configuration without connecting to anything."""
+    from hermes_worker.wiring import endpoint_of
+
+    settings = client_settings(home)
+    if not settings.model.is_scripted:
+        endpoint_of(settings)
+    click.echo(f"home      {settings.home}")
+    click.echo(f"database  {_database_place(settings)}")
+    click.echo(f"broker    {_broker_place(settings)}")
+    click.echo(f"model     {described(settings)}")
+    click.echo(f"API       http://{settings.server.host}:{settings.server.port}{_key_note(settings)}")
+    click.echo("The configuration can be used.")
+    return 0
+
+
+def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
+    checks: tuple[tuple[str, Callable[[], Finding | tuple[Grade, str]]], ...] = (
+        ("home", lambda: _home(settings)),
+        ("disk", lambda: _disk(settings)),
+        ("database", lambda: _database(settings)),
+        ("broker", lambda: _broker(settings)),
+        ("workers", lambda: _workers(settings)),
+        ("model", lambda: _model(settings)),
+        ("API", lambda: _api(settings)),
+        ("tools", _tools),
+        *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
+    )
+    yield Finding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
+    for subject, examine in checks:
+        yield _examined(subject, examine)
+
+
+def _examined(subject: str, examine: Callable[[], Any]) -> Finding:
+    try:
+        grade, text = examine()
+    except (HermesError, OSError) as error:
+        return Finding(subject=subject, grade=Grade.BROKEN, text=str(error))
+    return Finding(subject=subject, grade=grade, text=text)
+
+
+def _line(finding: Finding) -> str:
+    colour = {Grade.OK: "green", Grade.NOTE: "yellow", Grade.BROKEN: "red"}[finding.grade]
+    return f"{click.style(f'{finding.grade.value:<7}', fg=colour)} {finding.subject:<10} {finding.text}"
+
+
+def _home(settings: Settings) -> tuple[Grade, str]:
+    prepare_home(settings.home)
+    return Grade.OK, "can be written"
+
+
+def _disk(settings: Settings) -> tuple[Grade, str]:
+    free = shutil.disk_usage(settings.home).free
+    text = f"{free / 1024**3:.1f} GB free"
+    if free < _FREE_BYTES_MIN:
+        return Grade.BROKEN, f"{text}; free at least {_FREE_BYTES_MIN // 1024**2} MB or choose another --home"
+    return Grade.OK, text
+
+
+def _database_place(settings: Settings) -> str:
+    from hermes_worker.store.database import Database
+    from hermes_worker.wiring import database_url_of
+
+    return Database(database_url_of(settings)).url.render_as_string(hide_password=True)
+
+
+def _broker_place(settings: Settings) -> str:
+    from hermes_worker.redaction import redact
+
+    return redact(settings.broker.url) if settings.broker.url else "one of our own, started by 'hermes-worker up'"
+
+
+def _key_note(settings: Settings) -> str:
+    return "" if settings.server.key else ", no key asked for"
+
+
+def _database(settings: Settings) -> tuple[Grade, str]:
+    import sqlalchemy as sa
+
+    from hermes_worker.store.database import Database
+    from hermes_worker.store.migrate import newest, revision
+    from hermes_worker.wiring import database_url_of
+
+    place = _database_place(settings)
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return Grade.OK, f"{place} will be made by the first 'hermes-worker up' or 'run'"
+    database = Database(database_url_of(settings))
+    try:
+        found = revision(database)
+        if database.is_sqlite:
+            with database.read() as connection:
+                connection.execute(sa.text("pragma quick_check(1)")).scalar_one()
+    except sa.exc.DatabaseError as error:
+        return Grade.BROKEN, f"{place} is damaged ({error.orig}); restore it from a backup or choose another --home"
+    except UnavailableError as error:
+        return Grade.BROKEN, f"{place}: {error}; start the server or change HERMES_DATABASE_URL"
+    finally:
+        database.close()
+    if found != newest():
+        return Grade.BROKEN, f"{place} has schema {found or 'nothing'}, not {newest()}; run 'hermes-worker migrate'"
+    return Grade.OK, f"{place}, schema {found}"
+
+
+def _broker(settings: Settings) -> tuple[Grade, str]:
+    import redis
+
+    from hermes_worker.embedded.paths import embedded_broker_url
+    from hermes_worker.queue import redis_client
+
+    url = settings.broker.url or embedded_broker_url(settings.home)
+    if url is None:
+        return _embedded_server()
+    client = redis_client(url)
+    try:
+        facts: Any = client.info("server")
+        policy: Any = client.config_get("maxmemory-policy")
+    except redis.AuthenticationError:
+        return Grade.BROKEN, "the broker refuses the password; correct it in HERMES_BROKER_URL"
+    except (redis.RedisError, OSError) as error:
+        return Grade.BROKEN, f"no answer ({error}); start the server or change HERMES_BROKER_URL"
+    finally:
+        client.close()
+    name, version = str(facts.get("server_name", "redis")), str(facts.get("valkey_version", facts["redis_version"]))
+    if tuple(int(part) for part in version.split(".")[:2]) < _REDIS_VERSION_MIN:
+        return Grade.BROKEN, f"{name} {version} is too old; 6.2 is the oldest that works"
+    if policy.get("maxmemory-policy", "noeviction") != "noeviction":
+        chosen = policy["maxmemory-policy"]
+        return Grade.NOTE, f"{name} {version} evicts keys when full ({chosen}); set maxmemory-policy noeviction"
+    return Grade.OK, f"{name} {version} answers"
+
+
+def _embedded_server() -> tuple[Grade, str]:
+    from hermes_worker.embedded.valkey import find_server
+
+    return Grade.OK, f"'hermes-worker up' will start {find_server()}"
+
+
+def _workers(settings: Settings) -> tuple[Grade, str]:
+    from hermes_worker.store.workers import Workers
+    from hermes_worker.wiring import open_database
+
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return Grade.NOTE, "none; start them with 'hermes-worker up'"
+    database = open_database(settings)
+    alive = Workers(database).alive()
+    database.close()
+    queues = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
+    missing = [queue for queue in ("model", "tools") if queue not in queues]
+    if not alive:
+        return Grade.NOTE, "none; start them with 'hermes-worker up' or 'hermes-worker worker'"
+    if missing:
+        return Grade.NOTE, f"{len(alive)} alive, but none consumes {' or '.join(missing)}"
+    return Grade.OK, f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
+
+
+def _model(settings: Settings) -> tuple[Grade, str]:
+    import httpx2
+
+    from hermes_worker.wiring import endpoint_of
+
+    if settings.model.is_scripted:
+        return Grade.NOTE, described(settings)
+    place = endpoint_of(settings)
+    headers = dict(place.headers)
+    if place.api_key:
+        bearer = place.key_header == "Authorization"
+        headers[place.key_header] = f"Bearer {place.api_key}" if bearer else place.api_key
+    try:
+        answer = httpx2.get(
+            f"{place.plain_url}/models",
+            params=place.query,
+            headers=headers,
+            timeout=_PATIENCE_S,
+            follow_redirects=False,
+        )
+    except httpx2.HTTPError as error:
+        return Grade.BROKEN, f"{place.plain_url} does not answer ({error}); change HERMES_BASE_URL or start the server"
+    if answer.status_code in (401, 403):
+        return Grade.BROKEN, f"{place.plain_url} refuses the key ({answer.status_code}); correct HERMES_API_KEY"
+    if answer.status_code >= 500:
+        return Grade.BROKEN, f"{place.plain_url} answers {answer.status_code}; its operator has to look at it"
+    return Grade.OK, f"{described(settings)} answers"
+
+
+def _api(settings: Settings) -> tuple[Grade, str]:
+    import httpx2
+
+    stack = running_stack(settings.home)
+    if stack is None or stack.api_url is None:
+        return Grade.NOTE, "not started; 'hermes-worker up' or 'hermes-worker api' starts it"
+    try:
+        answer = httpx2.get(f"{stack.api_url}/health", timeout=_PATIENCE_S)
+    except httpx2.HTTPError as error:
+        return Grade.BROKEN, f"{stack.api_url} does not answer ({error}); look at the output of 'hermes-worker up'"
+    if answer.status_code != 200:
+        return Grade.BROKEN, f"{stack.api_url}/health answers {answer.status_code}"
+    return Grade.OK, f"{stack.api_url} answers"
+
+
+def _tools() -> tuple[Grade, str]:
+    if shutil.which("bash") is None:
+        return Grade.BROKEN, "bash is not on PATH; the terminal tool needs it"
+    missing = [name for name in ("git", "rg") if shutil.which(name) is None]
+    note = f"; not found: {', '.join(missing)} (agents do without)" if missing else ""
+    return Grade.OK, f"bash found{note}"
+
+
+def _workspace(workspace: Path) -> tuple[Grade, str]:
+    if not workspace.is_dir():
+        return Grade.BROKEN, f"{str(workspace)!r} is not a directory; make it or name another"
+    if not os.access(workspace, os.R_OK | os.W_OK | os.X_OK):
+        return Grade.BROKEN, f"{str(workspace)!r} cannot be read and written by this user"
+    return Grade.OK, f"{workspace.absolute()} can be read and written"

@@ -1,0 +1,160 @@
+"""Which commands there are, and what becomes of their errors.
+
+Exit codes: 0 done; 1 the thing asked about failed (a run, a check); 2 it could not be tried: wrong usage, wrong
+configuration, a server that does not answer; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import click
+
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+
+EXIT_FAILED = 1
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = {
+    "run": "running",
+    "up": "up",
+    "submit": "submit",
+    "runs": "runs",
+    "worker": "roles",
+    "beat": "roles",
+    "api": "roles",
+    "migrate": "roles",
+    "scripted-model": "roles",
+    "doctor": "doctor",
+    "check": "doctor",
+}
+"""From a command to the module that holds it, in the order of ``--help``."""
+_SUMMARIES = {
+    "run": "Give an agent a task in a directory and watch it work.",
+    "up": "Start everything on this machine and keep it running.",
+    "submit": "Put a task into the queue.",
+    "runs": "List, show, watch and stop runs.",
+    "worker": "Run one worker process.",
+    "beat": "Run one scheduler process.",
+    "api": "Run one HTTP API process.",
+    "migrate": "Bring the database to this version's schema.",
+    "scripted-model": "Serve the scripted stand-in for a model.",
+    "doctor": "Check everything this configuration needs, by trying it.",
+    "check": "Check the configuration without connecting to anything.",
+}
+"""Repeated here so that ``--help`` need not import the modules; a test compares them with the commands."""
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What holds for one call of the command line."""
+
+    is_debugging: bool = False
+    """Show tracebacks."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"hermes_worker.cli.{_COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_SUMMARIES.items()))
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with 'hermes-worker run' in a directory of yours, or 'hermes-worker up' for a service.",
+)
+@click.version_option(package_name="hermes-worker", message="hermes-worker %(version)s")
+def commands() -> None:
+    """Hermes Agent's loop as a distributed task queue.
+
+    Without configuration everything runs on this machine: SQLite and Valkey in ~/.hermes-worker, and, when no API key
+    is found, a scripted stand-in for the model.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and end the process."""
+    invocation = Invocation()
+    try:
+        status = commands.main(
+            args=list(arguments) if arguments is not None else None,
+            prog_name="hermes-worker",
+            standalone_mode=False,
+            obj=invocation,
+        )
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        status = EXIT_INTERRUPTED
+    except Exception as error:
+        status = _explain(error, invocation)
+    _finish(status if isinstance(status, int) else 0)
+
+
+def _explain(error: Exception, invocation: Invocation) -> int:
+    """Say in one sentence what went wrong, if that can be said in one sentence; a defect keeps its traceback."""
+    if isinstance(error, BrokenPipeError):
+        return EXIT_INTERRUPTED
+    sentence = sentence_of(error)
+    if sentence is None or invocation.is_debugging:
+        raise error
+    click.echo(f"hermes-worker: {sentence}", err=True)
+    return EXIT_UNUSABLE
+
+
+def sentence_of(error: Exception) -> str | None:
+    """What to tell a user about an error that is not a defect of ours; ``None`` for a defect."""
+    if isinstance(error, ConfigurationError | UnavailableError | HermesError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        return f"{_place_of(error)}{error.strerror}; choose a directory that can be used with --home"
+    if _is_corrupt_database(error):
+        return (
+            f"the database file is damaged or is not an SQLite database ({_first_line(error)}); "
+            "restore it from a backup, or choose another directory with --home"
+        )
+    return None
+
+
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO})
+
+
+def _place_of(error: OSError) -> str:
+    return f"{str(error.filename)!r}: " if error.filename else ""
+
+
+def _is_corrupt_database(error: Exception) -> bool:
+    original = getattr(error, "orig", None)
+    return type(original).__module__ == "sqlite3" and type(original).__name__ == "DatabaseError"
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", error)).strip().partition("\n")[0]
+
+
+def _finish(status: int) -> NoReturn:
+    """End with ``status``. A reader that went away (``| head``) is no error and leaves no complaint."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)

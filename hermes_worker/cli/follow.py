@@ -1,0 +1,182 @@
+"""Follow a run: its rows from SQL and, between them, the live preview from the broker, merged into one order.
+
+Survives whatever comes back: a database or broker that is away, a stack that is stopped and started again (its broker
+may then be another one), a worker that dies in the middle of a reply.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from hermes_worker.api.sse import Cursor, Merge, Start, WireEvent
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.live import LiveEntry, stream_key
+from hermes_worker.queue import CONTROL_CHANNEL, redis_client
+from hermes_worker.store.runs import Runs
+from hermes_worker.store.views import Views
+
+_LOOK_EVERY_S = 1.0
+"""How often rows are read when nobody says that there are new ones."""
+_BLOCK_MS = 500
+_WATCH_FOR_S = 30.0
+_ENTRIES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where a run is read from."""
+
+    views: Views
+    runs: Runs
+    broker_url: Callable[[], str | None]
+    """Asked again whenever the broker is away, because an embedded one may come back elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something about the following itself, for people: the database is away, nobody works on the run."""
+
+    text: str
+
+
+def follow(
+    sources: Sources, run_id: str, *, on_idle: Callable[[], str | None] = lambda: None
+) -> Iterator[WireEvent | Notice]:
+    """Everything that happened to a run and that happens, in order, until it has ended.
+
+    ``on_idle`` is called about once a second; what it returns is passed on as a notice when it changes. Raises
+    ``RunNotFound``.
+    """
+    merge = _joined(sources.views, run_id)
+    preview = _Preview(sources, run_id)
+    said: str | None = None
+    look_at = 0.0
+    while not merge.is_over:
+        try:
+            if time.monotonic() >= look_at:
+                preview.keep_watching()
+                yield from _rows(sources.views, run_id, merge)
+                look_at = time.monotonic() + _LOOK_EVERY_S
+                notice = on_idle()
+            if merge.is_over:
+                return
+            for entry, at in preview.read():
+                if entry.kind == "row":
+                    look_at = 0.0
+                yield from merge.live(entry, at)
+        except UnavailableError as error:
+            notice = f"{error}; waiting for it to come back"
+            time.sleep(_LOOK_EVERY_S)
+        if notice != said:
+            said = notice
+            if notice:
+                yield Notice(text=notice)
+
+
+def _joined(views: Views, run_id: str) -> Merge:
+    """The state of a reader who has been told nothing yet; see ``Start`` for the order of the reads."""
+    view = views.run(run_id)
+    calls = views.calls(run_id)
+    settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
+    return Merge(Cursor(), Start(seq=_last_seq(views, run_id), iteration=view.iteration, settled=settled))
+
+
+def _last_seq(views: Views, run_id: str) -> int:
+    seq = 0
+    while rows := views.events_after(run_id, seq):
+        seq = rows[-1].seq
+    return seq
+
+
+def _rows(views: Views, run_id: str, merge: Merge) -> Iterator[WireEvent]:
+    while rows := views.events_after(run_id, merge.cursor.seq):
+        yield from merge.rows(rows, views.run(run_id).usage)
+
+
+class _Preview:
+    """The live side: whatever it cannot give is given by the rows a little later."""
+
+    def __init__(self, sources: Sources, run_id: str) -> None:
+        self._sources = sources
+        self._run_id = run_id
+        self._client: redis.Redis | None = None
+        self._url: str | None = None
+        self._last_id = "0"
+        self._watched_until = 0.0
+
+    def keep_watching(self) -> None:
+        """Ask the workers to write the preview. Raises ``UnavailableError``."""
+        now = time.monotonic()
+        if now < self._watched_until - _WATCH_FOR_S / 2:
+            return
+        self._sources.runs.watch(self._run_id, _WATCH_FOR_S)
+        self._watched_until = now + _WATCH_FOR_S
+
+    def read(self) -> list[tuple[LiveEntry, float]]:
+        """New entries and when they were written (epoch seconds); waits half a second for the first."""
+        client = self._connected()
+        if client is None:
+            time.sleep(_BLOCK_MS / 1000)
+            return []
+        try:
+            found: Any = client.xread({stream_key(self._run_id): self._last_id}, count=_ENTRIES, block=_BLOCK_MS)
+        except (redis.RedisError, OSError):
+            self._disconnect()
+            time.sleep(_BLOCK_MS / 1000)
+            return []
+        entries = _entries_of(found)
+        if entries:
+            self._last_id = entries[-1][0]
+        return [(_live_entry(fields), int(entry_id.partition("-")[0]) / 1000) for entry_id, fields in entries]
+
+    def _connected(self) -> redis.Redis | None:
+        if self._client is None:
+            try:
+                url = self._sources.broker_url()
+            except HermesError:
+                return None
+            if url is None:
+                return None
+            if url != self._url:
+                self._url, self._last_id = url, "0"
+            self._client = redis_client(url)
+            self._nudge()
+        return self._client
+
+    def _nudge(self) -> None:
+        """A model call may be in flight that was claimed when nobody watched."""
+        assert self._client is not None
+        try:
+            self._client.publish(CONTROL_CHANNEL, f"watch {self._run_id}")
+        except (redis.RedisError, OSError):
+            return  # the next read finds out and waits
+
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _entries_of(found: Any) -> list[tuple[str, dict[str, str]]]:
+    """The one stream's entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to a list of lists."""
+    if not found:
+        return []
+    if isinstance(found, dict):
+        (lists,) = found.values()
+        return [entry for part in lists for entry in part]
+    return list(found[0][1])
+
+
+def _live_entry(fields: dict[str, str]) -> LiveEntry:
+    return LiveEntry(
+        kind=fields["kind"],
+        text=fields["text"],
+        iteration=int(fields["iteration"]),
+        attempt=int(fields["attempt"]),
+        offset=int(fields["offset"]),
+    )

@@ -1,0 +1,33 @@
+"""Which model answers, for people and for comparing two configurations."""
+
+from __future__ import annotations
+
+from hermes_worker.providers.catalog import find_provider
+from hermes_worker.settings import Settings
+from hermes_worker.submission import InvalidSubmission, resolve_model
+
+STAND_IN = (
+    "no API key found: using the scripted stand-in, not a language model; "
+    "set HERMES_API_KEY/OPENAI_API_KEY/ANTHROPIC_API_KEY or --base-url"
+)
+
+
+def described(settings: Settings) -> str:
+    """One line for people."""
+    if settings.model.is_scripted:
+        return STAND_IN
+    try:
+        name, _ = resolve_model(settings.model, None)
+    except InvalidSubmission:
+        name = "(no model named: set HERMES_MODEL)"
+    return f"{name} at {_address(settings)}"
+
+
+def model_key(settings: Settings) -> str:
+    """Equal for two configurations whose runs would be answered by the same server."""
+    return "scripted" if settings.model.is_scripted else _address(settings)
+
+
+def _address(settings: Settings) -> str:
+    row = find_provider(settings.model.provider) if settings.model.provider else None
+    return settings.model.base_url or (row.base_url if row else "") or (settings.model.provider or "nowhere")

@@ -1,0 +1,62 @@
+"""Options that several commands share, and the settings they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import click
+
+from hermes_worker import settings as settings_module
+from hermes_worker.cli.entry import Invocation
+from hermes_worker.settings import Settings
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _note_debugging(ctx: click.Context, _: click.Parameter, is_debugging: bool) -> None:
+    if is_debugging:
+        ctx.ensure_object(Invocation).is_debugging = True
+
+
+def common(command: _Command) -> _Command:
+    """``--home`` and ``--debug``."""
+    home = click.option(
+        "--home",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="State, config.yaml and .env are here. Default: $HERMES_HOME, else ~/.hermes-worker.",
+    )
+    debug = click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_note_debugging,
+        help="Show the traceback of an error.",
+    )
+    return home(debug(command))
+
+
+def load_settings(home: Path | None, overrides: Mapping[str, object] = MappingProxyType({})) -> Settings:
+    """All settings; ``overrides`` is what the command line said, ``None`` for an option that was not given.
+
+    What was found and has no effect is shown on stderr. Raises ``ConfigurationError``.
+    """
+    settings = settings_module.load(home=home, overrides=overrides)
+    for note in settings.notes:
+        click.echo(f"note: {note}", err=True)
+    return settings
+
+
+def client_settings(home: Path | None, overrides: Mapping[str, object] = MappingProxyType({})) -> Settings:
+    """``load_settings`` for a command that talks to a person: of its log, only what went wrong is shown."""
+    from hermes_worker.observe import configure_logging
+
+    settings = load_settings(home, overrides)
+    level = settings.log.level if settings.log.level in ("DEBUG", "ERROR") else "WARNING"
+    configure_logging(replace(settings.log, level=level), "cli", secrets=settings.secrets)
+    return settings

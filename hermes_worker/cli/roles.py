@@ -1,0 +1,139 @@
+"""The roles a deployment runs one by one: worker, beat, API, migration, and the scripted model to try things with."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.options import common, load_settings
+
+_QUEUES = ("model", "tools", "system")
+
+
+def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in _QUEUES]
+    if unknown or not names:
+        raise click.BadParameter(f"write one or more of {', '.join(_QUEUES)}, separated by commas")
+    return names
+
+
+@click.command(
+    epilog="Example: HERMES_BROKER_URL=redis://... HERMES_DATABASE_URL=postgresql://... "
+    "hermes-worker worker --queues model --concurrency 100"
+)
+@common
+@click.option(
+    "--queues",
+    default=",".join(_QUEUES),
+    show_default=True,
+    callback=_queue_names,
+    help="Queues to consume: model calls, tool calls, maintenance.",
+)
+@click.option(
+    "--pool",
+    type=click.Choice(["threads", "prefork", "solo"]),
+    default="threads",
+    show_default=True,
+    help="threads for model calls and ordinary tools; prefork for tools that need a process of their own.",
+)
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=16, show_default=True, help="Tasks at once.")
+@click.option("--name", help="Name among the workers. Default: host and process number.")
+@click.option(
+    "--alive-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Touched at every heartbeat, for a liveness probe that looks at its age.",
+)
+def worker(
+    home: Path | None, queues: tuple[str, ...], pool: str, concurrency: int, name: str | None, alive_file: Path | None
+) -> int:
+    """Run one worker process.
+
+    It drains on SIGTERM: no new work, then HERMES_DRAIN_S seconds to finish, then it hands over the rest. A second
+    signal ends the drain period at once.
+    """
+    from hermes_worker.tasks.main import Pool, run_worker
+    from hermes_worker.wiring import WorkerOptions
+
+    settings = load_settings(home)
+    options = WorkerOptions(name=name, queues=queues, alive_file=alive_file)
+    return run_worker(settings, options, pool=Pool(pool), concurrency=concurrency)
+
+
+@click.command(epilog="Any number of schedulers may run; none of them needs to know of the others.")
+@common
+@click.option(
+    "--alive-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Touched every second, for a liveness probe that looks at its age.",
+)
+def beat(home: Path | None, alive_file: Path | None) -> int:
+    """Run one scheduler process."""
+    from celery.beat import Service
+
+    from hermes_worker.observe import configure_logging, log
+    from hermes_worker.queue import celery_app
+    from hermes_worker.wiring import broker_url_of
+    from scheduler.beat import Scheduler
+
+    settings = load_settings(home)
+    configure_logging(settings.log, "beat", secrets=settings.secrets)
+    logging.getLogger("celery").setLevel(logging.WARNING)  # its news of every tick is none
+    service = Service(
+        celery_app(broker_url_of(settings)),
+        scheduler_cls=partial(Scheduler, settings=settings, alive_file=alive_file),
+    )
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _leave)
+    log.info("worker.started", schedule="maintenance")
+    service.start()
+    log.info("worker.stopped")
+    return 0
+
+
+def _leave(_number: int, _frame: Any) -> None:
+    raise SystemExit(0)  # Celery's beat takes it for its end and closes the scheduler
+
+
+@click.command(epilog="Example: hermes-worker api --host 0.0.0.0 --port 8642   (needs HERMES_SERVER_KEY)")
+@common
+@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Default: 8642.")
+def api(home: Path | None, host: str | None, port: int | None) -> int:
+    """Run one HTTP API process."""
+    from hermes_worker.api.server import serve
+    from hermes_worker.observe import configure_logging
+
+    settings = load_settings(home, {"server.host": host, "server.port": port})
+    configure_logging(settings.log, "api", secrets=settings.secrets)
+    serve(settings)
+    return 0
+
+
+@click.command(epilog="Safe to repeat, and safe for several at once.")
+@common
+def migrate(home: Path | None) -> int:
+    """Bring the database to this version's schema."""
+    from hermes_worker.embedded.paths import prepare_home
+    from hermes_worker.store.database import Database
+    from hermes_worker.store.migrate import migrate as upgrade
+    from hermes_worker.store.migrate import newest
+    from hermes_worker.wiring import database_url_of
+
+    settings = load_settings(home)
+    if settings.database.url is None:
+        prepare_home(settings.home)
+    database = Database(database_url_of(settings))
+    try:
+        before = upgrade(database)
+    finally:
+        database.close()
+    target = database.url.render_as_string(hide_password=True)
+    change = "was up to date" if before == newest() else f"upgraded from {before or 'nothing'}"
+    click.echo(f"{target} is at {newest()} ({change})")
+    return 0

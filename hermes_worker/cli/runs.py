@@ -1,0 +1,145 @@
+"""``hermes-worker runs``: what was asked for and what became of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.follow import Notice, follow
+from hermes_worker.cli.options import common
+from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
+from hermes_worker.cli.screen import Screen, clean, coloured, one_line, summary, table
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.views import CallView, RunView
+
+_STOP_PATIENCE_S = 5.0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def runs() -> None:
+    """List, show, watch and stop runs."""
+
+
+@runs.command("list", epilog="Example: hermes-worker runs list --status failed")
+@common
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs of this status.")
+@click.option("--session", help="Only runs of this session.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_runs(home: Path | None, limit: int, status: str | None, session: str | None, as_json: bool) -> None:
+    """The newest runs first."""
+    records = open_records(home)
+    found = records.views.runs(limit=limit, status=RunStatus(status) if status else None, session_id=session)
+    if as_json:
+        for view in found:
+            click.echo(json.dumps(run_document(view, ())))
+    elif found:
+        click.echo(table([_row(view) for view in found], ("RUN", "STATUS", "CREATED", "MODEL", "ANSWER OR ERROR")))
+    else:
+        click.echo("no runs", err=True)
+
+
+@runs.command(epilog="Example: hermes-worker runs show run_0123...")
+@common
+@click.argument("run_id")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def show(home: Path | None, run_id: str, as_json: bool) -> None:
+    """Status, usage, calls in doubt and the answer of one run."""
+    records = open_records(home)
+    view = records.views.run(run_id)
+    calls = records.views.calls(run_id, limit=CALLS_SHOWN_MAX)
+    if as_json:
+        click.echo(json.dumps(run_document(view, calls)))
+        return
+    click.echo(_description(view, calls))
+    if not view.status.is_terminal and (notice := records.idle_notice()):
+        click.echo(click.style(f"\n{notice}", fg="yellow"))
+
+
+@runs.command(epilog="The exit code is 0 when the run completes and 1 when it fails or is cancelled.")
+@common
+@click.argument("run_id")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per event.")
+def watch(home: Path | None, run_id: str, as_json: bool) -> int:
+    """Follow one run from its beginning to its end. Ctrl-C ends the watching, not the run."""
+    return watch_run(open_records(home), run_id, as_json=as_json)
+
+
+@runs.command(epilog="Stopping a run that has ended changes nothing.")
+@common
+@click.argument("run_id")
+def stop(home: Path | None, run_id: str) -> None:
+    """Ask one run to stop."""
+    records = open_records(home)
+    status, hints = records.runs.request_stop(run_id)
+    records.tell_workers("stop", run_id, hints)
+    deadline = time.monotonic() + _STOP_PATIENCE_S
+    while not status.is_terminal and time.monotonic() < deadline:
+        time.sleep(0.1)
+        status = records.views.run(run_id).status
+    click.echo(f"{run_id} {coloured(status)}")
+
+
+def watch_run(records: Records, run_id: str, *, as_json: bool) -> int:
+    """Show a run until it ends; returns the exit code that says how. Raises ``RunNotFound``."""
+    screen = Screen()
+    for event in follow(records.sources, run_id, on_idle=records.idle_notice):
+        if not as_json:
+            screen.show(event)
+        elif isinstance(event, Notice):
+            click.echo(event.text, err=True)
+        else:
+            document = {"id": event.id, "event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
+            click.echo(json.dumps(document))
+    view = records.views.run(run_id)
+    if not as_json:
+        show_end(view, records.views.calls(run_id, limit=CALLS_SHOWN_MAX))
+    return exit_code(view)
+
+
+def show_end(view: RunView, calls: list[CallView]) -> None:
+    """How a run ended: its error, its calls in doubt, and a line of figures."""
+    click.echo()
+    if view.error:
+        click.echo(click.style(clean(view.error), fg="red"))
+    for call in unknown_calls(calls):
+        click.echo(click.style(_doubt(call), fg="red"))
+    click.echo(f"{view.run_id} {summary(view, len(calls))}")
+
+
+def exit_code(view: RunView) -> int:
+    return 0 if view.status is RunStatus.COMPLETED else EXIT_FAILED
+
+
+def _row(view: RunView) -> tuple[str, ...]:
+    said = view.output if view.output is not None else view.error or ""
+    created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.created_at))
+    return view.run_id, coloured(view.status), created, one_line(view.model, 30), one_line(said, 60)
+
+
+def _description(view: RunView, calls: list[CallView]) -> str:
+    created = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(view.created_at))
+    lines = [
+        f"{view.run_id} {summary(view, len(calls))}",
+        f"  exit      {view.exit_reason or '-'}",
+        f"  session   {clean(view.session_id)}",
+        f"  model     {clean(view.model)}",
+        f"  created   {created}",
+        f"  turns     {view.iteration} of at most {view.iterations_max}",
+    ]
+    if view.error:
+        lines.append(f"  error     {clean(view.error)}")
+    lines += [f"  in doubt  {_doubt(call)}" for call in unknown_calls(calls)]
+    if view.output:
+        lines += ["", clean(view.output)]
+    return "\n".join(lines)
+
+
+def _doubt(call: CallView) -> str:
+    return (
+        f"{clean(call.name)} (turn {call.iteration}, call {call.position + 1}): outcome unknown, it was not run again"
+    )

@@ -1,0 +1,176 @@
+"""A run on the terminal: its text as it comes, its tools as lines, its end as a summary.
+
+What a model or a tool wrote may hold anything. Nothing but printable characters, line breaks and tabs reaches the
+terminal, so no reply can move the cursor, repaint a line or set the clipboard.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from hermes_worker.api.sse import MESSAGE_DELTA, WireEvent
+from hermes_worker.cli.follow import Notice
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_events import RunEventName
+from hermes_worker.store.views import RunView
+
+_PREVIEW_CHARS = 100
+_COLOURS = {
+    RunStatus.COMPLETED: "green",
+    RunStatus.FAILED: "red",
+    RunStatus.CANCELLED: "yellow",
+    RunStatus.EXPIRED: "red",
+    RunStatus.RUNNING: "cyan",
+}
+
+
+class Screen:
+    """Shows the events of one run on stdout."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+        """Of the reply that is being written."""
+        self._is_mid_line = False
+
+    def show(self, event: WireEvent | Notice) -> None:
+        if isinstance(event, Notice):
+            self.line(click.style(f"  {clean(event.text)}", fg="yellow"))
+            return
+        fields = event.fields
+        match event.name:
+            case name if name == MESSAGE_DELTA:
+                self._write(clean(str(fields["delta"])))
+            case RunEventName.MESSAGE_COMPLETED:
+                self._complete(clean(str(fields["text"])))
+            case RunEventName.TOOL_STARTED:
+                self.line(_tool_start(fields))
+            case RunEventName.TOOL_COMPLETED:
+                self.line(_tool_end(fields))
+            case RunEventName.WAITING:
+                self.line(click.style(f"  {_waiting(fields)}", fg="yellow"))
+            case RunEventName.STEP_RETRIED:
+                step = f"  a worker was lost; trying its {fields.get('step')} again, attempt {fields.get('attempt')}"
+                self.line(click.style(step, fg="yellow"))
+            case RunEventName.STOP_REQUESTED:
+                self.line(click.style("  stopping", fg="yellow"))
+            case _:
+                self.line("", blank=False)
+
+    def line(self, text: str, *, blank: bool = True) -> None:
+        """Write a whole line. With ``blank`` false an empty one is left out."""
+        if self._is_mid_line:
+            click.echo()
+            self._is_mid_line = False
+        if text or blank:
+            click.echo(text)
+
+    def _write(self, text: str) -> None:
+        self._shown += text
+        click.echo(text, nl=False)
+        if text:
+            self._is_mid_line = not text.endswith("\n")
+
+    def _complete(self, text: str) -> None:
+        """The reply is stored. What was shown is its beginning and all of it, unless another attempt wrote it."""
+        if text != self._shown:
+            if self._shown:
+                self.line(click.style("  the reply was begun again:", fg="yellow"))
+            self._write(text)
+        self._shown = ""
+        self.line("", blank=False)
+
+
+def clean(text: str) -> str:
+    """``text`` without what a terminal would obey."""
+    return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
+def one_line(text: str, width: int) -> str:
+    """``text`` on one line of at most ``width`` characters."""
+    flat = " ".join(clean(text).split())
+    return flat if len(flat) <= width else f"{flat[: width - 1]}…"
+
+
+def coloured(status: RunStatus) -> str:
+    return click.style(status.value, fg=_COLOURS.get(status))
+
+
+def summary(view: RunView, calls: int) -> str:
+    """How a run ended, in one line."""
+    if view.finished_at is None:
+        took = f" for {_duration(max(0.0, time.time() - view.created_at))}"
+    else:
+        took = f" in {_duration(view.finished_at - view.created_at)}"
+    usage = view.usage
+    parts = [
+        f"{coloured(view.status)}{took}",
+        _counted(view.iteration, "model call"),
+        _counted(calls, "tool call"),
+        f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out",
+    ]
+    return ", ".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _preview(arguments: str) -> str:
+    """The arguments of a call, which may be cut short, as ``name=value`` pairs."""
+    try:
+        document = json.loads(arguments)
+    except ValueError:
+        return one_line(arguments, _PREVIEW_CHARS)
+    if not isinstance(document, dict):
+        return one_line(arguments, _PREVIEW_CHARS)
+    pairs = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in document.items())
+    return one_line(" ".join(pairs), _PREVIEW_CHARS)
+
+
+def _tool_start(fields: Mapping[str, Any]) -> str:
+    name = click.style(clean(str(fields["tool"])), bold=True)
+    return f"  {click.style('→', fg='cyan')} {name}  {_preview(str(fields.get('preview') or ''))}".rstrip()
+
+
+def _tool_end(fields: Mapping[str, Any]) -> str:
+    name, duration = clean(str(fields["tool"])), f"{float(fields['duration']):.2f} s"
+    if outcome := fields.get("outcome"):
+        said = "its worker was lost, outcome unknown; it is not run again" if outcome == "unknown" else str(outcome)
+        return click.style(f"  ! {name}  {said}", fg="red")
+    if fields["error"]:
+        return click.style(f"  ✗ {name}  answered with an error, {duration}", fg="red")
+    return f"  {click.style('✓', fg='green')} {name}  {duration}"
+
+
+def _waiting(fields: Mapping[str, Any]) -> str:
+    what = str(fields.get("status", "")).replace("_", " ")
+    until = fields.get("until")
+    return f"{what} until {clock(until)}" if isinstance(until, int | float) else what
+
+
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def table(rows: Iterable[tuple[str, ...]], header: tuple[str, ...]) -> str:
+    """Columns as wide as their widest cell; the last one is not padded."""
+    cells = [header, *rows]
+    widths = [max(len(click.unstyle(row[n])) for row in cells) for n in range(len(header))]
+    return "\n".join("  ".join(_padded(row[n], widths[n]) for n in range(len(header))).rstrip() for row in cells)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - len(click.unstyle(text)))
