@@ -28,7 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpcore2
 import httpx2
@@ -388,7 +388,7 @@ class _Body(httpx2.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         with _as_httpx_errors():
-            yield from self._response.iter_stream()
+            yield from cast(Iterable[bytes], self._response.stream)
 
     def close(self) -> None:
         give_back, self._give_back = self._give_back, None

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -246,7 +246,7 @@ def _other_cap(text: str) -> str:
 
 def _read_reply(response: httpx2.Response, assembler: ReplyAssembler, line: Line, place: CallPlace) -> ModelReply:
     """Consume the response, streamed or not: some servers ignore ``stream`` and answer in one piece."""
-    chunks = _limited(response.iter_bytes())
+    chunks = _limited(_body_of(response))
     try:
         first = next((chunk for chunk in chunks if chunk.strip()), b"")  # DeepSeek sends blank lines while it waits
         body = itertools.chain([first], chunks)
@@ -273,7 +273,7 @@ _EVENT_FIELDS = (b":", b"data", b"event", b"id", b"retry")
 
 def _parsed(data: bytes) -> object:
     try:
-        return json.loads(data)
+        return json.loads(data.decode())  # told bytes, it first guesses their encoding
     except (ValueError, RecursionError) as error:
         raise MalformedReply(f"{data[:60]!r} is not JSON") from error
 
@@ -298,7 +298,15 @@ def _drain(chunks: Iterator[bytes], line: Line) -> None:
             pass
 
 
-def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _body_of(response: httpx2.Response) -> Iterable[bytes]:
+    """The response's bytes. Nothing is compressed as a rule, and then the layers that would undo it are left out."""
+    stream = response.stream
+    if "content-encoding" in response.headers or not isinstance(stream, httpx2.SyncByteStream):
+        return response.iter_bytes()
+    return stream
+
+
+def _limited(chunks: Iterable[bytes]) -> Iterator[bytes]:
     received = 0
     for chunk in chunks:
         received += len(chunk)

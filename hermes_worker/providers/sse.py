@@ -19,32 +19,44 @@ def event_data(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
     An event that is cut off by the end of the input still counts: its line may be complete.
     """
-    data: list[bytes] = []
-    for line in _lines(chunks):
-        if line.startswith(b"data:"):
-            data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-        elif not line and data:
-            yield data[0] if len(data) == 1 else b"\n".join(data)
-            data.clear()
-    if data:
-        yield b"\n".join(data)
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends, however the bytes were cut into chunks. A CR alone does not end a line."""
-    pending: list[bytes] = []  # joined only when the line ends: adding to one buffer is quadratic in a long line
-    pending_bytes = 0
+    parser = _Parser()
     for chunk in chunks:
+        # Nearly every chunk is exactly one event of one line, and nothing is left over from before.
+        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and chunk.count(b"\n") == 2 and parser.is_between_events:
+            yield chunk[6:-2].rstrip(b"\r")
+        else:
+            yield from parser.feed(chunk)
+    yield from parser.feed(b"\n\n")
+
+
+class _Parser:
+    """The whole grammar, for bytes cut anywhere. A CR alone does not end a line."""
+
+    def __init__(self) -> None:
+        self._data: list[bytes] = []
+        self._line: list[bytes] = []  # pieces, joined when the line ends: one growing buffer is quadratic
+        self._line_bytes = 0
+
+    @property
+    def is_between_events(self) -> bool:
+        return not self._line_bytes and not self._data
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
         first, *rest = chunk.split(b"\n")
-        pending.append(first)
-        pending_bytes += len(first)
-        if pending_bytes > EVENT_BYTES_MAX:
+        self._line.append(first)
+        self._line_bytes += len(first)
+        if self._line_bytes > EVENT_BYTES_MAX:
             raise EventTooLarge(f"an event exceeds {EVENT_BYTES_MAX} bytes")
         if not rest:
-            continue
-        yield b"".join(pending).removesuffix(b"\r")
-        for line in rest[:-1]:
-            yield line.removesuffix(b"\r")
-        pending = [rest[-1]]
-        pending_bytes = len(rest[-1])
-    yield b"".join(pending).removesuffix(b"\r")
+            return
+        for line in (b"".join(self._line), *rest[:-1]):
+            yield from self._end_of_line(line.removesuffix(b"\r"))
+        self._line = [rest[-1]]
+        self._line_bytes = len(rest[-1])
+
+    def _end_of_line(self, line: bytes) -> Iterator[bytes]:
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif not line and self._data:
+            event, self._data = b"\n".join(self._data), []
+            yield event

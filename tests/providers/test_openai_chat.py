@@ -689,7 +689,7 @@ def test_a_call_that_waits_for_a_name_ends_at_once(monkeypatch: pytest.MonkeyPat
         release.wait(30)
         raise OSError("too late")
 
-    monkeypatch.setattr(connections.socket, "getaddrinfo", stuck_lookup)
+    monkeypatch.setattr(socket, "getaddrinfo", stuck_lookup)
 
     error, took_s = abort_while_blocked(OpenAIChat(Endpoint(base_url="http://slow.invalid/v1")), asked.is_set)
     release.set()
