@@ -1,0 +1,287 @@
+"""Files that a text asks to be sent along, and which of them may leave (reference §2.7).
+
+A text names a file with ``MEDIA:<path>``. What a model writes is steered by whatever it has read, so a path is a wish:
+it is looked up, followed to the real file and judged before anything is opened. Looking is a function that is passed
+in; the file is then to be opened at the *judged* path without following links.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import PurePosixPath
+
+DIRECTIVES_MAX = 20
+"""Of one text; the rest are left in it."""
+PATH_CHARS_MAX = 1024
+RECENT = timedelta(seconds=600)
+
+_EXTENSIONS = {
+    "voice": ("ogg", "opus"),
+    "audio": ("mp3", "wav", "m4a", "flac", "aac"),
+    "video": ("mp4", "mov", "avi", "mkv", "webm", "3gp"),
+    "image": ("jpg", "jpeg", "png", "webp", "gif"),
+    "document": (
+        *(
+            "pdf",
+            "txt",
+            "md",
+            "csv",
+            "tsv",
+            "json",
+            "xml",
+            "html",
+            "yaml",
+            "yml",
+            "log",
+            "zip",
+            "tar",
+            "gz",
+            "tgz",
+            "7z",
+        ),
+        *("doc", "docx", "xls", "xlsx", "ppt", "pptx", "odt", "ods", "odp", "epub", "svg", "bmp", "tiff", "ics", "vcf"),
+        *("py", "js", "ts", "sh", "sql", "ipynb", "parquet"),
+    ),
+}
+
+
+class MediaKind(StrEnum):
+    """How a platform shows a file."""
+
+    VOICE = "voice"
+    """Audio that was recorded as a voice message (ogg, opus)."""
+    AUDIO = "audio"
+    VIDEO = "video"
+    IMAGE = "image"
+    DOCUMENT = "document"
+
+
+_KIND_OF = {extension: MediaKind(kind) for kind, extensions in _EXTENSIONS.items() for extension in extensions}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractedMedia:
+    """A text without its directives, and what they asked for."""
+
+    text: str
+    paths: tuple[str, ...] = ()
+    """As written, each once."""
+    audio_as_voice: bool = False
+    as_document: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """What looking at a path found."""
+
+    real_path: str
+    """Absolute, every link followed."""
+    is_regular: bool
+    size: int
+    """Bytes."""
+    modified_at: datetime
+
+
+Look = Callable[[str], FileFacts | None]
+"""Looks at a path; ``None`` when there is nothing. Relative paths are the caller's to interpret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPolicy:
+    """Which files may be sent."""
+
+    allowed_roots: tuple[str, ...]
+    """Real paths below which everything but credentials may leave: the session's workspace, caches."""
+    denied_prefixes: tuple[str, ...] = ()
+    """Real paths below which nothing may leave; see ``default_denied``."""
+    is_strict: bool = True
+    """Outside the allowed roots only files written in the last ten minutes may leave. Not strict, as the reference
+    has it by default: any file that is not denied."""
+    size_max: int = 50_000_000
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaFile:
+    """A file that may be sent."""
+
+    path: str
+    """The real path: the one to open."""
+    name: str
+    kind: MediaKind
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRefusal:
+    """A file that may not, in words for the person who waits for it."""
+
+    path: str
+    reason: str
+
+
+def extract_media(text: str, look: Look) -> ExtractedMedia:
+    """Take the ``MEDIA:`` directives and the ``[[…]]`` flags out of ``text``. Those in code, quotations and JSON are
+    talk about directives and stay."""
+    protected = _protected_spans(text)
+    spans: list[tuple[int, int]] = []
+    paths: list[str] = []
+    flags: set[str] = set()
+    for match in _FLAG.finditer(text):
+        if not _is_within(match.start(), protected):
+            flags.add(match["flag"])
+            spans.append(match.span())
+    for start, end, path in _directives(text, protected, look):
+        spans.append((start, end))
+        paths.append(path)
+    return ExtractedMedia(
+        text=_without(text, spans) if spans else text,
+        paths=tuple(dict.fromkeys(paths)),
+        audio_as_voice="audio_as_voice" in flags,
+        as_document="as_document" in flags,
+    )
+
+
+def judge_media(path: str, *, policy: MediaPolicy, look: Look, now: datetime) -> MediaFile | MediaRefusal:
+    """May the file at ``path`` be sent, and as what?"""
+    if not path.startswith("/") or "\0" in path or len(path) > PATH_CHARS_MAX:
+        return MediaRefusal(path=path, reason="it is not an absolute path")
+    facts = look(path)
+    if facts is None or not facts.is_regular:
+        return MediaRefusal(path=path, reason="there is no such file")
+    reason = _policy_refusal(facts, policy, now)
+    if reason is not None:
+        return MediaRefusal(path=path, reason=reason)
+    name = PurePosixPath(facts.real_path).name
+    return MediaFile(path=facts.real_path, name=name, kind=media_kind(name), size=facts.size)
+
+
+def media_kind(name: str) -> MediaKind:
+    """By extension; what is not known is a document."""
+    return _KIND_OF.get(_extension(name), MediaKind.DOCUMENT)
+
+
+def shown_as(file: MediaFile, wishes: ExtractedMedia) -> MediaKind:
+    """The kind to send a file as, given the flags of the text."""
+    if wishes.as_document:
+        return MediaKind.DOCUMENT
+    return MediaKind.VOICE if wishes.audio_as_voice and file.kind is MediaKind.AUDIO else file.kind
+
+
+def default_denied(home: str, hermes_home: str) -> tuple[str, ...]:
+    """The places of credentials and of the system, for a user's and our own home directory."""
+    system = ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/var/log", "/var/lib", "/var/run", "/run")
+    personal = (".ssh", ".aws", ".gnupg", ".kube", ".docker", ".config", ".azure", ".gcloud", ".netrc", ".pgpass")
+    own = (
+        *(".env", "auth.json", "config.yaml", "credentials", "pairing", "mcp-tokens", "webhook_subscriptions.json"),
+        *("hermes-worker.db", "hermes-worker.db-wal", "state.db", "sessions"),
+    )
+    return (*system, *(f"{home}/{name}" for name in personal), *(f"{hermes_home}/{name}" for name in own))
+
+
+# --- directives ------------------------------------------------------------------------------------------------------
+
+_KNOWN = "|".join(sorted((extension for extensions in _EXTENSIONS.values() for extension in extensions), key=len)[::-1])
+_FLAG = re.compile(r"\[\[(?P<flag>audio_as_voice|as_document)\]\]")
+_DIRECTIVE = re.compile(
+    rf"(?<![\w`\"'])MEDIA:[ \t]*(?:`(?P<ticked>[^`\n]{{1,{PATH_CHARS_MAX}}})`"
+    rf"|\"(?P<double>[^\"\n]{{1,{PATH_CHARS_MAX}}})\"|'(?P<single>[^'\n]{{1,{PATH_CHARS_MAX}}})'"
+    rf"|(?P<bare>[^\s`\"']{{1,{PATH_CHARS_MAX}}}))"
+)
+_WITH_SPACES = re.compile(rf"[^\n`\"']{{1,255}}?\.(?:{_KNOWN})(?=[\s.,;:!?)\]}}*_]|$)", re.IGNORECASE)
+_TRAILING = ".,;:!?)]}>*_"
+
+_CODE_BLOCK = re.compile(
+    r"^ {0,3}(?P<fence>`{3,}|~{3,})[^\n]*$.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
+# The backticks of a quoted path are not code; passing over them keeps the pairs of the others in step.
+_INLINE_CODE = re.compile(r"MEDIA:[ \t]*`[^`\n]+`|(?P<code>(?<!`)(?P<ticks>`{1,2})(?!`)[^\n]*?(?<!`)(?P=ticks)(?!`))")
+_QUOTATION = re.compile(r"^[ \t]*>[^\n]*$", re.MULTILINE)
+_JSON_STRING = re.compile(r"(?:\"[^\"\n]{0,200}\"[ \t]*:|[\[,])[ \t]*\"(?:[^\"\\\n]|\\.)*\"")
+
+
+def _protected_spans(text: str) -> list[tuple[int, int]]:
+    spans = [match.span("code") for match in _INLINE_CODE.finditer(text) if match["code"] is not None]
+    for expression in (_CODE_BLOCK, _QUOTATION, _JSON_STRING):
+        spans += [match.span() for match in expression.finditer(text)]
+    return spans
+
+
+def _is_within(position: int, spans: list[tuple[int, int]]) -> bool:
+    return any(start <= position < end for start, end in spans)
+
+
+def _directives(text: str, protected: list[tuple[int, int]], look: Look) -> Iterator[tuple[int, int, str]]:
+    count = 0
+    for match in _DIRECTIVE.finditer(text):
+        if count == DIRECTIVES_MAX:
+            return
+        if _is_within(match.start(), protected):
+            continue
+        quoted = match["ticked"] or match["double"] or match["single"]
+        found = (match.end(), quoted.strip()) if quoted else _bare_path(text, match.start("bare"), match["bare"], look)
+        if found is not None:
+            count += 1
+            yield match.start(), found[0], found[1].removeprefix("file://")
+
+
+def _bare_path(text: str, start: int, word: str, look: Look) -> tuple[int, str] | None:
+    """Where an unquoted path ends. It needs an extension that is known or a file that is there, else the text only
+    talks about something."""
+    path = word.rstrip(_TRAILING)
+    if _extension(path) in _KIND_OF:
+        return start + len(path), path
+    spaced = _WITH_SPACES.match(text, start)
+    if spaced is not None and look(spaced[0]) is not None:
+        return spaced.end(), spaced[0]
+    if path.startswith("/") and "." not in PurePosixPath(path).name and look(path) is not None:
+        return start + len(path), path
+    return None
+
+
+def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    kept, position = [], 0
+    for start, end in sorted(spans):
+        kept.append(text[position:start])
+        position = max(position, end)
+    kept.append(text[position:])
+    lines = "\n".join(line.rstrip() for line in "".join(kept).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", lines).strip()
+
+
+def _extension(name: str) -> str:
+    return PurePosixPath(name).suffix[1:].lower()
+
+
+# --- policy ----------------------------------------------------------------------------------------------------------
+
+_CREDENTIAL_NAMES = re.compile(
+    r"\.env(?:\..+)?|\.envrc|auth\.json|credentials(?:\.json)?|\.netrc|\.pgpass|\.npmrc|\.pypirc|\.git-credentials"
+    r"|id_(?:rsa|dsa|ecdsa|ed25519)|authorized_keys|.+\.(?:pem|key|p12|pfx|kdbx|keystore)",
+    re.IGNORECASE,
+)
+
+
+def _policy_refusal(facts: FileFacts, policy: MediaPolicy, now: datetime) -> str | None:
+    real = PurePosixPath(facts.real_path)
+    if not real.is_absolute() or ".." in real.parts:
+        return "its real path is not known"
+    if _CREDENTIAL_NAMES.fullmatch(real.name) and real.name.lower() != ".env.example":
+        return "files of that name hold credentials"
+    if facts.size > policy.size_max:
+        return f"it has more than {policy.size_max} bytes"
+    if _is_below(real, policy.allowed_roots):
+        return None
+    if _is_below(real, policy.denied_prefixes):
+        return "files from there are never sent"
+    if policy.is_strict and not timedelta() <= now - facts.modified_at <= RECENT:
+        return "it lies outside the workspace"
+    return None
+
+
+def _is_below(path: PurePosixPath, roots: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(root) for root in roots)
