@@ -1,0 +1,132 @@
+"""Signatures of webhooks: proving ours, checking those of others (reference §4).
+
+Ours is the scheme V2: the hex HMAC-SHA256 of ``<timestamp>.<body>`` under the shared secret, in
+``X-Webhook-Signature-V2``, with the Unix time in ``X-Webhook-Timestamp``. The timestamp is signed, so a recorded
+request stops working after five minutes.
+
+Which scheme an incoming request uses is decided by the headers that are there, in a fixed order, and only that one is
+checked: a request with a bad svix signature does not pass because it also carries a good one of another kind.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+TOLERANCE_S = 300
+"""How old, or how far ahead, a signed timestamp may be."""
+
+SIGNATURE_HEADER = "X-Webhook-Signature-V2"
+TIMESTAMP_HEADER = "X-Webhook-Timestamp"
+
+
+class Scheme(StrEnum):
+    """How an incoming request is signed."""
+
+    SVIX = "svix"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    V2 = "v2"
+    LEGACY = "legacy"
+    """Hex HMAC of the body without a timestamp: replayable. Accepted with a warning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Whether a request is signed by whoever holds the secret. ``reason`` is for the log, not for the sender."""
+
+    is_valid: bool
+    scheme: Scheme | None
+    reason: str
+
+
+def sign(body: bytes, secret: str, at: datetime) -> dict[str, str]:
+    """The headers that sign ``body``. Raises ``ValueError`` for an empty secret, which would prove nothing."""
+    if not secret:
+        raise ValueError("a webhook cannot be signed with an empty secret")
+    timestamp = str(int(at.timestamp()))
+    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: _hex_hmac(secret, timestamp.encode() + b"." + body)}
+
+
+def verify(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
+    """Check the one scheme that the headers announce. Header names are compared without case; ``body`` is the body as
+    received. Takes the same time for a wrong signature wherever it differs."""
+    if not secret:
+        return Verification(is_valid=False, scheme=None, reason="no secret is configured")
+    lowered = {name.lower(): value.strip() for name, value in headers.items()}
+    if any(name in lowered for name in ("svix-id", "svix-timestamp", "svix-signature")):
+        return _verify_svix(lowered, body, secret, now)
+    if "x-hub-signature-256" in lowered:
+        expected = "sha256=" + _hex_hmac(secret, body)
+        return _verdict(Scheme.GITHUB, _is_same(lowered["x-hub-signature-256"], expected))
+    if "x-gitlab-token" in lowered:
+        return _verdict(Scheme.GITLAB, _is_same(lowered["x-gitlab-token"], secret))
+    if SIGNATURE_HEADER.lower() in lowered:
+        return _verify_v2(lowered, body, secret, now)
+    if "x-webhook-signature" in lowered:
+        return _verdict(Scheme.LEGACY, _is_same(lowered["x-webhook-signature"], _hex_hmac(secret, body)))
+    return Verification(is_valid=False, scheme=None, reason="the request is not signed")
+
+
+def _verify_v2(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
+    timestamp = headers.get(TIMESTAMP_HEADER.lower(), "")
+    if not _is_fresh(timestamp, now):
+        return Verification(is_valid=False, scheme=Scheme.V2, reason=_STALE)
+    expected = _hex_hmac(secret, timestamp.encode() + b"." + body)
+    return _verdict(Scheme.V2, _is_same(headers[SIGNATURE_HEADER.lower()], expected))
+
+
+def _verify_svix(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
+    """docs.svix.com, "Verifying webhooks manually": base64 of the HMAC over ``id.timestamp.body``; the header holds
+    several ``v1,<signature>`` while a secret is being rotated."""
+    identifier, timestamp = headers.get("svix-id", ""), headers.get("svix-timestamp", "")
+    if not identifier or not _is_fresh(timestamp, now):
+        return Verification(is_valid=False, scheme=Scheme.SVIX, reason=_STALE)
+    key = _svix_key(secret)
+    if not key:
+        reason = "the secret begins with 'whsec_' but is not base64"
+        return Verification(is_valid=False, scheme=Scheme.SVIX, reason=reason)
+    signed = b".".join((identifier.encode("utf-8", "replace"), timestamp.encode(), body))
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    given = [part.partition(",") for part in headers.get("svix-signature", "").split()]
+    matches = [_is_same(signature, expected) for version, _, signature in given if version == "v1"]
+    return _verdict(Scheme.SVIX, any(matches))
+
+
+def _svix_key(secret: str) -> bytes:
+    encoded = secret.removeprefix("whsec_")
+    if encoded == secret:
+        return secret.encode()
+    try:
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+_STALE = "the timestamp is missing or more than five minutes off"
+
+
+def _is_fresh(timestamp: str, now: datetime) -> bool:
+    if not (timestamp.isascii() and timestamp.isdigit()) or len(timestamp) > 12:
+        return False
+    return abs(now.timestamp() - int(timestamp)) <= TOLERANCE_S
+
+
+def _verdict(scheme: Scheme, is_valid: bool) -> Verification:
+    reason = "the signature is right" if is_valid else "the signature is wrong"
+    return Verification(is_valid=is_valid, scheme=scheme, reason=reason)
+
+
+def _hex_hmac(secret: str, message: bytes) -> str:
+    return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
+
+
+def _is_same(given: str, expected: str) -> bool:
+    # As bytes: the text form of compare_digest raises for what is not ASCII, and headers come from outside.
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
