@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hermes_worker.providers.endpoint import Endpoint
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.parts import Parts
+    from hermes_worker.tools.base import Tool
     from hermes_worker.workspace.base import Workspace
 
 _POOL_SIZE = 12
@@ -68,6 +69,8 @@ class WorkerOptions:
     """The queues this process consumes."""
     alive_file: Path | None = None
     """Touched at every heartbeat, for a liveness probe that only looks at its age."""
+    more_tools: Sequence[Tool] = ()
+    """Tools beside the installed ones; the crash lab brings its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +218,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         sender=client.publisher,
         leases=leases,
         live=Live(client.redis),
-        catalog=default_catalog(),
+        catalog=default_catalog(*options.more_tools),
         provider=provider,
         workspace=workspace,
         now=client.database.now,

@@ -1,0 +1,215 @@
+"""The whole product under load: broker, database, model server and real worker processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import sqlalchemy as sa
+
+from benchmarks.floors import history
+from hermes_worker import settings as settings_module
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.embedded.postgres import EmbeddedPostgres
+from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+from hermes_worker.store.runs import NewRun
+from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.wiring import Client, open_client
+from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+
+HERE = Path(__file__).resolve().parent
+
+
+@contextmanager
+def model_server(*, latency_s: float) -> Iterator[tuple[str, int]]:
+    """The benchmark's model server; its base URL and its process number."""
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "model_server.py"), "--latency-s", str(latency_s)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield re.search(r"http://\S+", process.stdout.readline()).group(0), process.pid  # type: ignore[union-attr]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One row of the table."""
+
+    database: str
+    runs: int
+    """In flight at once."""
+    steps: int
+    latency_s: float = 0.0
+    history: int = 0
+    """Messages the session already holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    load: Load
+    steps_per_s: float
+    gap_p50_s: float
+    gap_p99_s: float
+    cpu_ms_per_step: float
+    """Of the worker processes: everything the product itself does."""
+    cpu_ms_per_step_all: float
+    """With the database, the broker and the model server."""
+    rss_mb: float
+    """Of all worker processes together, at their peak."""
+
+
+class BenchStack:
+    """Servers and workers for one ``Load``. Use as a context manager."""
+
+    def __init__(self, directory: Path, load: Load, *, threads: int) -> None:
+        self._directory = directory
+        self._load = load
+        self._threads = threads
+        self._exit = ExitStack()
+        self._workers: list[psutil.Process] = []
+        self._servers: list[int] = []
+
+    def __enter__(self) -> BenchStack:
+        valkey = self._exit.enter_context(EmbeddedValkey(self._directory / "valkey"))
+        if self._load.database == "postgresql":
+            postgres = self._exit.enter_context(EmbeddedPostgres(self._directory / "postgres"))
+            database_url = postgres.create_database("bench")
+            self._servers.append(postgres.pid or 0)
+        else:
+            database_url = f"sqlite:///{self._directory / 'bench.db'}"
+        base_url, model_pid = self._exit.enter_context(model_server(latency_s=self._load.latency_s))
+        self._servers += [valkey.pid or 0, model_pid]
+        environ = {
+            **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
+            "HERMES_HOME": str(self._directory / "home"),
+            "HERMES_DATABASE_URL": database_url,
+            "HERMES_BROKER_URL": valkey.url,
+            "HERMES_BASE_URL": base_url,
+            "HERMES_PROVIDER": "custom",
+            "HERMES_MODEL": "bench",
+            "HERMES_LOG_LEVEL": "WARNING",
+        }
+        database = Database(database_url)
+        migrate(database)
+        database.close()
+        self._start_workers(environ)
+        self.client: Client = open_client(settings_module.load(environ))
+        self._exit.callback(self.client.close)
+        self._await_workers()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.terminate()
+        _, alive = psutil.wait_procs(self._workers, timeout=10)
+        for worker in alive:
+            worker.kill()
+        self._exit.close()
+
+    def measure(self) -> Measured:
+        load = self._load
+        run_ids: list[str] = []
+        peak = 0.0
+        cpu, cpu_all = self._cpu_s()
+        began = time.monotonic()
+        for _ in range(load.runs):
+            created = self.client.runs.create(self._new_run())
+            self.client.publisher.send(created.hints)
+            run_ids.append(created.run_id)
+        while self._open_runs():
+            peak = max(peak, sum(worker.memory_info().rss for worker in self._workers) / 2**20)
+            time.sleep(0.1 if load.latency_s < 1 else 0.5)
+        elapsed = time.monotonic() - began
+        cpu_after, cpu_all_after = self._cpu_s()
+        gaps = self._gaps()
+        steps = load.runs * load.steps
+        return Measured(
+            load=load,
+            steps_per_s=steps / elapsed,
+            gap_p50_s=_quantile(gaps, 0.5),
+            gap_p99_s=_quantile(gaps, 0.99),
+            cpu_ms_per_step=(cpu_after - cpu) / steps * 1e3,
+            cpu_ms_per_step_all=(cpu_all_after - cpu_all) / steps * 1e3,
+            rss_mb=peak,
+        )
+
+    def _new_run(self) -> NewRun:
+        catalog = default_catalog()
+        # Schemas as big as the floor's: every tool there is, so the request has the same weight.
+        tools = f"[{','.join(catalog.tool_definitions(catalog.names))}]"
+        workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self._directory / "workspace"))
+        spec = RunSpec(
+            input=f"bench:steps={self._load.steps} tool=todo",
+            model="bench",
+            history=history(self._load.history) if self._load.history else (),
+            iterations_max=100_000,
+        )
+        return NewRun(spec=spec, system_prompt="You are a benchmark.", tools=tools, workspace=workspace.to_json())
+
+    def _start_workers(self, environ: dict[str, str]) -> None:
+        # In flight means in a thread: model workers get enough of them, in two processes when there are very many.
+        model_processes = 2 if self._threads > 200 else 1
+        for queues, processes, threads in (
+            ("model", model_processes, self._threads // model_processes),
+            ("tools,system", 1, min(16, self._threads)),
+        ):
+            for _ in range(processes):
+                argv = [sys.executable, "-m", "hermes_worker.cli", "worker", "--queues", queues]
+                argv += ["--pool", "threads", "--concurrency", str(threads)]
+                log = (self._directory / "workers.log").open("a")
+                self._workers.append(psutil.Process(subprocess.Popen(argv, env=environ, stderr=log).pid))
+
+    def _await_workers(self) -> None:
+        deadline = time.monotonic() + 60
+        while len(self.client.workers.alive()) < len(self._workers):
+            if time.monotonic() > deadline:
+                raise SystemExit((self._directory / "workers.log").read_text()[-2_000:])
+            time.sleep(0.1)
+        time.sleep(0.5)
+
+    def _open_runs(self) -> int:
+        counts = self.client.views.counts()
+        ended = ("completed", "failed", "cancelled", "expired")
+        if counts.get("failed"):
+            failed = self.client.views.runs(limit=1)[0]
+            raise SystemExit(f"a benchmark run failed: {failed.exit_reason}: {failed.error}")
+        return sum(count for status, count in counts.items() if status not in ended)
+
+    def _cpu_s(self) -> tuple[float, float]:
+        workers = sum(sum(worker.cpu_times()[:2]) for worker in self._workers)
+        servers = 0.0
+        for pid in self._servers:
+            process = psutil.Process(pid)
+            for one in (process, *process.children(recursive=True)):
+                times = one.cpu_times()
+                servers += times.user + times.system
+        return workers, workers + servers
+
+    def _gaps(self) -> list[float]:
+        """Seconds between a reply and the next one of the same run, less the model's own latency."""
+        with self.client.database.read() as connection:
+            rows = connection.execute(
+                sa.text("select run_pk, at from events where event = 'message.completed' order by run_pk, seq")
+            ).all()
+        pairs = zip(rows, rows[1:], strict=False)
+        return [late.at - early.at - self._load.latency_s for early, late in pairs if early.run_pk == late.run_pk]
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -1,0 +1,215 @@
+"""After the faults: does the database agree with itself, and with what really happened?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.chaos.sink import Effect, read_sink
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import TERMINAL
+from hermes_worker.core.run_events import TERMINAL_EVENTS
+from hermes_worker.store.database import Database
+from hermes_worker.store.tables import events, messages, runs, sessions, tool_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One invariant and how often it was found broken. Zero everywhere is what we sell."""
+
+    invariant: str
+    broken: int
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Broken:
+    cases: list[str] = field(default_factory=list)
+
+    def add(self, case: str) -> None:
+        self.cases.append(case)
+
+    def finding(self, invariant: str) -> Finding:
+        return Finding(invariant=invariant, broken=len(self.cases), examples=tuple(self.cases[:5]))
+
+
+def audit(database: Database, sink: Path, *, submitted: Sequence[str], expected: Mapping[str, int]) -> list[Finding]:
+    """Check every invariant. ``submitted`` are the run ids that were accepted; ``expected`` maps a run id to the model
+    calls it takes when nothing goes wrong, so that one charged twice is seen."""
+    effects = read_sink(sink)
+    with database.read() as connection:
+        return [
+            _runs_lost(connection, submitted),
+            _runs_failed(connection),
+            _held_at_rest(connection),
+            _results_per_call(connection),
+            _once_repeated(effects),
+            _once_pretended(connection, effects),
+            _keyed_with_new_key(effects),
+            _charged_twice(connection, expected),
+            _events_with_gaps(connection),
+            _transcripts_with_gaps(connection),
+            _sessions_held(connection),
+        ]
+
+
+def _runs_lost(connection: Connection, submitted: Sequence[str]) -> Finding:
+    ended = [status.value for status in TERMINAL]
+    rows = connection.execute(sa.select(runs.c.run_id, runs.c.status)).all()
+    status_of = {row.run_id: row.status for row in rows}
+    lost = _Broken()
+    for run_id in submitted:
+        status = status_of.get(run_id)
+        if status not in ended:
+            lost.add(f"{run_id} is {status or 'not in the database'}")
+    return lost.finding("runs lost")
+
+
+def _runs_failed(connection: Connection) -> Finding:
+    rows = connection.execute(
+        sa.select(runs.c.run_id, runs.c.exit_reason, runs.c.failure_message).where(runs.c.status == "failed")
+    )
+    failed = _Broken()
+    for row in rows:
+        if row.exit_reason != "step_quarantined":  # a step that met three kills is ended on purpose, and says so
+            failed.add(f"{row.run_id}: {row.exit_reason}: {row.failure_message}")
+    return failed.finding("runs failed for no stated reason")
+
+
+def _held_at_rest(connection: Connection) -> Finding:
+    held = _Broken()
+    rows = connection.execute(
+        sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.status)
+        .join(runs, runs.c.pk == tool_calls.c.run_pk)
+        .where(runs.c.exit_reason.is_not(None), tool_calls.c.status.in_(["pending", "running"]))
+    )
+    for row in rows:
+        held.add(f"call {row.iteration}.{row.position} of run {row.run_pk} is {row.status} after the run's end")
+    return held.finding("calls left open by an ended run")
+
+
+def _results_per_call(connection: Connection) -> Finding:
+    """Every call the model made is answered once, right behind its reply and in the order of the calls."""
+    broken = _Broken()
+    for session_pk, rows in _transcripts(connection).items():
+        awaited: list[str] = []
+        for seq, body in rows:
+            if body["role"] == "tool":
+                if not awaited or awaited.pop(0) != body["tool_call_id"]:
+                    broken.add(f"session {session_pk}, row {seq}: an answer that was not awaited here")
+                continue
+            if awaited:
+                broken.add(f"session {session_pk}, row {seq}: {len(awaited)} calls before it have no answer")
+            awaited = [call["id"] for call in body.get("tool_calls") or []]
+        if awaited:
+            broken.add(f"session {session_pk}: {len(awaited)} calls at the end have no answer")
+    return broken.finding("calls settled twice or not at all")
+
+
+def _once_repeated(effects: Sequence[Effect]) -> Finding:
+    counts = Counter(effect.mark for effect in effects if effect.replay is Replay.ONCE)
+    repeated = _Broken()
+    for mark, count in counts.items():
+        if count > 1:
+            repeated.add(f"{mark} happened {count} times")
+    return repeated.finding("'once' effects repeated")
+
+
+def _once_pretended(connection: Connection, effects: Sequence[Effect]) -> Finding:
+    """A ``once`` call that is said to have succeeded did happen."""
+    happened = {effect.key for effect in effects}
+    pretended = _Broken()
+    rows = connection.execute(
+        sa.select(runs.c.run_id, tool_calls.c.iteration, tool_calls.c.position)
+        .join(tool_calls, tool_calls.c.run_pk == runs.c.pk)
+        .where(tool_calls.c.status == "succeeded", tool_calls.c.name.like("sink_%"))
+    )
+    for row in rows:
+        key = f"{row.run_id}.{row.iteration}.{row.position}"
+        if key not in happened:
+            pretended.add(f"{key} succeeded without an effect")
+    return pretended.finding("successes without an effect")
+
+
+def _keyed_with_new_key(effects: Sequence[Effect]) -> Finding:
+    keys: dict[str, set[str]] = defaultdict(set)
+    for effect in effects:
+        if effect.replay is Replay.KEYED:
+            keys[effect.mark].add(effect.key)
+    broken = _Broken()
+    for mark, used in keys.items():
+        if len(used) > 1:
+            broken.add(f"{mark} was written under {len(used)} keys")
+    return broken.finding("'keyed' effects with a new key")
+
+
+def _charged_twice(connection: Connection, expected: Mapping[str, int]) -> Finding:
+    """Tokens and iterations are those of the replies that stand in the transcript, each counted once."""
+    broken = _Broken()
+    replies = Counter(
+        row.run_pk
+        for row in connection.execute(
+            sa.select(messages.c.run_pk).where(messages.c.role == "assistant", messages.c.run_pk != 0)
+        )
+    )
+    for row in connection.execute(sa.select(runs.c.pk, runs.c.run_id, runs.c.iteration, runs.c.status)):
+        if row.status != "completed":
+            continue
+        if row.iteration != replies[row.pk] or row.iteration != expected.get(row.run_id, row.iteration):
+            wanted = expected.get(row.run_id)
+            broken.add(f"{row.run_id}: {row.iteration} iterations, {replies[row.pk]} replies, {wanted} expected")
+    return broken.finding("iterations charged twice")
+
+
+def _events_with_gaps(connection: Connection) -> Finding:
+    """Numbers without gaps, exactly one end, and nothing after it."""
+    broken = _Broken()
+    streams: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for row in connection.execute(sa.select(events.c.run_pk, events.c.seq, events.c.event).order_by(events.c.seq)):
+        streams[row.run_pk].append((row.seq, row.event))
+    for row in connection.execute(sa.select(runs.c.pk, runs.c.run_id, runs.c.event_seq, runs.c.exit_reason)):
+        stream = streams[row.pk]
+        if [seq for seq, _ in stream] != list(range(1, row.event_seq + 1)):
+            broken.add(f"{row.run_id}: the stream has {len(stream)} of {row.event_seq} events")
+        ends = [position for position, (_, name) in enumerate(stream, start=1) if name in TERMINAL_EVENTS]
+        if row.exit_reason is not None and ends != [len(stream)]:
+            broken.add(f"{row.run_id}: the stream ends at {ends} of {len(stream)}")
+    return broken.finding("events missing or out of order")
+
+
+def _transcripts_with_gaps(connection: Connection) -> Finding:
+    broken = _Broken()
+    for session_pk, rows in _transcripts(connection).items():
+        if [seq for seq, _ in rows] != list(range(1, len(rows) + 1)):
+            broken.add(f"session {session_pk} has {len(rows)} rows up to number {rows[-1][0]}")
+    return broken.finding("transcripts with gaps")
+
+
+def _sessions_held(connection: Connection) -> Finding:
+    broken = _Broken()
+    rows = connection.execute(
+        sa.select(sessions.c.session_id)
+        .join(runs, runs.c.pk == sessions.c.active_run_pk)
+        .where(runs.c.exit_reason.is_not(None))
+    )
+    for row in rows:
+        broken.add(f"session {row.session_id} is held by a run that has ended")
+    return broken.finding("sessions held by ended runs")
+
+
+def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, object]]]]:
+    found: dict[int, list[tuple[int, dict[str, object]]]] = defaultdict(list)
+    rows = connection.execute(
+        sa.select(messages.c.session_pk, messages.c.seq, messages.c.body)
+        .where(messages.c.body.is_not(None))
+        .order_by(messages.c.session_pk, messages.c.seq)
+    )
+    for row in rows:
+        found[row.session_pk].append((row.seq, json.loads(row.body)))
+    return found

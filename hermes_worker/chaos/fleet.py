@@ -1,0 +1,170 @@
+"""The workers of the crash lab: start, kill, freeze and replace them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes_worker.chaos.plan import Role
+from hermes_worker.core.errors import HermesError
+
+ARM_SIGNAL = signal.SIGRTMIN + 2
+QUEUES: dict[Role, tuple[str, ...]] = {Role.MODEL: ("model", "system"), Role.TOOLS: ("tools",)}
+
+
+@dataclass(slots=True)
+class Worker:
+    """One place in the fleet, and the process that fills it now."""
+
+    role: Role
+    index: int
+    pid: int
+    name: str
+    generation: int = 0
+    is_frozen: bool = False
+    has_left: bool = field(default=False)
+
+
+def plan_path(directory: Path, pid: int) -> Path:
+    """Where a worker finds its fault plan when it gets ``ARM_SIGNAL``."""
+    return directory / f"faults-{pid}.txt"
+
+
+class Fleet:
+    """Two kinds of workers, forked from one warm process. Use as a context manager: nothing survives the block."""
+
+    def __init__(
+        self, *, environ: Mapping[str, str], directory: Path, workers_per_role: int, concurrency: int, work_s: float
+    ) -> None:
+        self._environ = dict(environ)
+        self._directory = directory
+        self._per_role = workers_per_role
+        self._concurrency = concurrency
+        self._work_s = work_s
+        self.sink = directory / "sink.jsonl"
+        self.workers: list[Worker] = []
+        self.started = 0
+        self._zygote: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Fleet:
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "hermes_worker.chaos.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(self._directory / "zygote.log").open("a"),
+            text=True,
+            env=self._environ,
+        )
+        self._read()
+        for role in Role:
+            for index in range(self._per_role):
+                self.workers.append(self._start(role, index, generation=0))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        zygote = self._zygote
+        assert zygote is not None and zygote.stdin is not None
+        for worker in self.workers:
+            self._signal(worker, signal.SIGCONT)
+            self._signal(worker, signal.SIGKILL)
+        zygote.stdin.close()  # its end takes along whatever it forked
+        try:
+            zygote.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            zygote.kill()
+            zygote.wait()
+
+    def at(self, role: Role, index: int) -> Worker:
+        return next(worker for worker in self.workers if worker.role is role and worker.index == index)
+
+    def kill(self, worker: Worker) -> None:
+        """SIGKILL, as a power cut would do it."""
+        self._signal(worker, signal.SIGKILL)
+        self._await_end(worker)
+
+    def terminate(self, worker: Worker) -> None:
+        """SIGTERM: an orderly deploy. Returns at once; ``is_alive`` tells when it has gone."""
+        self._signal(worker, signal.SIGTERM)
+
+    def freeze(self, worker: Worker) -> None:
+        worker.is_frozen = True
+        self._signal(worker, signal.SIGSTOP)
+
+    def arm(self, worker: Worker, plan: str) -> None:
+        """Arm fault points in a process that runs already."""
+        plan_path(self._directory, worker.pid).write_text(plan, encoding="utf-8")
+        self._signal(worker, ARM_SIGNAL)
+
+    def thaw(self, worker: Worker) -> None:
+        worker.is_frozen = False
+        self._signal(worker, signal.SIGCONT)
+
+    def replace(self, worker: Worker, *, faults: str = "", clock_offset_s: float = 0.0) -> Worker:
+        """Put a new process into a place whose process has gone."""
+        fresh = self._start(
+            worker.role,
+            worker.index,
+            generation=worker.generation + 1,
+            faults=faults,
+            clock_offset_s=clock_offset_s,
+        )
+        self.workers[self.workers.index(worker)] = fresh
+        return fresh
+
+    def is_alive(self, worker: Worker) -> bool:
+        try:
+            stat = Path(f"/proc/{worker.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] != "Z"
+
+    def _start(
+        self, role: Role, index: int, *, generation: int, faults: str = "", clock_offset_s: float = 0.0
+    ) -> Worker:
+        name = f"chaos-{role.value}-{index}-{generation}"
+        environ = {**self._environ, "HERMES_FAULTS": faults} if faults else self._environ
+        self._write(
+            {
+                "name": name,
+                "queues": QUEUES[role],
+                "concurrency": self._concurrency,
+                "environ": environ,
+                "log": str(self._directory / f"{role.value}-{index}.log"),
+                "sink": str(self.sink),
+                "work_s": self._work_s,
+                "clock_offset_s": clock_offset_s,
+            }
+        )
+        self.started += 1
+        return Worker(role=role, index=index, pid=int(self._read()["pid"]), name=name, generation=generation)
+
+    def _write(self, request: Mapping[str, Any]) -> None:
+        assert self._zygote is not None and self._zygote.stdin is not None
+        self._zygote.stdin.write(f"{json.dumps(request)}\n")
+        self._zygote.stdin.flush()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._zygote is not None and self._zygote.stdout is not None
+        line = self._zygote.stdout.readline()
+        if not line:
+            raise HermesError(f"the crash lab's worker factory ended; see {self._directory / 'zygote.log'}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _signal(self, worker: Worker, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(worker.pid, number)
+
+    def _await_end(self, worker: Worker) -> None:
+        deadline = time.monotonic() + 5
+        while self.is_alive(worker) and time.monotonic() < deadline:
+            time.sleep(0.005)

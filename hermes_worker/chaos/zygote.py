@@ -1,0 +1,121 @@
+"""A process that has imported everything a worker needs and forks one on request.
+
+Starting a worker from nothing costs over a second of CPU, nearly all of it imports; two hundred kills would spend more
+time on that than on recovery. The zygote opens no connection and starts no thread, so that its children begin clean.
+It reads one JSON request a line and answers each with one JSON line; it ends, and its children with it, when its
+standard input does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve requests ``{"name", "queues", "concurrency", "environ", "log", "sink", "work_s", "clock_offset_s"}``."""
+    _warm_up()
+    signal.signal(signal.SIGCHLD, _reap)
+    _answer({"ready": True})
+    for line in sys.stdin:
+        _answer({"pid": _spawn(json.loads(line))})
+
+
+def _warm_up() -> None:
+    import celery.concurrency.thread  # noqa: F401
+    import celery.worker.consumer  # noqa: F401
+    import psycopg  # noqa: F401
+
+    import hermes_worker.providers.openai_chat
+    import hermes_worker.tasks.main
+    import hermes_worker.tools.catalog  # noqa: F401
+
+
+def _answer(document: Mapping[str, Any]) -> None:
+    sys.stdout.write(f"{json.dumps(document)}\n")
+    sys.stdout.flush()
+
+
+def _reap(signum: int, frame: object) -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _spawn(request: Mapping[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        status = _work(request)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        status = 1
+    os._exit(status)
+
+
+def _work(request: Mapping[str, Any]) -> int:
+    parent = os.getppid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return 1  # the zygote died before the kernel was told
+    _redirect(Path(request["log"]))
+    _jump_clock(float(request["clock_offset_s"]))
+    _listen_for_faults(Path(request["sink"]).parent)
+    os.environ.clear()
+    os.environ.update(request["environ"])
+
+    from hermes_worker import settings
+    from hermes_worker.chaos.sink import sink_tools
+    from hermes_worker.tasks.main import Pool, run_worker
+    from hermes_worker.wiring import WorkerOptions
+
+    options = WorkerOptions(
+        name=request["name"],
+        queues=tuple(request["queues"]),
+        more_tools=sink_tools(Path(request["sink"]), work_s=float(request["work_s"])),
+    )
+    return run_worker(settings.load(), options, pool=Pool.THREADS, concurrency=int(request["concurrency"]))
+
+
+def _listen_for_faults(directory: Path) -> None:
+    """Arm what stands in our plan file whenever the signal says that there is one."""
+    from hermes_worker import faults
+    from hermes_worker.chaos.fleet import ARM_SIGNAL, plan_path
+
+    def arm(signum: int, frame: object) -> None:
+        faults.arm(plan_path(directory, os.getpid()).read_text(encoding="utf-8"))
+
+    signal.signal(ARM_SIGNAL, arm)
+
+
+def _redirect(log: Path) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+
+
+def _jump_clock(offset_s: float) -> None:
+    """Make this process believe in another time of day. Nothing of ours may depend on it: leases, deadlines and
+    schedules go by the database's clock."""
+    if offset_s:
+        real = time.time
+        time.time = lambda: real() + offset_s
+
+
+if __name__ == "__main__":
+    main()

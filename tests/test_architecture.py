@@ -1,0 +1,82 @@
+"""ARCHITECTURE.md's map, held to its word: who imports whom, who reads the environment, who opens the database."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "hermes_worker"
+
+
+def modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_the_layers_import_in_one_direction() -> None:
+    found = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_core_imports_only_the_standard_library_and_itself() -> None:
+    for path, tree in modules("hermes_worker/core"):
+        for name in imported(tree):
+            top = name.split(".")[0]
+            is_core = name == "hermes_worker.core" or name.startswith("hermes_worker.core.")
+            assert is_core or top in sys.stdlib_module_names, f"{path.name} imports {name}"
+
+
+def test_only_settings_reads_the_environment() -> None:
+    allowed = {"settings.py", "zygote.py"}
+    """The crash lab's zygote *sets* the environment of a child, which then reads it through settings."""
+    for path, tree in modules("hermes_worker", "scheduler"):
+        if path.name in allowed:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                reads = node.attr in ("environ", "getenv", "environb")
+                assert not (reads and "cli" not in path.parts and "chaos" not in path.parts), f"{path}:{node.lineno}"
+
+
+def test_only_the_store_executes_sql() -> None:
+    """The crash lab's auditor and the doctor look at the database too; neither writes."""
+    for path, tree in modules("hermes_worker", "scheduler"):
+        if {"store", "chaos"} & set(path.parts):
+            continue
+        for name in imported(tree):
+            assert not name.startswith("hermes_worker.store.tables"), f"{path} reads tables directly"
+
+
+def test_task_names_are_written_out() -> None:
+    from hermes_worker.queue import TaskName
+
+    assert {name.value for name in TaskName} == {"hermes.iterate", "hermes.call_tool", "hermes.maintain"}
+
+
+@pytest.mark.parametrize(
+    "module", ["hermes_worker", "hermes_worker.core.step", "hermes_worker.store.runs", "scheduler"]
+)
+def test_modules_import_without_side_effects(module: str) -> None:
+    code = f"import threading, {module}; assert threading.active_count() == 1"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
