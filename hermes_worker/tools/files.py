@@ -1,0 +1,415 @@
+"""``read_file``, ``write_file`` and ``patch`` (reference, loop §12.1)."""
+
+from __future__ import annotations
+
+import difflib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.tools import v4a
+from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.fuzzy import Refused, is_already_there, replace_text
+from hermes_worker.tools.results import error_result, json_result
+from hermes_worker.tools.textfile import NotText, TextFile, from_utf16, is_binary, to_utf8
+from hermes_worker.workspace.base import PathNotFound, Workspace, WorkspaceError
+
+CWD_KEY: Final = "cwd"
+"""The session document that holds the folder of the session's shell, relative to the workspace's root."""
+
+_LINES_DEFAULT: Final = 500
+_LINES_MAX: Final = 2_000
+_LINE_CHARS_MAX: Final = 2_000
+_READ_CHARS_MAX: Final = 100_000
+_FILE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""More of a file is not read: the worker holds it in memory, next to those of its other calls."""
+_DIFF_CHARS_MAX: Final = 20_000
+_DIFF_FILE_CHARS_MAX: Final = 2_000_000
+_HINTS_MAX: Final = 5
+_IMAGE_SUFFIXES: Final = frozenset({".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+
+def session_folder(context: ToolContext) -> str | None:
+    """The folder that relative paths of this session start from; ``None`` for the workspace's root. A folder that is
+    gone or was never valid is the root again."""
+    folder = context.session.get(CWD_KEY)
+    if not isinstance(folder, str):
+        return None
+    try:
+        context.workspace.resolve(folder)
+    except WorkspaceError:
+        return None
+    return folder
+
+
+def located(context: ToolContext, path: str, *, for_write: bool = False) -> str:
+    """The canonical path of ``path`` as the model wrote it. Raises ``WorkspaceError``."""
+    return str(context.workspace.resolve(path, cwd=session_folder(context), for_write=for_write))
+
+
+def shown(path: str, context: ToolContext) -> str:
+    """A canonical path in the form in which the session's tools take it: relative to the session's folder when it is
+    below that, otherwise absolute."""
+    folder = context.workspace.resolve(session_folder(context) or ".")
+    target = PurePosixPath(path)
+    return str(target.relative_to(folder)) if target.is_relative_to(folder) else path
+
+
+# --- read_file ---
+
+
+class ReadFileTool:
+    """``read_file``: a page of a text file with numbered lines."""
+
+    spec: Final = ToolSpec(
+        name="read_file",
+        description=(
+            "Read a text file. Lines come numbered as 'NUMBER|TEXT'; the number is not part of the file. Read long "
+            "files in pages with offset and limit. Use this instead of cat, head or tail. Binary files and credential "
+            "files cannot be read."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "description": "Path, relative to the current folder or absolute."},
+                "offset": {
+                    "type": "integer",
+                    "description": "Number of the first line to read, from 1.",
+                    "default": 1,
+                    "minimum": 1,
+                },
+                "limit": {
+                    "type": "integer",
+                    "description": f"How many lines to read, at most {_LINES_MAX}.",
+                    "default": _LINES_DEFAULT,
+                    "minimum": 1,
+                },
+            },
+            "required": ["path"],
+        },
+        toolset="file",
+        replay=Replay.PURE,
+        # It pages by itself; a page that were put in a file could only be read with this tool again.
+        result_chars_max=None,
+        is_parallel_safe=True,
+        path_argument="path",
+        session_keys=(CWD_KEY,),
+    )
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        path: str = arguments["path"]
+        canonical = located(context, path)
+        try:
+            data = context.workspace.read_bytes(canonical, limit=_FILE_BYTES_MAX + 1)
+        except PathNotFound:
+            return _missing(path, canonical, context)
+        data = from_utf16(data) or data
+        if is_binary(data):
+            return error_result(f"{path!r} {_what_it_is(canonical)}; it cannot be shown as text")
+        limit = min(arguments.get("limit", _LINES_DEFAULT), _LINES_MAX)
+        return _page(path, data, offset=arguments.get("offset", 1), limit=limit)
+
+
+def _what_it_is(path: str) -> str:
+    if PurePosixPath(path).suffix.lower() in _IMAGE_SUFFIXES:
+        return "is an image (look at it with vision_analyze if you have it)"
+    return "is a binary file (use terminal to look inside, for example with file, xxd or unzip -l)"
+
+
+def _missing(path: str, canonical: str, context: ToolContext) -> ToolResult:
+    """The error for a file that is not there, with names the model may have meant."""
+    target = PurePosixPath(canonical)
+    names: Sequence[str] = ()
+    with suppress(WorkspaceError):
+        names = context.workspace.entries(str(target.parent))
+    folded = {name.rstrip("/").casefold(): name for name in names}
+    similar = difflib.get_close_matches(target.name.casefold(), folded, n=_HINTS_MAX, cutoff=0.5)
+    document: dict[str, object] = {"error": f"{path!r} does not exist"}
+    if similar:
+        document["similar"] = [shown(str(target.parent / folded[name]), context) for name in similar]
+    return json_result(document, is_error=True)
+
+
+def _page(path: str, data: bytes, *, offset: int, limit: int) -> ToolResult:
+    is_whole = len(data) <= _FILE_BYTES_MAX
+    data = data[:_FILE_BYTES_MAX]
+    lines_total = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+    if data and offset > lines_total:
+        return error_result(f"{path!r} has only {lines_total} lines; there is no line {offset}")
+    rows = list(_numbered_rows(data, offset, limit))
+    end = offset + len(rows) - 1
+    document: dict[str, object] = {
+        "content": "\n".join(rows),
+        "total_lines": lines_total if is_whole else f"more than {lines_total}",
+        "file_size": len(data) if is_whole else f"more than {_FILE_BYTES_MAX}",
+        "truncated": end < lines_total or not is_whole,
+    }
+    if not data:
+        document["hint"] = "the file is empty"
+    elif end < lines_total:
+        document["hint"] = f"lines {offset} to {end} of {lines_total}; read on with offset={end + 1}"
+    elif not is_whole:
+        document["hint"] = "the rest of this very long file can only be read with terminal (sed -n 'FROM,TOp')"
+    return json_result(document)
+
+
+def _numbered_rows(data: bytes, offset: int, limit: int) -> Iterator[str]:
+    """The page's lines, as many as fit the limit of one result and at least one."""
+    room = _READ_CHARS_MAX
+    # An iterator over the bytes finds the page without making an object of every line before it.
+    for number, raw in enumerate(islice(io.BytesIO(data), offset - 1, offset - 1 + limit), start=offset):
+        line = raw.rstrip(b"\r\n").decode("utf-8", "replace")
+        if number == 1:
+            line = line.removeprefix("\ufeff")
+        if len(line) > _LINE_CHARS_MAX:
+            line = f"{line[:_LINE_CHARS_MAX]}... [truncated, {len(line)} characters]"
+        row = f"{number}|{line}"
+        room -= len(row) + 1
+        if room < 0 and number > offset:
+            return
+        yield row
+
+
+# --- write_file ---
+
+
+class WriteFileTool:
+    """``write_file``: the whole content of a file."""
+
+    spec: Final = ToolSpec(
+        name="write_file",
+        description=(
+            "Write a file: creates it, with the folders on the way, or replaces all of its content. Use patch to "
+            "change a part of a file. Use this instead of echo or a here-document in terminal."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "description": "Path, relative to the current folder or absolute."},
+                "content": {"type": "string", "description": "The whole new content."},
+            },
+            "required": ["path", "content"],
+        },
+        toolset="file",
+        # The same content in the same place: writing it once more is no further effect.
+        replay=Replay.KEYED,
+        path_argument="path",
+        session_keys=(CWD_KEY,),
+    )
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        canonical = located(context, arguments["path"], for_write=True)
+        existed = _exists(context.workspace, canonical)
+        data = to_utf8(arguments["content"])
+        context.workspace.write_bytes(canonical, data)
+        return json_result(
+            {
+                "success": True,
+                "path": shown(canonical, context),
+                "action": "overwritten" if existed else "created",
+                "bytes_written": len(data),
+            }
+        )
+
+
+def _exists(workspace: Workspace, path: str) -> bool:
+    try:
+        workspace.read_bytes(path, limit=0)
+    except PathNotFound:
+        return False
+    return True
+
+
+# --- patch ---
+
+
+class PatchTool:
+    """``patch``: change parts of files, in one place or in many."""
+
+    spec: Final = ToolSpec(
+        name="patch",
+        description=(
+            "Change parts of files. mode 'replace' (default) replaces old_string by new_string in one file; old_string "
+            "must be found exactly once unless replace_all is true, so copy it with enough lines around it; small "
+            "differences in white space, indentation and quotes are forgiven. mode 'patch' applies a V4A patch to "
+            "several files, all of it or nothing:\n"
+            "*** Begin Patch\n*** Update File: path\n@@ line above the change @@\n context\n-old\n+new\n"
+            "*** Add File: path\n+content\n*** Delete File: path\n*** Move File: from -> to\n*** End Patch\n"
+            "Returns a unified diff. Use this instead of sed or awk."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "mode": {"type": "string", "enum": ["replace", "patch"], "default": "replace"},
+                "path": {"type": "string", "description": "mode replace: the file to change."},
+                "old_string": {"type": "string", "description": "mode replace: the text to find."},
+                "new_string": {
+                    "type": "string",
+                    "description": "mode replace: the text to put there; empty to delete.",
+                },
+                "replace_all": {
+                    "type": "boolean",
+                    "description": "mode replace: every occurrence.",
+                    "default": False,
+                },
+                "patch": {"type": "string", "description": "mode patch: the V4A patch."},
+            },
+            "required": [],
+        },
+        toolset="file",
+        replay=Replay.ONCE,
+        path_argument="path",
+        session_keys=(CWD_KEY,),
+    )
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        mode = arguments.get("mode") or ("patch" if "patch" in arguments else "replace")
+        if mode == "patch":
+            if not arguments.get("patch"):
+                return error_result("mode 'patch' needs 'patch'")
+            return _patch_files(arguments["patch"], context)
+        missing = [name for name in ("path", "old_string", "new_string") if name not in arguments]
+        if missing:
+            return error_result(f"mode 'replace' needs {', '.join(map(repr, missing))}")
+        return _replace_in_file(arguments, context)
+
+
+def _replace_in_file(arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    path: str = arguments["path"]
+    canonical = located(context, path, for_write=True)
+    try:
+        file = _editable(context.workspace, canonical)
+    except PathNotFound:
+        return _missing(path, canonical, context)
+    except NotText as error:
+        return error_result(f"{path!r} cannot be patched: {error}")
+    old, new = (file.with_text(arguments[name]).text for name in ("old_string", "new_string"))
+    outcome = replace_text(file.text, old, new, replace_all=arguments.get("replace_all", False))
+    if isinstance(outcome, Refused):
+        if is_already_there(file.text, old, new):
+            return json_result({"success": True, "note": "new_string is already in the file; nothing was changed"})
+        return error_result(f"{path!r} was not changed: {outcome.message}")
+    changed = file.with_text(outcome.text)
+    context.workspace.write_bytes(canonical, changed.encode())
+    change = v4a.Change(path=canonical, before=file, after=changed)
+    document = _report([change], context)
+    if outcome.strategy != "exact":
+        document["strategy"] = outcome.strategy
+    return json_result({**document, "replacements": outcome.count})
+
+
+def _patch_files(patch: str, context: ToolContext) -> ToolResult:
+    try:
+        operations = v4a.parse(patch)
+    except v4a.PatchSyntaxError as error:
+        return error_result(f"the patch cannot be read, no file was changed: {error}")
+    plan = v4a.Plan(lambda path: _existing_text(context.workspace, path))
+    for operation in operations:
+        try:
+            names = {path: located(context, path, for_write=True) for path in _paths(operation)}
+        except WorkspaceError as error:
+            plan.errors.append(str(error))
+            continue
+        plan.take(operation, names)
+    if plan.errors:
+        return error_result("no file was changed, because parts of the patch do not fit:\n" + "\n".join(plan.errors))
+    if not plan.changes:
+        return json_result({"success": True, "note": "the files are already as the patch wants them"})
+    return _apply_changes(plan, context)
+
+
+def _paths(operation: v4a.Operation) -> tuple[str, ...]:
+    match operation:
+        case v4a.Move(path=path, to=to):
+            return path, to
+        case v4a.Update(path=path, move_to=str(to)):
+            return path, to
+    return (operation.path,)
+
+
+def _existing_text(workspace: Workspace, path: str) -> TextFile | None:
+    try:
+        return _editable(workspace, path)
+    except PathNotFound:
+        return None
+    except WorkspaceError as error:
+        raise ValueError(str(error)) from error
+
+
+def _editable(workspace: Workspace, path: str) -> TextFile:
+    """Raises ``PathNotFound``, ``NotText`` or ``WorkspaceError``."""
+    data = workspace.read_bytes(path, limit=_FILE_BYTES_MAX + 1)
+    if len(data) > _FILE_BYTES_MAX:
+        raise NotText(f"it is longer than {_FILE_BYTES_MAX} bytes")
+    return TextFile.decode(data)
+
+
+def _apply_changes(plan: v4a.Plan, context: ToolContext) -> ToolResult:
+    """Write all changes, new content before deletions; when one fails, put back those that were made."""
+    changes = sorted(plan.changes, key=lambda change: change.after is None)
+    for index, change in enumerate(changes):
+        try:
+            _put(context.workspace, change.path, change.after)
+        except WorkspaceError as error:
+            return _undone(changes[:index], context, str(error))
+    document = _report(plan.changes, context)
+    if plan.moves:
+        document["moved"] = [f"{path} -> {to}" for path, to in plan.moves]
+    if plan.notes:
+        document["notes"] = plan.notes
+    return json_result(document)
+
+
+def _put(workspace: Workspace, path: str, file: TextFile | None) -> None:
+    if file is None:
+        workspace.remove(path)
+    else:
+        workspace.write_bytes(path, file.encode())
+
+
+def _undone(made: Sequence[v4a.Change], context: ToolContext, reason: str) -> ToolResult:
+    stuck = []
+    for change in reversed(made):
+        try:
+            _put(context.workspace, change.path, change.before)
+        except WorkspaceError:
+            stuck.append(shown(change.path, context))
+    if stuck:
+        return error_result(f"the patch failed half-way ({reason}) and these files stay changed: {', '.join(stuck)}")
+    return error_result(f"the patch could not be written and no file was changed: {reason}")
+
+
+def _report(changes: Sequence[v4a.Change], context: ToolContext) -> dict[str, object]:
+    document: dict[str, object] = {"success": True, "diff": _short("".join(_diff(c, context) for c in changes))}
+    for verb, selected in (
+        ("files_created", [c for c in changes if c.before is None]),
+        ("files_deleted", [c for c in changes if c.after is None]),
+        ("files_modified", [c for c in changes if c.before is not None and c.after is not None]),
+    ):
+        if selected:
+            document[verb] = [shown(change.path, context) for change in selected]
+    return document
+
+
+def _diff(change: v4a.Change, context: ToolContext) -> str:
+    name = shown(change.path, context)
+    before, after = change.before.text if change.before else "", change.after.text if change.after else ""
+    if max(len(before), len(after)) > _DIFF_FILE_CHARS_MAX:
+        return f"--- {name} changed; it is too long for a diff\n"
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        fromfile=f"a/{name}" if change.before else "/dev/null",
+        tofile=f"b/{name}" if change.after else "/dev/null",
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _short(diff: str) -> str:
+    if len(diff) <= _DIFF_CHARS_MAX:
+        return diff
+    return f"{diff[:_DIFF_CHARS_MAX]}\n... [{len(diff) - _DIFF_CHARS_MAX} more characters of diff]\n"

@@ -1,0 +1,336 @@
+"""``search_files``: look for text in files, or for files by name (reference, loop §12.1).
+
+The search runs as a command in the workspace: ripgrep where it is installed, otherwise ``treesearch``. Both look at
+the same files and their output is read by the same code, so the answer does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.tools import treesearch
+from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.files import CWD_KEY, located, shown
+from hermes_worker.tools.results import error_result, json_result
+from hermes_worker.workspace.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
+
+_TIMEOUT_S: Final = 60.0
+_OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
+_HITS_PER_FILE_MAX: Final = 1_000
+_LINE_CHARS_MAX: Final = 500
+_LIMIT_DEFAULT: Final = 50
+_LIMIT_MAX: Final = 1_000
+_CONTEXT_MAX: Final = 20
+_NOT_FOUND: Final = 127
+_FINISHED: Final = (0, 1, 128 + 13)
+"""Found, found nothing, and stopped because the output was long enough (SIGPIPE)."""
+_RECORD: Final = re.compile(rb"([^\0\n]+)\0(\d+)([:-])(.*)")
+_COUNT: Final = re.compile(rb"([^\0\n]+)\0(\d+)")
+_SCRIPT: Final = Path(treesearch.__file__).read_text(encoding="utf-8")
+# Only .gitignore files at or below the searched folder count, so that the answer is the same on every machine.
+_RIPGREP: Final = (
+    "rg --no-config --no-heading --with-filename --line-number --color never --null --no-messages --sort path "
+    "--no-ignore-global --no-ignore-parent --no-ignore-dot --no-ignore-exclude --no-require-git"
+)
+
+
+class Output(StrEnum):
+    """What is wanted of each match."""
+
+    CONTENT = "content"
+    FILES = "files_only"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query:
+    """A search, with the path canonical. ``pattern`` is ``None`` when files are to be listed."""
+
+    path: str
+    pattern: str | None
+    output: Output
+    context: int
+    glob: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One line of output."""
+
+    path: str
+    number: int
+    text: str
+    is_match: bool
+
+
+class SearchFilesTool:
+    """``search_files``."""
+
+    spec: Final = ToolSpec(
+        name="search_files",
+        description=(
+            "Search files. target 'content' (default): find lines that match a regular expression. target 'files': "
+            "find files by a glob such as '*.py', 'test_*' or 'src/**/*.{js,ts}'. Hidden files, binary files and what "
+            ".gitignore names are skipped unless path is the file itself. Use this instead of grep, rg, find or ls."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "pattern": {"type": "string", "description": "Regular expression, or a glob for target 'files'."},
+                "target": {"type": "string", "enum": ["content", "files"], "default": "content"},
+                "path": {"type": "string", "description": "File or folder to search in.", "default": "."},
+                "file_glob": {"type": "string", "description": "Only in files like this, for example '*.py'."},
+                "limit": {"type": "integer", "default": _LIMIT_DEFAULT, "minimum": 1},
+                "offset": {"type": "integer", "description": "Skip this many results.", "default": 0, "minimum": 0},
+                "output_mode": {
+                    "type": "string",
+                    "enum": [output.value for output in Output],
+                    "description": "Matching lines, only the files' names, or the number of matching lines per file.",
+                    "default": Output.CONTENT.value,
+                },
+                "context": {
+                    "type": "integer",
+                    "description": "How many lines to show around each match.",
+                    "default": 0,
+                    "minimum": 0,
+                },
+            },
+            "required": ["pattern"],
+        },
+        toolset="file",
+        replay=Replay.PURE,
+        is_parallel_safe=True,
+        session_keys=(CWD_KEY,),
+    )
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        path = located(context, arguments.get("path") or ".")
+        _require_searchable(context.workspace, path)
+        is_by_name = arguments.get("target") == "files"
+        query = _Query(
+            path=path,
+            pattern=None if is_by_name else arguments["pattern"],
+            output=Output.FILES if is_by_name else Output(arguments.get("output_mode", Output.CONTENT)),
+            context=min(arguments.get("context", 0), _CONTEXT_MAX),
+            glob=arguments.get("file_glob") or None,
+        )
+        done = _searched(query, context)
+        if done.ending is Ending.CANCELLED:
+            return error_result("the search was interrupted")
+        if done.ending is Ending.TIMED_OUT:
+            return error_result("the search took too long; search in a smaller folder or with a simpler pattern")
+        if done.exit_code not in _FINISHED:
+            return error_result(done.output.decode("utf-8", "replace")[:500] or "the search could not be run")
+        page = _Page(offset=arguments.get("offset", 0), limit=min(arguments.get("limit", _LIMIT_DEFAULT), _LIMIT_MAX))
+        wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
+        return json_result(_answer(done.output, query.output, wanted, page))
+
+
+def _require_searchable(workspace: Workspace, path: str) -> None:
+    """Raises ``WorkspaceError`` for anything but a file or a folder: a FIFO would hang the search."""
+    try:
+        workspace.read_bytes(path, limit=0)
+    except PathNotFound:
+        raise
+    except WorkspaceError:
+        workspace.entries(path)
+
+
+# --- running it ---
+
+
+def _searched(query: _Query, context: ToolContext) -> CommandResult:
+    """What ripgrep printed, or what ``treesearch`` prints when ripgrep is missing or does not know the pattern's
+    syntax (look-ahead, back-references)."""
+    done = _execute(_ripgrep_command(query), context)
+    is_settled = done.exit_code in _FINISHED or done.ending is not Ending.EXITED
+    return done if is_settled or (done.output and done.exit_code != _NOT_FOUND) else _own_search(query, context)
+
+
+def _own_search(query: _Query, context: ToolContext) -> CommandResult:
+    document = {
+        "path": query.path,
+        "pattern": query.pattern,
+        "output": "files" if query.output is Output.FILES else query.output.value,
+        "context": query.context,
+        "glob": _name_glob(query),
+        "hits_max": _HITS_PER_FILE_MAX,
+    }
+    program = shlex.join(["-I", "-S", "-c", _SCRIPT, json.dumps(document)])
+    interpreters = " ".join(map(shlex.quote, (sys.executable, "python3", "python")))
+    return _execute(
+        f'for python in {interpreters}; do command -v "$python" >/dev/null 2>&1 && break; done; '
+        f'"$python" {program} 2>/dev/null',
+        context,
+    )
+
+
+def _ripgrep_command(query: _Query) -> str:
+    options: list[str] = []
+    if query.pattern is None:
+        options += ["--files"]
+    else:
+        if query.output is Output.CONTENT:
+            options += ["--max-count", str(_HITS_PER_FILE_MAX), "--context", str(query.context)]
+        else:
+            options += ["--count" if query.output is Output.COUNT else "--files-with-matches"]
+        if glob := _name_glob(query):
+            # A type and not --glob, which would take back in what .gitignore excludes.
+            options += ["--type-add", f"wanted:{glob}", "--type", "wanted"]
+        options += ["--regexp", query.pattern]
+    arguments = shlex.join([*options, "--", query.path])
+    return f"command -v rg >/dev/null 2>&1 || exit {_NOT_FOUND}; {_RIPGREP} {arguments} 2>/dev/null"
+
+
+def _name_glob(query: _Query) -> str | None:
+    """The glob if it is about names only; one about whole paths is applied to the answer."""
+    return query.glob if query.glob and "/" not in query.glob and not query.glob.startswith("!") else None
+
+
+def _execute(command: str, context: ToolContext) -> CommandResult:
+    return context.workspace.execute(
+        # Cutting the output here stops the search as soon as there is enough of it.
+        f'{{ {command}; }} | head -c {_OUTPUT_BYTES_MAX}; exit "${{PIPESTATUS[0]}}"',
+        cwd=None,
+        env={},
+        timeout_s=_TIMEOUT_S,
+        output_bytes_max=_OUTPUT_BYTES_MAX,
+        should_stop=context.cancelled.is_set,
+    )
+
+
+# --- reading the answer ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    offset: int
+    limit: int
+
+    def of(self, found: Sequence[Any]) -> Sequence[Any]:
+        return found[self.offset : self.offset + self.limit]
+
+
+class _Wanted:
+    """Which files may be in the answer, and under which name. Every file is judged once."""
+
+    def __init__(self, context: ToolContext, query: _Query, *, name_glob: str | None) -> None:
+        self._context = context
+        self._top = query.path
+        self._globs = [glob for glob in (query.glob, name_glob) if glob]
+        self._names: dict[bytes, str | None] = {}
+
+    def name(self, raw: bytes) -> str | None:
+        """The path to show; ``None`` for a file that is not asked for, or that may not be read."""
+        if raw not in self._names:
+            self._names[raw] = self._judged(raw)
+        return self._names[raw]
+
+    def _judged(self, raw: bytes) -> str | None:
+        path = raw.decode("utf-8", "surrogateescape")
+        below = path.removeprefix(self._top).lstrip("/") or PurePosixPath(path).name
+        if not all(_fits(below, glob) for glob in self._globs):
+            return None
+        try:
+            self._context.workspace.resolve(path)
+        except WorkspaceError:
+            return None
+        return shown(path, self._context)
+
+
+def _fits(path: str, glob: str) -> bool:
+    if glob.startswith("!"):
+        return not treesearch.matches_glob(path, glob[1:])
+    return treesearch.matches_glob(path, glob)
+
+
+def _answer(output: bytes, form: Output, wanted: _Wanted, page: _Page) -> dict[str, object]:
+    separator = b"\0" if form is Output.FILES else b"\n"
+    is_cut = len(output) >= _OUTPUT_BYTES_MAX
+    records = output.split(separator)
+    if is_cut:
+        # The last record may have been cut in the middle.
+        records.pop()
+    match form:
+        case Output.CONTENT:
+            lines = _lines(records, wanted)
+            matches = [line for line in lines if line.is_match]
+            return _paged("matches", _with_context(page.of(matches), lines), len(matches), page, is_cut=is_cut)
+        case Output.FILES:
+            names = sorted((name for raw in records if raw and (name := wanted.name(raw))), key=_path_order)
+            return _paged("files", page.of(names), len(names), page, is_cut=is_cut)
+        case Output.COUNT:
+            counts = _counts(records, wanted)
+            document = _paged("counts", dict(page.of(counts)), len(counts), page, is_cut=is_cut)
+            return {**document, "matches_total": sum(count for _, count in counts)}
+
+
+def _paged(key: str, found: object, total: int, page: _Page, *, is_cut: bool) -> dict[str, object]:
+    end = page.offset + page.limit
+    document: dict[str, object] = {key: found, "total_count": total, "truncated": is_cut or end < total}
+    if end < total:
+        document["hint"] = f"results {page.offset + 1} to {end} of {total}; narrow the search or use offset={end}"
+    elif is_cut:
+        document["hint"] = "there are more results than can be collected; narrow the search"
+    return document
+
+
+def _lines(records: Iterable[bytes], wanted: _Wanted) -> list[_Line]:
+    lines = []
+    for raw in records:
+        record = _RECORD.fullmatch(raw.removesuffix(b"\r"))
+        path = wanted.name(record[1]) if record else None
+        if record and path is not None:
+            text = record[4].decode("utf-8", "replace")
+            lines.append(_Line(path=path, number=int(record[2]), text=_cut(text), is_match=record[3] == b":"))
+    return sorted(lines, key=lambda line: (_path_order(line.path), line.number))
+
+
+def _counts(records: Iterable[bytes], wanted: _Wanted) -> list[tuple[str, int]]:
+    counts = [
+        (name, int(record[2]))
+        for raw in records
+        if (record := _COUNT.fullmatch(raw)) and (name := wanted.name(record[1])) is not None
+    ]
+    return sorted(counts, key=lambda entry: _path_order(entry[0]))
+
+
+def _with_context(matches: Sequence[_Line], lines: Sequence[_Line]) -> list[dict[str, object]]:
+    """The matches of a page, and the lines around them in between."""
+    near = {(line.path, line.number) for line in matches}
+    around = _neighbours(matches, lines)
+    return [
+        {"path": line.path, "line": line.number, "content": line.text} | ({} if line.is_match else {"context": True})
+        for line in lines
+        if (line.path, line.number) in (near if line.is_match else around)
+    ]
+
+
+def _neighbours(matches: Sequence[_Line], lines: Sequence[_Line]) -> set[tuple[str, int]]:
+    """The lines of context that are connected to a match of the page without a gap."""
+    context = {(line.path, line.number) for line in lines if not line.is_match}
+    found: set[tuple[str, int]] = set()
+    for match in matches:
+        for step in (-1, 1):
+            number = match.number + step
+            while (match.path, number) in context:
+                found.add((match.path, number))
+                number += step
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LINE_CHARS_MAX else f"{text[:_LINE_CHARS_MAX]}... [truncated]"
+
+
+def _path_order(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/"))

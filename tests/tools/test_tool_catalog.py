@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.replay import Replay
+from hermes_worker.tools.base import Tool, ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.catalog import Catalog, UnknownTool, default_catalog
+
+
+class Named:
+    def __init__(self, name: str, toolset: str) -> None:
+        self.spec = ToolSpec(name=name, description=name, parameters={}, toolset=toolset, replay=Replay.PURE)
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        raise NotImplementedError
+
+
+FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
+CATALOG = default_catalog()
+
+
+@pytest.mark.parametrize(
+    ("toolsets", "expected"),
+    [
+        (["file"], FILE_TOOLS),
+        (["todo", "terminal"], ("terminal", "todo")),
+        (["debugging"], (*FILE_TOOLS[:3], "terminal", "write_file")),
+        (["hermes-api-server"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
+        (["hermes-cli"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
+        (["all"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
+        (["*", "file"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
+        ([], ()),
+    ],
+)
+def test_a_toolset_holds_the_tools_of_all_it_includes(toolsets: list[str], expected: tuple[str, ...]) -> None:
+    assert CATALOG.resolve(toolsets) == expected
+
+
+@pytest.mark.parametrize("toolset", ["nonsense", "web", "safe", ""])
+def test_a_toolset_without_tools_is_an_error_that_names_those_there_are(toolset: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no toolset .*; use one or more of all, debugging, file"):
+        CATALOG.resolve([toolset])
+
+
+def test_a_disabled_toolset_is_taken_out_again() -> None:
+    assert CATALOG.resolve(["hermes-cli"], disabled=["file"]) == ("terminal", "todo")
+
+
+def test_disabling_a_bundle_takes_no_core_tool_away() -> None:
+    assert CATALOG.resolve(["file"], disabled=["hermes-cli"]) == FILE_TOOLS
+
+
+def test_the_api_server_has_no_tool_that_asks_a_person() -> None:
+    catalog = default_catalog(Named("clarify", "clarify"))
+    assert "clarify" in catalog.resolve(["hermes-cli"])
+    assert "clarify" not in catalog.resolve(["hermes-api-server"])
+
+
+def test_bundles_that_include_each_other_are_no_harm() -> None:
+    catalog = Catalog([Named("x", "one"), Named("y", "two")], bundles={"a": ("b", "one"), "b": ("a", "two")})
+    assert catalog.resolve(["a"]) == catalog.resolve(["b"]) == ("x", "y")
+
+
+def test_a_new_tool_joins_the_toolset_it_names() -> None:
+    catalog = default_catalog(Named("web_search", "web"))
+    assert catalog.resolve(["web"]) == ("web_search",)
+    assert "web_search" in catalog.resolve(["debugging"])
+    assert catalog.toolsets["web"] == ("web_search",)
+
+
+def test_two_tools_of_one_name_are_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="two tools are named 'todo'"):
+        default_catalog(Named("todo", "other"))
+
+
+def test_a_bundle_may_not_hide_a_toolset() -> None:
+    with pytest.raises(ConfigurationError, match="'one' names both"):
+        Catalog([Named("x", "one")], bundles={"one": ()})
+
+
+def test_definitions_are_canonical_json_in_a_stable_order() -> None:
+    definitions = CATALOG.tool_definitions(["write_file", "read_file", "write_file"])
+    assert definitions == CATALOG.tool_definitions({"read_file", "write_file"})
+    documents = [json.loads(definition) for definition in definitions]
+    assert [document["function"]["name"] for document in documents] == ["read_file", "write_file"]
+    assert all(document["type"] == "function" for document in documents)
+    assert definitions == tuple(canonical_json(document) for document in documents)
+
+
+def test_definitions_are_computed_once() -> None:
+    assert CATALOG.tool_definitions(["todo"])[0] is CATALOG.tool_definitions(["todo"])[0]
+    assert CATALOG.resolve(["file"]) is CATALOG.resolve(["file"])
+
+
+def test_an_unknown_tool_is_an_error_that_names_the_others() -> None:
+    with pytest.raises(UnknownTool, match="there is no tool 'x'; there are patch, read_file"):
+        CATALOG.get("x")
+    with pytest.raises(UnknownTool):
+        CATALOG.tool_definitions(["x"])
+
+
+REPLAY = {
+    "read_file": Replay.PURE,
+    "search_files": Replay.PURE,
+    "todo": Replay.PURE,
+    "write_file": Replay.KEYED,
+    "patch": Replay.ONCE,
+    "terminal": Replay.ONCE,
+}
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG.names))
+def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
+    tool: Tool = CATALOG.get(name)
+    spec = tool.spec
+    assert spec.replay is REPLAY[name]
+    assert spec.parameters["type"] == "object"
+    assert set(spec.parameters["required"]) <= spec.parameters["properties"].keys()
+    assert spec.path_argument is None or spec.path_argument in spec.parameters["properties"]
+    assert spec.description

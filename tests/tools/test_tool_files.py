@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_worker.workspace.base import WorkspaceError
+
+# --- read_file ---
+
+
+def test_lines_come_numbered(session: Any, root: Path) -> None:
+    (root / "a.txt").write_text("one\ntwo\n\nfour")
+    assert session("read_file", path="a.txt") == {
+        "content": "1|one\n2|two\n3|\n4|four",
+        "total_lines": 4,
+        "file_size": 13,
+        "truncated": False,
+    }
+
+
+def test_a_page_says_how_to_read_on(session: Any, root: Path) -> None:
+    (root / "a.txt").write_text("".join(f"line {n}\n" for n in range(1, 101)))
+    page = session("read_file", path="a.txt", offset=10, limit=3)
+    assert page["content"] == "10|line 10\n11|line 11\n12|line 12"
+    assert (page["total_lines"], page["truncated"]) == (100, True)
+    assert page["hint"] == "lines 10 to 12 of 100; read on with offset=13"
+
+
+def test_a_page_has_at_most_2000_lines_of_2000_characters(session: Any, root: Path) -> None:
+    (root / "long").write_text("\n" * 3_000)
+    assert session("read_file", path="long", limit=10_000)["content"].count("|") == 2_000
+    (root / "wide").write_text("x" * 5_000)
+    assert session("read_file", path="wide")["content"] == "1|" + "x" * 2_000 + "... [truncated, 5000 characters]"
+
+
+def test_a_page_is_cut_at_100000_characters_between_two_lines(session: Any, root: Path) -> None:
+    (root / "big").write_text(("y" * 999 + "\n") * 500)
+    page = session("read_file", path="big")
+    assert len(page["content"]) <= 100_000
+    assert page["content"].endswith("y")
+    end = page["content"].count("\n") + 1
+    assert page["hint"].endswith(f"read on with offset={end + 1}")
+    assert session("read_file", path="big", offset=end + 1)["content"].startswith(f"{end + 1}|yyy")
+
+
+def test_a_line_that_is_not_there_is_an_error(session: Any, root: Path) -> None:
+    (root / "a.txt").write_text("one\n")
+    assert session.error("read_file", path="a.txt", offset=2) == "'a.txt' has only 1 lines; there is no line 2"
+    assert "at least 1" in session.error("read_file", path="a.txt", offset=0)
+
+
+def test_an_empty_file_is_not_an_error(session: Any, root: Path) -> None:
+    (root / "empty").touch()
+    page = session("read_file", path="empty")
+    assert (page["content"], page["total_lines"], page["hint"]) == ("", 0, "the file is empty")
+
+
+@pytest.mark.parametrize(
+    ("data", "content"),
+    [
+        (b"\xef\xbb\xbfhi\r\nyou\r\n", "1|hi\n2|you"),
+        ("hällo\n".encode("utf-16"), "1|hällo"),
+        (b"caf\xe9\n", "1|caf�"),
+        ("日本".encode(), "1|日本"),
+    ],
+)
+def test_text_is_read_in_the_encoding_it_is_in(session: Any, root: Path, data: bytes, content: str) -> None:
+    (root / "text").write_bytes(data)
+    assert session("read_file", path="text")["content"] == content
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.bin", b"\x7fELF\0\0", "is a binary file"),
+        ("a.dat", bytes(range(1, 9)) * 100, "is a binary file"),
+        ("a.PNG", b"\x89PNG\r\n\x1a\n\0", "is an image"),
+    ],
+)
+def test_a_binary_file_is_not_shown(session: Any, root: Path, name: str, data: bytes, message: str) -> None:
+    (root / name).write_bytes(data)
+    assert message in session.error("read_file", path=name)
+
+
+def test_a_missing_file_comes_with_names_that_were_perhaps_meant(session: Any, root: Path) -> None:
+    (root / "src").mkdir()
+    for name in ("server.py", "serve.py", "README.md", "unrelated.bin"):
+        (root / "src" / name).touch()
+    result = session.result("read_file", path="src/servr.py")
+    assert result.is_error
+    assert '"similar":["src/server.py","src/serve.py"]' in result.text
+    assert session.result("read_file", path="src/readme.md").text.count("src/README.md") == 1
+    assert "similar" not in session.result("read_file", path="nowhere/x").text
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", ".env", "a\0b", "/proc/self/environ", "~/.ssh/id_rsa"])
+@pytest.mark.parametrize("tool", ["read_file", "write_file", "patch", "search_files"])
+def test_no_file_tool_leaves_the_workspace(session: Any, root: Path, path: str, tool: str) -> None:
+    (root / ".env").write_text("SECRET=hunter2")
+    more = {
+        "read_file": {},
+        "write_file": {"content": "x"},
+        "patch": {"old_string": "S", "new_string": "T"},
+        "search_files": {"pattern": "."},
+    }
+    message = session.error(tool, path=path, **more[tool])
+    assert "outside the workspace" in message or "protected" in message or "NUL" in message
+    assert (root / ".env").read_text() == "SECRET=hunter2"
+
+
+def test_a_folder_and_a_fifo_cannot_be_read(session: Any, root: Path) -> None:
+    (root / "folder").mkdir()
+    os.mkfifo(root / "pipe")
+    assert "is a directory" in session.error("read_file", path="folder")
+    assert "not a regular file" in session.error("read_file", path="pipe")
+
+
+def test_a_very_long_file_is_read_from_its_beginning(session: Any, root: Path) -> None:
+    with (root / "huge").open("wb") as file:
+        file.write(b"first\n" * 100)
+        file.truncate(40 * 1024 * 1024)
+        file.seek(0)
+        for _ in range(40):
+            file.write((b"z" * 63 + b"\n") * 16_384)
+    page = session("read_file", path="huge", limit=1)
+    assert page["content"] == "1|" + "z" * 63
+    assert page["total_lines"] == "more than 524288"
+    assert page["truncated"]
+
+
+def test_relative_paths_start_from_the_folder_of_the_shell(session: Any, root: Path) -> None:
+    (root / "src").mkdir()
+    session("terminal", command="cd src")
+    assert session("write_file", path="a.txt", content="x")["path"] == "a.txt"
+    assert (root / "src/a.txt").read_text() == "x"
+    assert session("read_file", path="a.txt")["content"] == "1|x"
+    assert session("write_file", path="../b.txt", content="y")["path"] == str(root / "b.txt")
+
+
+def test_a_folder_of_the_shell_that_is_not_valid_is_ignored(session: Any, root: Path) -> None:
+    (root / "a.txt").write_text("x")
+    for folder in ("../..", "/etc", "a\0b", 5, ""):
+        session.documents["cwd"] = folder
+        assert session("read_file", path="a.txt")["content"] == "1|x"
+
+
+# --- write_file ---
+
+
+def test_writing_says_whether_the_file_is_new_and_how_long_it_is(session: Any, root: Path) -> None:
+    assert session("write_file", path="a/b.txt", content="hé") == {
+        "success": True,
+        "path": "a/b.txt",
+        "action": "created",
+        "bytes_written": 3,
+    }
+    assert session("write_file", path="a/b.txt", content="")["action"] == "overwritten"
+    assert (root / "a/b.txt").read_bytes() == b""
+
+
+def test_writing_the_same_again_changes_nothing_more(session: Any, root: Path) -> None:
+    for _ in range(2):
+        session("write_file", path="a.txt", content="x")
+    assert [entry.name for entry in root.iterdir()] == ["a.txt"]
+
+
+def test_half_an_emoji_does_not_stop_a_write(session: Any, root: Path) -> None:
+    session("write_file", path="a.txt", content="ok \ud83d\ude00 \ud83d!")
+    assert (root / "a.txt").read_text().startswith("ok 😀 ")
+
+
+def test_a_folder_is_not_replaced_by_a_file(session: Any, root: Path) -> None:
+    (root / "folder").mkdir()
+    assert "is a directory" in session.error("write_file", path="folder", content="x")
+
+
+# --- patch, mode replace ---
+
+
+def test_a_replacement_returns_a_diff(session: Any, root: Path) -> None:
+    (root / "a.py").write_text("def f():\n    return 1\n")
+    assert session("patch", path="a.py", old_string="return 1", new_string="return 2") == {
+        "success": True,
+        "diff": "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n def f():\n-    return 1\n+    return 2\n",
+        "files_modified": ["a.py"],
+        "replacements": 1,
+    }
+    assert (root / "a.py").read_text() == "def f():\n    return 2\n"
+
+
+def test_a_text_that_is_there_twice_needs_replace_all(session: Any, root: Path) -> None:
+    (root / "a.txt").write_text("x = 1\ny = 2\nx = 1\n")
+    message = session.error("patch", path="a.txt", old_string="x = 1", new_string="x = 3")
+    assert "found 2 times" in message
+    assert "line 1: x = 1" in message
+    assert "line 3: x = 1" in message
+    assert session("patch", path="a.txt", old_string="x = 1", new_string="x = 3", replace_all=True)["replacements"] == 2
+    assert (root / "a.txt").read_text() == "x = 3\ny = 2\nx = 3\n"
+
+
+def test_a_lenient_match_says_which_one_it_was(session: Any, root: Path) -> None:
+    (root / "a.py").write_text("class A:\n    def f(self):\n        return 1\n")
+    result = session(
+        "patch", path="a.py", old_string="def f(self):\n    return 1", new_string="def f(self):\n    return 2"
+    )
+    assert result["strategy"] == "line_trimmed"
+
+
+def test_a_text_that_is_not_there_comes_with_the_closest_one(session: Any, root: Path) -> None:
+    (root / "a.py").write_text("import os\n\n\ndef compute_total(items):\n    return sum(items)\n")
+    message = session.error("patch", path="a.py", old_string="def compute_totals(itms):\n  pass", new_string="x")
+    assert "was not changed" in message
+    assert "closest text is at line 4" in message
+    assert "4|def compute_total(items):" in message
+
+
+def test_an_edit_that_was_made_before_is_not_an_error(session: Any, root: Path) -> None:
+    (root / "a.py").write_text("value = compute(2)\n")
+    result = session("patch", path="a.py", old_string="value = compute(1)", new_string="value = compute(2)")
+    assert "already in the file" in result["note"]
+
+
+def test_line_ends_and_marks_of_the_file_are_kept(session: Any, root: Path) -> None:
+    (root / "dos.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
+    session("patch", path="dos.txt", old_string="one\ntwo", new_string="1\n2\n2b")
+    assert (root / "dos.txt").read_bytes() == b"\xef\xbb\xbf1\r\n2\r\n2b\r\nthree\r\n"
+
+
+def test_mixed_line_ends_are_left_as_they_are(session: Any, root: Path) -> None:
+    (root / "mixed").write_bytes(b"one\r\ntwo\nthree\r\n")
+    session("patch", path="mixed", old_string="two", new_string="2")
+    assert (root / "mixed").read_bytes() == b"one\r\n2\nthree\r\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": "a"}, "needs 'old_string', 'new_string'"),
+        ({"mode": "replace", "old_string": "a", "new_string": "b"}, "needs 'path'"),
+        ({"mode": "patch"}, "needs 'patch'"),
+        ({"path": "a.txt", "old_string": "", "new_string": "b"}, "empty or only white space"),
+        ({"path": "a.txt", "old_string": "  \n", "new_string": "b"}, "empty or only white space"),
+        ({"path": "a.txt", "old_string": "abc", "new_string": "abc"}, "nothing to change"),
+        ({"path": "b.txt", "old_string": "abc", "new_string": "abd"}, "does not exist"),
+        ({"path": "bin", "old_string": "abc", "new_string": "abd"}, "binary"),
+        ({"path": "latin", "old_string": "abc", "new_string": "abd"}, "not UTF-8"),
+        ({"mode": "delete"}, "must be one of"),
+    ],
+)
+def test_a_patch_that_cannot_be_made_says_why(
+    session: Any, root: Path, arguments: dict[str, str], message: str
+) -> None:
+    (root / "a.txt").write_text("abc")
+    (root / "bin").write_bytes(b"abc\0")
+    (root / "latin").write_bytes(b"abc\xe9")
+    assert message in session.error("patch", **arguments)
+
+
+# --- patch, mode patch ---
+
+
+def test_a_patch_changes_several_files(session: Any, root: Path) -> None:
+    (root / "a.py").write_text("one\ntwo\nthree\n")
+    (root / "old.py").write_text("gone\n")
+    (root / "from.py").write_text("moved\n")
+    result = session(
+        "patch",
+        mode="patch",
+        patch="*** Begin Patch\n*** Update File: a.py\n one\n-two\n+2\n three\n*** Add File: new/b.py\n+hello\n+world\n"
+        "*** Delete File: old.py\n*** Move File: from.py -> to/here.py\n*** End Patch",
+    )
+    assert (root / "a.py").read_text() == "one\n2\nthree\n"
+    assert (root / "new/b.py").read_text() == "hello\nworld\n"
+    assert (root / "to/here.py").read_text() == "moved\n"
+    assert not (root / "old.py").exists()
+    assert not (root / "from.py").exists()
+    assert result["files_modified"] == ["a.py"]
+    assert result["files_created"] == ["new/b.py", "to/here.py"]
+    assert result["files_deleted"] == ["old.py", "from.py"]
+    assert result["moved"] == ["from.py -> to/here.py"]
+    assert "--- /dev/null\n+++ b/new/b.py\n" in result["diff"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("*** Update File: a.py\n-missing line\n+x", "a.py: hunk 1: the text to replace was not found"),
+        ("*** Update File: nowhere.py\n-x\n+y", "nowhere.py: there is no such file"),
+        ("*** Add File: a.py\n+x", "a.py: the file is already there"),
+        ("*** Delete File: nowhere.py", "nowhere.py: there is no such file"),
+        ("*** Move File: a.py -> b.py", "a.py: cannot be moved to 'b.py'"),
+        ("*** Update File: ../x\n-a\n+b", "'../x' is outside the workspace"),
+        ("*** Add File: .env\n+SECRET=1", "'.env' holds credentials"),
+        ("*** Move File: a.py -> /etc/x", "'/etc/x' is outside the workspace"),
+        ("*** Update File: bin\n-a\n+b", "bin: it is a binary file"),
+        ("*** Add File: folder\n+x", "folder: "),
+    ],
+)
+def test_one_part_that_does_not_fit_keeps_every_file_as_it_is(session: Any, root: Path, bad: str, message: str) -> None:
+    (root / "a.py").write_text("a\n")
+    (root / "b.py").write_text("b\n")
+    (root / "bin").write_bytes(b"\0")
+    (root / "folder").mkdir()
+    patch = f"*** Begin Patch\n*** Update File: b.py\n-b\n+B\n*** Add File: c.py\n+c\n{bad}\n*** End Patch"
+    error = session.error("patch", mode="patch", patch=patch)
+    assert "no file was changed" in error
+    assert message in error
+    assert (root / "b.py").read_text() == "b\n"
+    assert not (root / "c.py").exists()
+
+
+def test_a_patch_that_fails_while_it_is_written_is_taken_back(
+    session: Any, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a.py").write_text("a\n")
+    (root / "sub").mkdir()
+    (root / "sub/b.py").write_text("b\n")
+    write = type(session.workspace).write_bytes
+
+    def fail_on_b(self: Any, path: str, data: bytes) -> None:
+        if path.endswith("b.py"):
+            raise WorkspaceError("disk full")
+        write(self, path, data)
+
+    monkeypatch.setattr(type(session.workspace), "write_bytes", fail_on_b)
+    patch = (
+        "*** Begin Patch\n*** Update File: a.py\n-a\n+A\n*** Add File: new.py\n+n\n"
+        "*** Update File: sub/b.py\n-b\n+B\n*** End Patch"
+    )
+    error = session.error("patch", patch=patch)
+    assert error == "the patch could not be written and no file was changed: disk full"
+    assert (root / "a.py").read_text() == "a\n"
+    assert not (root / "new.py").exists()
+
+
+def test_later_parts_of_a_patch_see_what_earlier_ones_did(session: Any, root: Path) -> None:
+    (root / "a.py").write_text("one\n")
+    session(
+        "patch",
+        patch="*** Begin Patch\n*** Move File: a.py -> b.py\n*** Update File: b.py\n-one\n+two\n"
+        "*** Add File: a.py\n+fresh\n*** End Patch",
+    )
+    assert (root / "b.py").read_text() == "two\n"
+    assert (root / "a.py").read_text() == "fresh\n"
+
+
+def test_a_patch_that_was_applied_before_is_not_an_error(session: Any, root: Path) -> None:
+    (root / "a.py").write_text("value = compute(1)\n")
+    patch = "*** Begin Patch\n*** Update File: a.py\n-value = compute(1)\n+value = compute(2)\n*** End Patch"
+    session("patch", patch=patch)
+    assert "already as the patch wants them" in session("patch", patch=patch)["note"]
