@@ -6,18 +6,15 @@ that it is due, and the sweeper sends it again.
 
 from __future__ import annotations
 
+import base64
+import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, assert_never
 
 import redis
-from celery import Celery
-from celery.canvas import group
-from kombu import Queue as KombuQueue
-from kombu.exceptions import OperationalError
 
-from hermes_worker import transport
 from hermes_worker.core.effects import AskModel, Effect, RunTool
 from hermes_worker.observe import count, log
 from hermes_worker.setting_kinds import socket_url
@@ -27,8 +24,8 @@ KEY_PREFIX = "hermes:"
 """In front of every Redis key of ours."""
 CONTROL_CHANNEL = f"{KEY_PREFIX}control"
 """Pub/sub: nudges to whichever worker holds a claim. Losing one costs time, never correctness."""
-_SOCKET_TIMEOUT_S = 5.0
-_CONNECT_TIMEOUT_S = 2.0
+SOCKET_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 2.0
 _BATCH = 100
 
 
@@ -44,60 +41,12 @@ class TaskName(StrEnum):
     MAINTAIN = "hermes.maintain"
 
 
-def celery_app(broker_url: str) -> Celery:
-    """The Celery application, configured and without tasks: whoever only publishes needs no more than this."""
-    transport.install()
-    app = Celery("hermes_worker", broker=_with_our_transport(broker_url), set_as_current=False)
-    app.conf.update(
-        accept_content=["json"],
-        task_serializer="json",
-        result_backend=None,
-        task_ignore_result=True,
-        task_store_errors_even_if_ignored=False,
-        task_acks_late=False,
-        task_publish_retry=False,
-        task_default_queue=QueueName.SYSTEM.value,
-        task_queues=[KombuQueue(name.value) for name in QueueName],
-        task_create_missing_queues=False,
-        task_routes={
-            TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},
-            TaskName.CALL_TOOL.value: {"queue": QueueName.TOOLS.value},
-            TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},
-        },
-        task_remote_tracebacks=False,
-        worker_prefetch_multiplier=1,
-        worker_hijack_root_logger=False,
-        worker_redirect_stdouts=False,
-        worker_send_task_events=False,
-        broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,
-        broker_transport_options={
-            "socket_timeout": _SOCKET_TIMEOUT_S,
-            "socket_connect_timeout": _CONNECT_TIMEOUT_S,
-            "socket_keepalive": True,
-            "health_check_interval": 10,
-            "global_keyprefix": KEY_PREFIX,
-            "client_name": "hermes-worker",
-        },
-        timezone="UTC",
-        enable_utc=True,
-    )
-    return app
-
-
-def _with_our_transport(broker_url: str) -> str:
-    """``redis://`` becomes our own scheme; TLS and socket URLs keep kombu's transport, which knows their forms."""
-    url = socket_url(broker_url, "redis+socket", "virtual_host")
-    scheme, _, rest = url.partition("://")
-    return f"{transport.ALIAS}://{rest}" if scheme == "redis" else url
-
-
 def redis_client(broker_url: str) -> redis.Redis:
     """A client for everything that is not a Celery message. Thread-safe; connects when first used."""
     return redis.Redis.from_url(
         socket_url(broker_url, "unix", "db"),
-        socket_timeout=_SOCKET_TIMEOUT_S,
-        socket_connect_timeout=_CONNECT_TIMEOUT_S,
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
         socket_keepalive=True,
         health_check_interval=10,
         client_name="hermes-worker",
@@ -121,8 +70,7 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
 class Publisher:
     """Sends hints. Thread-safe."""
 
-    def __init__(self, app: Celery, client: redis.Redis) -> None:
-        self._app = app
+    def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
     def send(self, hints: Sequence[Hint]) -> int:
@@ -130,38 +78,39 @@ class Publisher:
         if not hints:
             return 0
         try:
-            with self._app.producer_or_acquire() as producer:
-                if len(hints) == 1:
-                    _publish(producer, hints[0])
-                else:
-                    self._publish_many(producer, hints)
-        except (OperationalError, redis.RedisError, OSError) as error:
+            if len(hints) == 1:
+                name, queue, arguments = message_of(hints[0])
+                self._client.lpush(_key(queue), envelope(name, queue, arguments, effect_label(hints[0].effect)))
+            else:
+                self._send_many(hints)
+        except (redis.RedisError, OSError) as error:
             count("hint.failed", len(hints))
             log.warning("hint.failed", hints=len(hints), error=type(error).__name__)
             return 0
         count("hint.sent", len(hints))
         return len(hints)
 
-    def _publish_many(self, producer: Any, hints: Sequence[Hint]) -> None:
-        """One round trip for the lot; the calls of one run go out as a Celery group."""
-        with producer.batch(max_size=_BATCH) as batch:
-            for fan_out in _fan_outs(hints):
-                if len(fan_out) == 1:
-                    _publish(producer, fan_out[0])
-                else:
-                    group(self._signature(hint) for hint in fan_out).apply_async(producer=producer)
-            del batch
-
-    def _signature(self, hint: Hint) -> Any:
-        name, queue, arguments = message_of(hint)
-        return self._app.signature(name.value, args=arguments, queue=queue.value, immutable=True)
+    def _send_many(self, hints: Sequence[Hint]) -> None:
+        """One round trip for the lot. The calls of one run are a Celery group: they share a group id."""
+        by_queue: dict[QueueName, list[str]] = {}
+        groups: dict[str, str] = {}
+        for hint in hints:
+            name, queue, arguments = message_of(hint)
+            group_id = groups.setdefault(hint.effect.run_id, str(uuid.uuid4()))
+            message = envelope(name, queue, arguments, effect_label(hint.effect), group_id=group_id)
+            by_queue.setdefault(queue, []).append(message)
+        pipe = self._client.pipeline(transaction=False)
+        for queue, messages in by_queue.items():
+            for start in range(0, len(messages), _BATCH):
+                pipe.lpush(_key(queue), *messages[start : start + _BATCH])
+        pipe.execute()
 
     def depths(self) -> Mapping[str, int] | None:
         """Messages waiting in each queue; ``None`` when the broker cannot be reached."""
         try:
             pipe = self._client.pipeline(transaction=False)
             for name in QueueName:
-                pipe.llen(f"{KEY_PREFIX}{name.value}")
+                pipe.llen(_key(name))
             lengths = pipe.execute()
         except (redis.RedisError, OSError) as error:
             log.warning("broker.unreachable", error=type(error).__name__)
@@ -176,44 +125,61 @@ class Publisher:
             log.warning("broker.unreachable", error=type(error).__name__)
 
 
-def _fan_outs(hints: Sequence[Hint]) -> Iterable[list[Hint]]:
-    by_run: dict[tuple[str, str], list[Hint]] = {}
-    for hint in hints:
-        by_run.setdefault((hint.effect.kind, hint.effect.run_id), []).append(hint)
-    return by_run.values()
+def _key(queue: QueueName) -> str:
+    return f"{KEY_PREFIX}{queue.value}"
 
 
-def _publish(producer: Any, hint: Hint) -> None:
-    """One message of Celery's protocol 2, by hand: ``apply_async`` costs half as much again and adds nothing we use."""
-    name, queue, arguments = message_of(hint)
+def envelope(
+    name: TaskName, queue: QueueName, arguments: Sequence[Any], label: str, *, group_id: str | None = None
+) -> str:
+    """A message of Celery's protocol 2 in kombu's Redis envelope, as ``apply_async`` would have put it into the list.
+
+    Made by hand because that is half of what a step costs in the broker's client: ``apply_async`` 0.7 ms of CPU, this
+    and an LPUSH 0.2 ms. A test holds it equal to what Celery itself publishes.
+    """
     message_id = str(uuid.uuid4())
-    producer.publish(
-        (arguments, {}, _NO_CANVAS),
-        routing_key=queue.value,
-        exchange="",
-        serializer="json",
-        correlation_id=message_id,
-        delivery_mode=1,
-        headers={
-            "lang": "py",
-            "task": name.value,
-            "id": message_id,
-            "root_id": message_id,
-            "parent_id": None,
-            "group": None,
-            "argsrepr": effect_label(hint.effect),
-            "kwargsrepr": "",
-            "retries": 0,
-            "eta": None,
-            "expires": None,
-            "timelimit": [None, None],
-            "ignore_result": True,
-            "origin": "hermes-worker",
+    body = json.dumps((arguments, {}, _NO_CANVAS), separators=(",", ":"))
+    return json.dumps(
+        {
+            "body": base64.b64encode(body.encode("utf-8")).decode("ascii"),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": {
+                "lang": "py",
+                "task": name.value,
+                "id": message_id,
+                "shadow": None,
+                "eta": None,
+                "expires": None,
+                "group": group_id,
+                "group_index": None,
+                "retries": 0,
+                "timelimit": [None, None],
+                "root_id": message_id,
+                "parent_id": None,
+                "argsrepr": label,
+                "kwargsrepr": "{}",
+                "origin": "hermes-worker",
+                "ignore_result": True,
+                "replaced_task_nesting": 0,
+                "stamped_headers": None,
+                "stamps": {},
+            },
+            "properties": {
+                "correlation_id": message_id,
+                "reply_to": "",
+                "delivery_mode": 2,
+                "delivery_info": {"exchange": "", "routing_key": queue.value},
+                "priority": 0,
+                "body_encoding": "base64",
+                "delivery_tag": message_id,
+            },
         },
+        separators=(",", ":"),
     )
 
 
-_NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+_NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 def effect_label(effect: Effect) -> str:

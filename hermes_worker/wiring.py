@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
-from celery import Celery
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url
 from hermes_worker.live import Live
-from hermes_worker.queue import Publisher, QueueName, celery_app, redis_client
+from hermes_worker.queue import Publisher, QueueName, redis_client
 from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
 from hermes_worker.store.migrate import require_current
@@ -52,7 +51,6 @@ class Client:
     workers: Workers
     publisher: Publisher
     redis: redis.Redis
-    app: Celery
 
     def close(self) -> None:
         self.database.close()
@@ -120,16 +118,14 @@ def open_client(settings: Settings) -> Client:
     database = open_database(settings)
     broker_url = broker_url_of(settings)
     client = redis_client(broker_url)
-    app = celery_app(broker_url)
     return Client(
         settings=settings,
         database=database,
         runs=Runs(database),
         views=Views(database),
         workers=Workers(database),
-        publisher=Publisher(app, client),
+        publisher=Publisher(client),
         redis=client,
-        app=app,
     )
 
 

@@ -18,7 +18,7 @@ from hermes_worker.chaos.script import expected_iterations, prompt_for
 from hermes_worker.chaos.sink import TOOLSET, sink_tools
 from hermes_worker.chaos.stack import Stack
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, celery_app, redis_client
+from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, redis_client
 from hermes_worker.store.database import Database
 from hermes_worker.store.runs import NewRun, Runs
 from hermes_worker.store.tables import runs, tool_calls, workers
@@ -155,7 +155,7 @@ def _submit(bench: _Bench, options: LabOptions, directory: Path) -> list[str]:
     catalog = default_catalog(*sink_tools(bench.fleet.sink, work_s=_WORK_S))
     tools = f"[{','.join(catalog.tool_definitions(catalog.resolve([TOOLSET])))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace")).to_json()
-    publisher = Publisher(celery_app(bench.stack.broker_url), bench.redis)
+    publisher = Publisher(bench.redis)
     store = Runs(bench.database)
     submitted = []
     for number in range(options.runs):

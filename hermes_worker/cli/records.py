@@ -14,7 +14,7 @@ from hermes_worker.cli.options import client_settings
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.run import CallStatus
 from hermes_worker.embedded.paths import embedded_broker_url
-from hermes_worker.queue import Publisher, celery_app, redis_client
+from hermes_worker.queue import Publisher, redis_client
 from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import Hint
@@ -60,7 +60,7 @@ class Records:
         if url is None:
             return
         client = redis_client(url)
-        publisher = Publisher(celery_app(url), client)
+        publisher = Publisher(client)
         publisher.send(hints)
         publisher.nudge(verb, run_id)
         client.close()

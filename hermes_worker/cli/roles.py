@@ -77,7 +77,7 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     from celery.beat import Service
 
     from hermes_worker.observe import configure_logging, log
-    from hermes_worker.queue import celery_app
+    from hermes_worker.tasks.celery import celery_app
     from hermes_worker.wiring import broker_url_of
     from scheduler.beat import Scheduler
 

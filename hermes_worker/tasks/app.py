@@ -16,10 +16,11 @@ from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.errors import Failure, LeaseLost, UnavailableError
 from hermes_worker.core.run import ExitReason
 from hermes_worker.observe import log
-from hermes_worker.queue import TaskName, celery_app
+from hermes_worker.queue import TaskName
 from hermes_worker.settings import Settings
 from hermes_worker.store.runs import RunNotFound
 from hermes_worker.tasks.call_tool import call_tool
+from hermes_worker.tasks.celery import celery_app
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.keeper import report
 from hermes_worker.tasks.lifecycle import connect_signals, process

@@ -1,0 +1,58 @@
+"""The configured Celery application. Only processes that consume need it; whoever publishes uses ``queue``."""
+
+from __future__ import annotations
+
+from celery import Celery
+from kombu import Queue as KombuQueue
+
+from hermes_worker import transport
+from hermes_worker.queue import CONNECT_TIMEOUT_S, KEY_PREFIX, SOCKET_TIMEOUT_S, QueueName, TaskName
+from hermes_worker.setting_kinds import socket_url
+
+
+def celery_app(broker_url: str) -> Celery:
+    """The application, configured and without tasks."""
+    transport.install()
+    app = Celery("hermes_worker", broker=_with_our_transport(broker_url), set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        result_backend=None,
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        task_acks_late=False,
+        task_publish_retry=False,
+        task_default_queue=QueueName.SYSTEM.value,
+        task_queues=[KombuQueue(name.value) for name in QueueName],
+        task_create_missing_queues=False,
+        task_routes={
+            TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},
+            TaskName.CALL_TOOL.value: {"queue": QueueName.TOOLS.value},
+            TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},
+        },
+        task_remote_tracebacks=False,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "socket_timeout": SOCKET_TIMEOUT_S,
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+            "global_keyprefix": KEY_PREFIX,
+            "client_name": "hermes-worker",
+        },
+        timezone="UTC",
+        enable_utc=True,
+    )
+    return app
+
+
+def _with_our_transport(broker_url: str) -> str:
+    """``redis://`` becomes our own scheme; TLS and socket URLs keep kombu's transport, which knows their forms."""
+    url = socket_url(broker_url, "redis+socket", "virtual_host")
+    scheme, _, rest = url.partition("://")
+    return f"{transport.ALIAS}://{rest}" if scheme == "redis" else url

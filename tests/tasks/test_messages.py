@@ -1,0 +1,75 @@
+"""Our hand-made messages are the ones Celery would have sent."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import redis
+
+from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, TaskName, envelope, message_of, redis_client
+from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.celery import celery_app
+
+ASK = Hint(effect=AskModel(run_id="run_1", iteration=2, attempt=1), at=12.5)
+CALLS = [
+    Hint(effect=RunTool(run_id="run_1", iteration=2, position=position, attempt=1), at=12.5) for position in range(3)
+]
+
+
+def opened(message: bytes | str) -> dict[str, Any]:
+    """A message with its body decoded and everything that is random or names the machine taken out."""
+    document: dict[str, Any] = json.loads(message)
+    document["body"] = json.loads(base64.b64decode(document["body"]))
+    for part, names in {
+        "headers": ("id", "root_id", "origin", "argsrepr"),
+        "properties": ("correlation_id", "reply_to", "delivery_tag"),
+    }.items():
+        for name in names:
+            document[part].pop(name, None)
+    return document
+
+
+def test_an_envelope_equals_what_celery_publishes(broker_url: str) -> None:
+    name, queue, arguments = message_of(ASK)
+    app = celery_app(broker_url)
+    app.send_task(name.value, args=arguments, queue=queue.value, ignore_result=True)
+    client = redis.Redis.from_url(broker_url)
+    theirs = opened(client.rpop(f"{KEY_PREFIX}{queue.value}"))  # type: ignore[arg-type]
+    ours = opened(envelope(name, queue, arguments, "label"))
+    assert ours == theirs
+
+
+def test_the_calls_of_one_run_are_one_celery_group(broker_url: str) -> None:
+    client = redis_client(broker_url)
+    assert Publisher(client).send(CALLS) == 3
+    sent = [json.loads(message) for message in client.lrange(f"{KEY_PREFIX}tools", 0, -1)]  # type: ignore[union-attr]
+    assert len({message["headers"]["group"] for message in sent}) == 1
+    assert len({message["headers"]["id"] for message in sent}) == 3
+    assert {message["headers"]["task"] for message in sent} == {TaskName.CALL_TOOL.value}
+
+
+def test_messages_leave_the_queue_in_the_order_they_were_sent(broker_url: str) -> None:
+    client = redis_client(broker_url)
+    publisher = Publisher(client)
+    publisher.send(CALLS)
+    publisher.send([ASK])
+    positions = []
+    while (message := client.rpop(f"{KEY_PREFIX}tools")) is not None:
+        positions.append(opened(str(message))["body"][0][2])
+    assert positions == [0, 1, 2]
+    assert publisher.depths() == {QueueName.MODEL.value: 1, QueueName.TOOLS.value: 0, QueueName.SYSTEM.value: 0}
+
+
+def test_a_message_carries_ids_and_numbers_only() -> None:
+    for hint in (ASK, *CALLS):
+        _, _, arguments = message_of(hint)
+        assert all(isinstance(argument, str | int | float) for argument in arguments)
+
+
+def test_a_broker_that_is_away_is_no_error() -> None:
+    nowhere = redis_client("redis://127.0.0.1:1/0")
+    assert Publisher(nowhere).send([ASK]) == 0
+    assert Publisher(nowhere).depths() is None
