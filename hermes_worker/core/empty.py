@@ -220,6 +220,7 @@ def facts_of(reply: ModelReply, *, streamed_text: str = "") -> ReplyFacts:
         finish_reason=reply.finish_reason,
         call_names=tuple(request.name for request in reply.tool_requests),
         reasoning=reply.reasoning or "",
+        has_replayable_items=bool(reply.row_fields),
         streamed_text=streamed_text,
     )
 
