@@ -48,6 +48,10 @@ class SessionBusy(HermesError):
     """Too many runs already wait for their turn in this session."""
 
 
+class _KeyTaken(Exception):
+    """Somebody else wrote this idempotency key while we were about to."""
+
+
 _SESSIONS_KEPT = 5_000
 SESSION_QUEUE_MAX = 32
 """Runs that may wait for their turn in one session (reference, around §5.4)."""
@@ -147,12 +151,16 @@ class Runs:
         Raises ``IdempotencyConflict`` when the key belongs to another request and ``SessionBusy`` when 32 runs
         already wait in the session.
         """
-        with self._database.write() as connection:
-            if new.idempotency_key is not None:
-                earlier = _earlier(connection, new.idempotency_key, new.fingerprint)
-                if earlier is not None:
-                    return earlier
-            return _insert_run(connection, new)
+        while True:
+            try:
+                with self._database.write() as connection:
+                    if new.idempotency_key is not None:
+                        earlier = _earlier(connection, new.idempotency_key, new.fingerprint)
+                        if earlier is not None:
+                            return earlier
+                    return _insert_run(connection, new)
+            except _KeyTaken:
+                continue  # by a request that came at the same time: its run is there to be found now
 
     def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None:
         """Take the model call ``effect`` names; ``None`` when it is not to be had (done, taken, or stale).
@@ -348,11 +356,13 @@ def _insert_run(connection: Connection, new: NewRun) -> Created:
 
 
 def _claim_key(connection: Connection, new: NewRun, run_pk: int) -> None:
-    connection.execute(
-        sa.insert(idempotency_keys).values(
-            key=new.idempotency_key, fingerprint=new.fingerprint, run_pk=run_pk, created_at=db_now()
-        )
+    written = connection.execute(
+        insert_ignoring(connection, idempotency_keys)
+        .values(key=new.idempotency_key, fingerprint=new.fingerprint, run_pk=run_pk, created_at=db_now())
+        .returning(idempotency_keys.c.key)
     )
+    if written.first() is None:
+        raise _KeyTaken
 
 
 def _session_for(connection: Connection, session_id: str, new: NewRun) -> tuple[int, int | None, int]:
