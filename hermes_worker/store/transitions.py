@@ -16,15 +16,15 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
-from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
-from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
+from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.database import Database, db_now
-from hermes_worker.store.inputs import read_spec, user_message
+from hermes_worker.store.inputs import CorruptInput, opening_message
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, lock_run, plain, read_messages
 from hermes_worker.store.tables import events, runs, sessions, tool_calls
@@ -417,6 +417,12 @@ _NEXT_RUN = (
     .where(runs.c.session_pk == sa.bindparam("session_pk"), runs.c.status == RunStatus.QUEUED.value)
     .order_by(runs.c.pk)
     .limit(1)
+    .with_for_update()
+)
+"""Locked, because somebody may be stopping it at this moment: then it is passed over."""
+_INPUT_UNREADABLE = ev.Broken(
+    reason=ExitReason.CORRUPT_STATE,
+    failure=Failure(kind="corrupt_state", message="the stored input of this run cannot be read; see the log"),
 )
 
 
@@ -429,17 +435,23 @@ def release_session(connection: Connection, session_pk: int, run_pk: int, messag
     )
     if freed.rowcount == 0:
         return []  # it was still waiting for its turn
-    waiting = connection.execute(_NEXT_RUN, {"session_pk": session_pk}).first()
-    return [] if waiting is None else [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
+    while (waiting := connection.execute(_NEXT_RUN, {"session_pk": session_pk}).first()) is not None:
+        try:
+            return [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
+        except CorruptInput as error:
+            # It ends; the run that is ending here and the one after it have no part in that.
+            log.error("run.broken", run_id=waiting.run_id, error=str(error))
+            _force_end(connection, waiting.pk, _INPUT_UNREADABLE)
+    return []
 
 
 def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int) -> Hint:
     """Give the session's turn to a queued run: its user message joins the transcript and its first call is due.
 
-    The caller's transaction holds the session's row and has seen that no run is active.
+    The caller's transaction holds the session's row and has seen that no run is active. Raises ``CorruptInput``,
+    and then nothing was written.
     """
-    spec = read_spec(connection, run_pk)
-    row = user_message(spec, message_seq + 1)
+    row = opening_message(connection, run_pk, message_seq + 1)
     insert_messages(connection, session_pk, run_pk, [row])
     connection.execute(sa.update(sessions).where(sessions.c.pk == session_pk).values(active_run_pk=run_pk))
     at = connection.execute(
