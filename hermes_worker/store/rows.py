@@ -133,12 +133,14 @@ def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
         seen = _READ_RUN.first(connection, {"pk": pk})
         if seen is None:
             return None
+        locks = connection.begin_nested()
         calls = _LOCK_CALLS.all(connection, {"run_pk": pk, "iteration": seen.iteration})
         row = _LOCK_RUN.first(connection, {"pk": pk})
-        if row is None:
-            return None
-        if row.iteration == seen.iteration:
-            return to_loaded(row, calls)
+        if row is None or row.iteration == seen.iteration:
+            locks.commit()
+            return None if row is None else to_loaded(row, calls)
+        # It moved on while we waited. Let go of it: its new calls must be locked before it, as everybody does.
+        locks.rollback()
 
 
 def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -214,6 +215,31 @@ class Store:
             pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar_one()
             key = table.c.pk if table is runs else table.c.run_pk
             connection.execute(sa.update(table).where(key == pk).values(**values))
+
+
+def is_blocked(store: Store, count: int = 1) -> bool:
+    """Whether ``count`` connections of this PostgreSQL database wait for somebody's lock."""
+    waiting = sa.text(
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    with store.database.read() as connection:
+        return int(connection.execute(waiting).scalar_one()) >= count
+
+
+def wait_until_blocked(store: Store, count: int = 1) -> None:
+    for _ in range(2_000):
+        if is_blocked(store, count):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"fewer than {count} connections came to wait for a lock")
+
+
+def deadlocks(store: Store) -> int:
+    """How many deadlocks this PostgreSQL database has had to break."""
+    with store.database.read() as connection:
+        connection.execute(sa.text("select pg_stat_force_next_flush()"))
+        found = sa.text("select deadlocks from pg_stat_database where datname = current_database()")
+        return int(connection.execute(found).scalar_one())
 
 
 @contextmanager
