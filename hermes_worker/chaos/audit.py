@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -173,13 +174,13 @@ def _events_with_gaps(connection: Connection) -> Finding:
     streams: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for row in connection.execute(sa.select(events.c.run_pk, events.c.seq, events.c.event).order_by(events.c.seq)):
         streams[row.run_pk].append((row.seq, row.event))
-    for row in connection.execute(sa.select(runs.c.pk, runs.c.run_id, runs.c.event_seq, runs.c.exit_reason)):
-        stream = streams[row.pk]
-        if [seq for seq, _ in stream] != list(range(1, row.event_seq + 1)):
-            broken.add(f"{row.run_id}: the stream has {len(stream)} of {row.event_seq} events")
+    for run in connection.execute(sa.select(runs.c.pk, runs.c.run_id, runs.c.event_seq, runs.c.exit_reason)):
+        stream = streams[run.pk]
+        if [seq for seq, _ in stream] != list(range(1, run.event_seq + 1)):
+            broken.add(f"{run.run_id}: the stream has {len(stream)} of {run.event_seq} events")
         ends = [position for position, (_, name) in enumerate(stream, start=1) if name in TERMINAL_EVENTS]
-        if row.exit_reason is not None and ends != [len(stream)]:
-            broken.add(f"{row.run_id}: the stream ends at {ends} of {len(stream)}")
+        if run.exit_reason is not None and ends != [len(stream)]:
+            broken.add(f"{run.run_id}: the stream ends at {ends} of {len(stream)}")
     return broken.finding("events missing or out of order")
 
 
@@ -203,8 +204,8 @@ def _sessions_held(connection: Connection) -> Finding:
     return broken.finding("sessions held by ended runs")
 
 
-def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, object]]]]:
-    found: dict[int, list[tuple[int, dict[str, object]]]] = defaultdict(list)
+def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:
+    found: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = connection.execute(
         sa.select(messages.c.session_pk, messages.c.seq, messages.c.body)
         .where(messages.c.body.is_not(None))

@@ -136,7 +136,7 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
             duration_s = time.monotonic() - began
         expected = {run_id: expected_iterations(options.steps) for run_id in submitted}
         findings = audit(database, fleet.sink, submitted=submitted, expected=expected)
-        unknown = _count(database, sa.select(sa.func.count()).where(tool_calls.c.status == "unknown"))
+        unknown = _unknown_calls(database)
         kind = database.url.get_backend_name()
         database.close()
     return LabReport(
@@ -247,7 +247,7 @@ def _duplicate(client: redis.Redis) -> None:
         key = f"{KEY_PREFIX}{queue.value}"
         waiting = client.lrange(key, 0, 99)
         if waiting:
-            client.lpush(key, *waiting, *waiting)  # type: ignore[misc]
+            client.lpush(key, *waiting, *waiting)
 
 
 def _kill(bench: _Bench, worker: Worker) -> None:
@@ -261,9 +261,7 @@ def _kill(bench: _Bench, worker: Worker) -> None:
 def _held_by(database: Database, name: str) -> list[tuple[int, str, int | None]]:
     owner = sa.select(workers.c.pk).where(workers.c.name == name)
     with database.read() as connection:
-        turns = connection.execute(
-            sa.select(runs.c.pk, runs.c.lease_token).where(runs.c.lease_owner.in_(owner))
-        ).all()
+        turns = connection.execute(sa.select(runs.c.pk, runs.c.lease_token).where(runs.c.lease_owner.in_(owner))).all()
         calls = connection.execute(
             sa.select(tool_calls.c.run_pk, tool_calls.c.lease_token, tool_calls.c.position).where(
                 tool_calls.c.lease_owner.in_(owner)
@@ -311,6 +309,6 @@ def _notice_recoveries(bench: _Bench) -> None:
             bench.recovery_s.append(now - hit.at)
 
 
-def _count(database: Database, statement: sa.Select[tuple[int]]) -> int:
+def _unknown_calls(database: Database) -> int:
     with database.read() as connection:
-        return int(connection.execute(statement).scalar_one())
+        return connection.execute(sa.select(sa.func.count()).where(tool_calls.c.status == "unknown")).scalar_one()

@@ -66,16 +66,14 @@ def plan(
     ``steps_total`` is the number of steps the fleet will commit when nothing goes wrong; faults fall into the first
     nine tenths of it, so that there is something left to recover.
     """
-    chance = random.Random(seed)  # noqa: S311 - a schedule, not a secret
-    kinds: list[FaultKind] = [
-        FaultKind.KILL if n % 2 else FaultKind.KILL_AT_POINT for n in range(kills)
-    ] + _others(kills, restarts_database=restarts_database)
+    chance = random.Random(seed)
+    kinds: list[FaultKind] = [FaultKind.KILL if n % 2 else FaultKind.KILL_AT_POINT for n in range(kills)] + _others(
+        kills, restarts_database=restarts_database
+    )
     chance.shuffle(kinds)
     horizon = max(1, steps_total * 9 // 10)
     due = sorted(chance.randrange(horizon) for _ in kinds)
-    return tuple(
-        _fault(chance, kind, after, workers_per_role) for kind, after in zip(kinds, due, strict=True)
-    )
+    return tuple(_fault(chance, kind, after, workers_per_role) for kind, after in zip(kinds, due, strict=True))
 
 
 def _others(kills: int, *, restarts_database: bool) -> list[FaultKind]:

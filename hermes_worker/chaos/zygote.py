@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    import celery.concurrency.thread  # noqa: F401
+    import celery.concurrency.thread
     import celery.worker.consumer  # noqa: F401
     import psycopg  # noqa: F401
 

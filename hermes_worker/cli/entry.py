@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ _COMMANDS = {
     "scripted-model": "roles",
     "doctor": "doctor",
     "check": "doctor",
+    "chaos": "chaos",
+    "chaos": "chaos",
 }
 """From a command to the module that holds it, in the order of ``--help``."""
 _SUMMARIES = {
@@ -48,6 +51,8 @@ _SUMMARIES = {
     "scripted-model": "Serve the scripted stand-in for a model.",
     "doctor": "Check everything this configuration needs, by trying it.",
     "check": "Check the configuration without connecting to anything.",
+    "chaos": "Break a fleet on purpose and check that nothing is lost.",
+    "chaos": "Break a fleet on purpose and check that nothing was lost, repeated or miscounted.",
 }
 """Repeated here so that ``--help`` need not import the modules; a test compares them with the commands."""
 
@@ -93,6 +98,7 @@ def commands() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process."""
     invocation = Invocation()
+    _write_what_can_be_written()
     try:
         status = commands.main(
             args=list(arguments) if arguments is not None else None,
@@ -108,6 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         status = _explain(error, invocation)
     _finish(status if isinstance(status, int) else 0)
+
+
+def _write_what_can_be_written() -> None:
+    """A terminal that cannot show an arrow shows a question mark; that is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _explain(error: Exception, invocation: Invocation) -> int:
