@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 import redis
 import sqlalchemy as sa
 
+from hermes_worker import settings
 from hermes_worker.chaos.audit import Finding, audit
 from hermes_worker.chaos.fleet import Fleet, Worker
 from hermes_worker.chaos.plan import FaultKind, PlannedFault, plan
@@ -115,7 +115,7 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
         database = Database(stack.database_url)
         client = redis_client(stack.broker_url)
         fleet = Fleet(
-            environ=stack.environ(os.environ),
+            environ=stack.environ(settings.load().environ),
             directory=directory,
             workers_per_role=options.workers_per_role,
             concurrency=options.concurrency,

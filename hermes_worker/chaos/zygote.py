@@ -75,9 +75,6 @@ def _work(request: Mapping[str, Any]) -> int:
     _redirect(Path(request["log"]))
     _jump_clock(float(request["clock_offset_s"]))
     _listen_for_faults(Path(request["sink"]).parent)
-    os.environ.clear()
-    os.environ.update(request["environ"])
-
     from hermes_worker import settings
     from hermes_worker.chaos.sink import sink_tools
     from hermes_worker.tasks.main import Pool, run_worker
@@ -88,7 +85,9 @@ def _work(request: Mapping[str, Any]) -> int:
         queues=tuple(request["queues"]),
         more_tools=sink_tools(Path(request["sink"]), work_s=float(request["work_s"])),
     )
-    return run_worker(settings.load(), options, pool=Pool.THREADS, concurrency=int(request["concurrency"]))
+    return run_worker(
+        settings.load(request["environ"]), options, pool=Pool.THREADS, concurrency=int(request["concurrency"])
+    )
 
 
 def _listen_for_faults(directory: Path) -> None:
