@@ -8,17 +8,15 @@ so that the next request finds the longest beginning it shares with this one. On
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hermes_worker.core.families import is_host, is_kimi
 from hermes_worker.core.messages import canonical_json
 
 MARKS_MAX = 4
-
-_KIMI_NAME = re.compile(r"(?:kimi|moonshot)[-_]|k[123][.-]|k25|k3$")
 
 
 class CacheLayout(StrEnum):
@@ -104,32 +102,22 @@ def _marked(row: dict[str, Any], mark: Mapping[str, str], layout: CacheLayout) -
 # ------------------------------------------------------------------------------------------------------------ policy
 
 
-def _is_host(target: CacheTarget, *domains: str) -> bool:
-    host = target.host.lower()
-    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
-
-
 def _names(target: CacheTarget, *words: str) -> bool:
     return any(word in target.model.lower() for word in words)
 
 
-def _is_kimi(target: CacheTarget) -> bool:
-    name = target.model.strip().lower()
-    return "moonshot" in name or _KIMI_NAME.match(name.rpartition("/")[2]) is not None
-
-
 def _is_anthropic(target: CacheTarget) -> bool:
-    is_own = target.provider.lower() == "anthropic" or _is_host(target, "api.anthropic.com")
+    is_own = target.provider.lower() == "anthropic" or is_host(target.host, "api.anthropic.com")
     return target.is_anthropic_wire and is_own
 
 
 def _is_relayed_claude_or_kimi(target: CacheTarget) -> bool:
-    is_relay = _is_host(target, "openrouter.ai", "nousresearch.com")
-    return is_relay and (_names(target, "claude") or _is_kimi(target))
+    is_relay = is_host(target.host, "openrouter.ai", "nousresearch.com")
+    return is_relay and (_names(target, "claude") or is_kimi(target.model))
 
 
 def _is_relayed_qwen(target: CacheTarget) -> bool:
-    return _is_host(target, "nousresearch.com") and _names(target, "qwen")
+    return is_host(target.host, "nousresearch.com") and _names(target, "qwen")
 
 
 def _is_claude_behind_its_own_wire(target: CacheTarget) -> bool:
@@ -138,7 +126,7 @@ def _is_claude_behind_its_own_wire(target: CacheTarget) -> bool:
 
 def _is_minimax(target: CacheTarget) -> bool:
     is_theirs = target.provider.lower() in ("minimax", "minimax-cn")
-    return target.is_anthropic_wire and (is_theirs or _is_host(target, "api.minimax.io", "api.minimaxi.com"))
+    return target.is_anthropic_wire and (is_theirs or is_host(target.host, "api.minimax.io", "api.minimaxi.com"))
 
 
 def _is_alibaba_qwen(target: CacheTarget) -> bool:

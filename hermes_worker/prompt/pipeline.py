@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from hermes_worker.core.families import is_host
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.repair import ArgumentsOutcome, assess_arguments
 
@@ -57,21 +58,17 @@ STANDARD = WireNeeds()
 
 def wire_needs(*, provider: str, model: str, host: str) -> WireNeeds:
     """What the chat-completions endpoint at ``host`` (a bare host name) wants for ``model`` (loop §3.6)."""
-    provider, model, host = provider.lower(), model.lower(), host.lower()
+    provider, model = provider.lower(), model.lower()
     return WireNeeds(
         echoes_reasoning=(
             provider in ("deepseek", "xiaomi", "kimi-coding", "kimi-coding-cn")
             or "deepseek" in model
             or "mimo" in model
-            or _is_host(host, "api.deepseek.com", "api.kimi.com", "moonshot.ai", "moonshot.cn", "xiaomimimo.com")
+            or is_host(host, "api.deepseek.com", "api.kimi.com", "moonshot.ai", "moonshot.cn", "xiaomimimo.com")
         ),
         keeps_thought_signatures="gemini" in model or "gemma" in model,
-        keeps_reasoning_details=_is_host(host, "openrouter.ai"),
+        keeps_reasoning_details=is_host(host, "openrouter.ai"),
     )
-
-
-def _is_host(host: str, *domains: str) -> bool:
-    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
 def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:

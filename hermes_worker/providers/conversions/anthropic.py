@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from hermes_worker.core.families import is_host, is_kimi
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 
 Row = Mapping[str, Any]
@@ -49,12 +50,11 @@ class ThinkingPolicy(StrEnum):
 
 def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
     """The policy for the endpoint at ``host`` (a bare host name)."""
-    host = host.lower()
-    if _is_kimi(model) or _is_host(host, "api.kimi.com", "moonshot.ai", "moonshot.cn"):
+    if is_kimi(model) or is_host(host, "api.kimi.com", "moonshot.ai", "moonshot.cn"):
         return ThinkingPolicy.KEEP
-    if _is_host(host, "api.deepseek.com"):
+    if is_host(host, "api.deepseek.com"):
         return ThinkingPolicy.UNSIGNED
-    return ThinkingPolicy.NATIVE if _is_host(host, "anthropic.com") else ThinkingPolicy.STRIP
+    return ThinkingPolicy.NATIVE if is_host(host, "anthropic.com") else ThinkingPolicy.STRIP
 
 
 # ------------------------------------------------------------------------------------------------------------ messages
@@ -528,7 +528,7 @@ def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Bl
     if effort is None or "haiku" in name:
         return {}
     level = _EFFORTS.get(effort.lower(), "medium")
-    if _is_kimi(model) or ("claude" in name and not _BUDGETED.search(name)):
+    if is_kimi(model) or ("claude" in name and not _BUDGETED.search(name)):
         accepted = "max" if level == "xhigh" and _FIRST_ADAPTIVE.search(name) else level
         return {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": accepted}}
     budget = _BUDGETS.get(level, 8_000)
@@ -543,15 +543,6 @@ def model_name(model: str) -> str:
     """The name as Anthropic itself spells it: no vendor in front, hyphens in versions."""
     name = model[len("anthropic/") :] if model.lower().startswith("anthropic/") else model
     return name.replace(".", "-") if name.lower().startswith("claude-") else name
-
-
-def _is_kimi(model: str) -> bool:
-    name = model.strip().lower()
-    return "moonshot" in name or re.match(r"kimi[-_]|k[123][.-]|k25|k3$", name.rpartition("/")[2]) is not None
-
-
-def _is_host(host: str, *domains: str) -> bool:
-    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
 # --------------------------------------------------------------------------------------------------------------- reply

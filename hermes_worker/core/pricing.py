@@ -1,0 +1,200 @@
+"""What a model call costs (reference, loop §11.4).
+
+A price is data: US dollars for a million tokens of each kind, as the provider's own page gave it on a day. Where a
+price or a part of it is not known the cost is *unknown*, never zero: a budget must not take ignorance for a gift.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from hermes_worker.core.messages import Usage
+
+_MILLION = Decimal(1_000_000)
+
+
+class CostStatus(StrEnum):
+    ESTIMATED = "estimated"
+    """Computed from counted tokens and a list price; what is billed may differ."""
+    INCLUDED = "included"
+    """Paid for by a subscription."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """US dollars for a million tokens; ``None`` where no price is published."""
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    as_of: str = ""
+    """Month of the price list, as ``YYYY-MM``; empty for a price that the user gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a call costs. ``usd`` is ``None`` exactly when the status is ``unknown``."""
+
+    usd: Decimal | None
+    status: CostStatus
+
+
+def cost_of(
+    usage: Usage, *, provider: str, model: str, own_prices: Mapping[tuple[str, str], Price] | None = None
+) -> Cost:
+    """The cost of ``usage``. ``own_prices`` are the user's, by provider and model as configured; they win."""
+    if provider.lower() in SUBSCRIPTIONS:
+        return Cost(usd=Decimal(0), status=CostStatus.INCLUDED)
+    price = (own_prices or {}).get((provider, model)) or price_of(provider, model)
+    usd = None if price is None else _total(usage, price)
+    return Cost(usd=usd, status=CostStatus.UNKNOWN if usd is None else CostStatus.ESTIMATED)
+
+
+def price_of(provider: str, model: str) -> Price | None:
+    """The list price of a model at a provider; ``None`` when we have none. Names are matched whole: a variant may
+    cost ten times as much as the model it is called after."""
+    vendor, _, bare = model.strip().lower().rpartition("/")
+    name = provider.strip().lower() or (vendor if vendor in ("anthropic", "openai", "google") else "")
+    rows = _PRICES.get(_SELLERS.get(name, name), {})
+    return rows.get(bare) or rows.get(_plain(bare))
+
+
+def _plain(model: str) -> str:
+    """Without a region in front, a date or a revision behind, and with hyphens in versions."""
+    name = _REGION.sub("", model)
+    name = re.sub(r"(\d)\.(\d)", r"\1-\2", name)
+    return _REVISION.sub("", name)
+
+
+_REGION = re.compile(r"^(?:global|us|eu|apac|ap|au|jp|ca|sa|me|af)\.")
+_REVISION = re.compile(r"(?:-\d{8})?(?:-v\d+)?(?::\d+)?$")
+
+
+def _total(usage: Usage, price: Price) -> Decimal | None:
+    bill = (
+        (usage.input, price.input),
+        (usage.output, price.output),
+        (usage.cache_read, price.cache_read),
+        (usage.cache_write, price.cache_write),
+    )
+    total = Decimal(0)
+    for tokens, usd in bill:
+        if not tokens:
+            continue
+        if usd is None:
+            return None
+        total += tokens * usd / _MILLION
+    return total
+
+
+# -------------------------------------------------------------------------------------------------------------- prices
+
+SUBSCRIPTIONS = frozenset({"openai-codex"})
+"""Providers that bill by the month."""
+
+_SELLERS = {"openai-api": "openai", "gemini": "google", "vertex": "google", "minimax-cn": "minimax"}
+"""Other names of a provider with the same price list."""
+
+
+def _price(as_of: str, input: str, output: str, cache_read: str = "", cache_write: str = "") -> Price:
+    return Price(
+        input=Decimal(input),
+        output=Decimal(output),
+        cache_read=Decimal(cache_read) if cache_read else None,
+        cache_write=Decimal(cache_write) if cache_write else None,
+        as_of=as_of,
+    )
+
+
+_OPUS = _price("2026-05", "5", "25", "0.50", "6.25")
+_SONNET = _price("2026-05", "3", "15", "0.30", "3.75")
+_HAIKU = _price("2026-05", "1", "5", "0.10", "1.25")
+_FIRST_OPUS = _price("2026-05", "15", "75", "1.50", "18.75")
+_SOL = _price("2026-07", "5", "30", "0.50", "6.25")
+_TERRA = _price("2026-07", "2.50", "15", "0.25", "3.125")
+_LUNA = _price("2026-07", "1", "6", "0.10", "1.25")
+_DEEPSEEK_FLASH = _price("2026-07", "0.14", "0.28", "0.0028")
+
+_PRICES: Mapping[str, Mapping[str, Price]] = {
+    "anthropic": {
+        "claude-opus-4-8": _OPUS,
+        "claude-opus-4-8-fast": _price("2026-05", "10", "50", "1", "12.50"),
+        "claude-opus-4-7": _OPUS,
+        "claude-opus-4-6": _OPUS,
+        "claude-opus-4-5": _OPUS,
+        "claude-opus-4": _FIRST_OPUS,
+        "claude-sonnet-5": _price("2026-06", "2", "10", "0.20", "2.50"),
+        "claude-sonnet-4-6": _SONNET,
+        "claude-sonnet-4-5": _SONNET,
+        "claude-sonnet-4": _SONNET,
+        "claude-haiku-4-5": _HAIKU,
+        "claude-3-5-sonnet": _SONNET,
+        "claude-3-5-haiku": _price("2026-05", "0.80", "4", "0.08", "1"),
+        "claude-3-opus": _FIRST_OPUS,
+        "claude-3-haiku": _price("2026-05", "0.25", "1.25", "0.03", "0.30"),
+    },
+    "openai": {
+        "gpt-5.6-sol": _SOL,
+        "gpt-5.6-sol-pro": _SOL,
+        "gpt-5.6-terra": _TERRA,
+        "gpt-5.6-terra-pro": _TERRA,
+        "gpt-5.6-luna": _LUNA,
+        "gpt-5.6-luna-pro": _LUNA,
+        "gpt-4o": _price("2026-03", "2.50", "10", "1.25"),
+        "gpt-4o-mini": _price("2026-03", "0.15", "0.60", "0.075"),
+        "gpt-4.1": _price("2026-03", "2", "8", "0.50"),
+        "gpt-4.1-mini": _price("2026-03", "0.40", "1.60", "0.10"),
+        "gpt-4.1-nano": _price("2026-03", "0.10", "0.40", "0.025"),
+        "o3": _price("2026-03", "10", "40", "2.50"),
+        "o3-mini": _price("2026-03", "1.10", "4.40", "0.55"),
+    },
+    "google": {
+        "gemini-2.5-pro": _price("2026-03", "1.25", "10"),
+        "gemini-2.5-flash": _price("2026-03", "0.15", "0.60"),
+        "gemini-2.0-flash": _price("2026-03", "0.10", "0.40"),
+    },
+    "deepseek": {
+        "deepseek-chat": _DEEPSEEK_FLASH,
+        "deepseek-reasoner": _DEEPSEEK_FLASH,
+        "deepseek-v4-flash": _DEEPSEEK_FLASH,
+        "deepseek-v4-pro": _price("2026-07", "0.435", "0.87", "0.003625"),
+    },
+    "minimax": {"minimax-m2.7": _price("2026-04", "0.30", "1.20")},
+    "bedrock": {
+        "anthropic.claude-opus-4-8": _OPUS,
+        "anthropic.claude-opus-4-7": _OPUS,
+        "anthropic.claude-opus-4-6": _OPUS,
+        "anthropic.claude-sonnet-5": _price("2026-06", "3", "15", "0.30", "3.75"),
+        "anthropic.claude-sonnet-4-6": _SONNET,
+        "anthropic.claude-sonnet-4-5": _SONNET,
+        "anthropic.claude-haiku-4-5": _price("2026-04", "0.80", "4", "0.08", "1"),
+        "amazon.nova-pro": _price("2026-04", "0.80", "3.20"),
+        "amazon.nova-lite": _price("2026-04", "0.06", "0.24"),
+        "amazon.nova-micro": _price("2026-04", "0.035", "0.14"),
+    },
+    "fireworks": {
+        "kimi-k2p6": _price("2026-07", "0.95", "4", "0.16"),
+        "kimi-k2p6-fast": _price("2026-07", "2", "8", "0.30"),
+        "kimi-k2p6-turbo": _price("2026-07", "2", "8", "0.30"),
+        "kimi-k2p7-code": _price("2026-07", "0.95", "4", "0.19"),
+        "kimi-k2p7-code-fast": _price("2026-07", "1.90", "8", "0.38"),
+        "glm-5p2": _price("2026-07", "1.40", "4.40", "0.14"),
+        "glm-5p2-fast": _price("2026-07", "2.10", "6.60", "0.21"),
+        "glm-5p1": _price("2026-07", "1.40", "4.40", "0.26"),
+        "glm-5p1-fast": _price("2026-07", "2.80", "8.80", "0.52"),
+        "deepseek-v4-pro": _price("2026-07", "1.74", "3.48", "0.145"),
+        "deepseek-v4-flash": _price("2026-07", "0.14", "0.28", "0.028"),
+        "qwen3p7-plus": _price("2026-07", "0.40", "1.60", "0.08"),
+        "minimax-m3": _price("2026-07", "0.30", "1.20", "0.06"),
+        "minimax-m2p7": _price("2026-07", "0.30", "1.20", "0.06"),
+        "gpt-oss-120b": _price("2026-07", "0.15", "0.60", "0.015"),
+        "gpt-oss-20b": _price("2026-07", "0.07", "0.30", "0.035"),
+    },
+}
+"""By provider, then by model without vendor, date and revision."""
