@@ -23,8 +23,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.errors import Failure, UnavailableError
-from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import STATE_VERSION, ExitReason, RunStatus
+from hermes_worker.core.run import STATE_VERSION, CallStatus, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
@@ -419,8 +418,8 @@ def _save_loss(connection: Connection, loaded: LoadedRun, event: ev.TurnLost | e
     happened: list[RunEvent] = []
     if isinstance(event, ev.CallLost):
         call = after.calls[event.position]
-        data = {"step": step, "attempt": call.attempt, "status": call.status.value}
-        happened = [] if call.replay is Replay.ONCE else [RunEvent(name=RunEventName.STEP_RETRIED, data=data)]
+        if call.status is CallStatus.PENDING:
+            happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": call.attempt})]
     elif after.status is RunStatus.RUNNING:
         happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": after.attempt})]
     return save(connection, loaded, after, Additions(events=happened))
