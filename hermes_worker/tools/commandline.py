@@ -24,7 +24,7 @@ _NEVER_ENDS: Final = re.compile(
     r"|docker[ -]compose\s+up\b(?!.*\s(?:-d|--detach)\b)"
     r"|next\s+dev\b|vite(?:\s+(?:dev|serve|preview))?\s*(?=$|[;&|]|--)|nodemon\b|uvicorn\s|gunicorn\s|hypercorn\s"
     r"|flask\s+run\b|rails\s+s(?:erver)?\b|python[\d.]*\s+-m\s+http\.server\b"
-    r"|(?:python[\d.]*\s+)?manage\.py\s+runserver\b|tail\s+(?:-\S+\s+)*-[fF]\b)"
+    r"|(?:python[\d.]*\s+)?manage\.py\s+runserver\b|tail\s+(?:-\S+\s+|\d+\s+)*-[fF]\b)"
     r"[^;&|\n]*(?P<after>&(?!&))?"
 )
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -35,7 +36,6 @@ _FINISHED: Final = (0, 1, 128 + 13)
 """Found, found nothing, and stopped because the output was long enough (SIGPIPE)."""
 _RECORD: Final = re.compile(rb"([^\0\n]+)\0(\d+)([:-])(.*)")
 _COUNT: Final = re.compile(rb"([^\0\n]+)\0(\d+)")
-_SCRIPT: Final = Path(treesearch.__file__).read_text(encoding="utf-8")
 # Only .gitignore files at or below the searched folder count, so that the answer is the same on every machine.
 _RIPGREP: Final = (
     "rg --no-config --no-heading --with-filename --line-number --color never --null --no-messages --sort path "
@@ -165,13 +165,18 @@ def _own_search(query: _Query, context: ToolContext) -> CommandResult:
         "glob": _name_glob(query),
         "hits_max": _HITS_PER_FILE_MAX,
     }
-    program = shlex.join(["-I", "-S", "-c", _SCRIPT, json.dumps(document)])
+    program = shlex.join(["-I", "-S", "-c", _script(), json.dumps(document)])
     interpreters = " ".join(map(shlex.quote, (sys.executable, "python3", "python")))
     return _execute(
         f'for python in {interpreters}; do command -v "$python" >/dev/null 2>&1 && break; done; '
         f'"$python" {program} 2>/dev/null',
         context,
     )
+
+
+@cache
+def _script() -> str:
+    return Path(treesearch.__file__).read_text(encoding="utf-8")
 
 
 def _ripgrep_command(query: _Query) -> str:

@@ -72,7 +72,8 @@ class TerminalTool:
         },
         toolset="terminal",
         replay=Replay.ONCE,
-        timeout_s=_TIMEOUT_MAX_S,
+        # A little more than a command may take, so that the tool itself tells of a time-out.
+        timeout_s=_TIMEOUT_MAX_S + 10,
         session_keys=(CWD_KEY, ENV_KEY),
     )
 

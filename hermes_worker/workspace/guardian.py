@@ -44,6 +44,7 @@ class Guardian:
         self._companion: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._listed: dict[int, str] = {}
+        self._is_registered = False
 
     def entrance(self) -> int:
         """A descriptor through which a new command enters itself: pass it on, then close it.
@@ -86,6 +87,11 @@ class Guardian:
 
     def _start(self) -> None:
         self._close()
+        if not self._is_registered:
+            # Here and not on import, so that a process that runs no commands carries none of this.
+            os.register_at_fork(after_in_child=self.forget)
+            atexit.register(self.stop)
+            self._is_registered = True
         read_end, write_end = os.pipe()
         try:
             self._companion = subprocess.Popen(
@@ -130,5 +136,3 @@ class Guardian:
 
 
 guardian = Guardian()
-os.register_at_fork(after_in_child=guardian.forget)
-atexit.register(guardian.stop)

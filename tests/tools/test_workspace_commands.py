@@ -166,9 +166,9 @@ def test_output_is_kept_in_bounded_memory(shell: Shell) -> None:
 
 def test_a_time_out_ends_the_command_with_124(shell: Shell) -> None:
     started = time.monotonic()
-    result = shell("echo before; cd /; sleep 1000; echo after", timeout_s=0.3)
+    result = shell("echo before; cd /; sleep 1000; echo after", timeout_s=1)
     assert (result.output, result.exit_code, result.ending) == (b"before\n", 124, Ending.TIMED_OUT)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 2.5
 
 
 def test_a_command_that_exits_with_124_by_itself_did_not_time_out(shell: Shell) -> None:
@@ -200,8 +200,8 @@ def test_a_cancelled_command_ends_at_once_with_130(shell: Shell, root: Path) -> 
 
 def test_a_command_that_ignores_the_term_signal_is_killed(shell: Shell, root: Path) -> None:
     started = time.monotonic()
-    result = shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", timeout_s=0.2)
-    assert 2 < time.monotonic() - started < 4
+    result = shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", timeout_s=1)
+    assert 3 < time.monotonic() - started < 6
     assert result.exit_code == 124
     assert not _is_running(_pid_in(root / "pid"))
 
@@ -231,7 +231,7 @@ def test_nothing_of_a_cancelled_command_is_left(shell: Shell, root: Path, escape
 def test_a_command_does_not_wait_for_what_it_left_in_the_background(shell: Shell, root: Path, command: str) -> None:
     started = time.monotonic()
     result = shell(f"{command} echo $! > pid; echo started")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
     assert (result.output, result.exit_code, result.left_running) == (b"started\n", 0, True)
     assert not _is_running(_pid_in(root / "pid"))
 

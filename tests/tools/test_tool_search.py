@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_worker.tools.treesearch import IgnoreRules, matches_glob
+from hermes_worker.workspace.local import LocalWorkspace
+
+
+@pytest.fixture(params=["ripgrep", "treesearch"])
+def search(request: pytest.FixtureRequest, session: Any, root: Path) -> Any:
+    """The session with one of the two programs that search; every claim here is made of both."""
+    ripgrep = shutil.which("rg")
+    if request.param == "ripgrep" and ripgrep is None:
+        pytest.skip("ripgrep is not installed")
+    # A folder of links to what a command needs, with or without ripgrep among them.
+    programs = root.parent / "bin"
+    programs.mkdir()
+    for name in ("head", "env", "sleep"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    if request.param == "ripgrep":
+        (programs / "rg").symlink_to(str(ripgrep))
+    session.workspace = LocalWorkspace(str(root), base_env={"PATH": str(programs)})
+    return session
+
+
+def _tree(root: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_matching_lines_come_with_file_and_number(search: Any, root: Path) -> None:
+    _tree(root, **{"src/b.py": "one\ntwo foo\n", "src/a.py": "foo\nbar\nfoo bar\n", "c.txt": "nothing"})
+    assert search("search_files", pattern="foo") == {
+        "matches": [
+            {"path": "src/a.py", "line": 1, "content": "foo"},
+            {"path": "src/a.py", "line": 3, "content": "foo bar"},
+            {"path": "src/b.py", "line": 2, "content": "two foo"},
+        ],
+        "total_count": 3,
+        "truncated": False,
+    }
+
+
+def test_nothing_found_is_not_an_error(search: Any, root: Path) -> None:
+    _tree(root, a="x")
+    assert search("search_files", pattern="zzz") == {"matches": [], "total_count": 0, "truncated": False}
+    assert search("search_files", pattern="*.zzz", target="files") == {
+        "files": [],
+        "total_count": 0,
+        "truncated": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines"),
+    [
+        (r"^def \w+\(", [1, 4]),
+        (r"\bx\b", [2]),
+        ("(?i)RETURN", [2, 5]),
+        (r"(?<=return )y", [5]),
+        (r"(re)turn.*", [2, 5]),
+        ("é", [6]),
+        ("-x", [7]),
+        (r"\$\(", [8]),
+    ],
+)
+def test_the_pattern_is_a_regular_expression(search: Any, root: Path, pattern: str, lines: list[int]) -> None:
+    _tree(root, **{"a.py": "def f(a):\n    return x\n\ndef g():\n    return y\ncafé\nrm -xf\n$(touch pwned)\n"})
+    assert [match["line"] for match in search("search_files", pattern=pattern)["matches"]] == lines
+
+
+def test_a_pattern_that_is_none_is_an_error(search: Any, root: Path) -> None:
+    _tree(root, a="x")
+    assert "not a regular expression" in search.error("search_files", pattern="(")
+
+
+@pytest.mark.parametrize("word", ["$(touch pwned)", "`touch pwned`", "'; touch pwned; '", "x\ntouch pwned", "--help"])
+def test_no_argument_reaches_the_shell(search: Any, root: Path, word: str) -> None:
+    _tree(root, a="x")
+    search.result("search_files", pattern=word)
+    search.result("search_files", pattern="x", file_glob=word)
+    search.result("search_files", pattern=word, target="files")
+    search.result("search_files", pattern="x", path=word)
+    assert not (root / "pwned").exists()
+
+
+def test_lines_around_a_match_are_marked(search: Any, root: Path) -> None:
+    _tree(root, a="1\n2\nhit\n4\n5\n6\n7\nhit\n9\n")
+    matches = search("search_files", pattern="hit", context=1)
+    assert [(m["line"], m.get("context", False)) for m in matches["matches"]] == [
+        (2, True),
+        (3, False),
+        (4, True),
+        (7, True),
+        (8, False),
+        (9, True),
+    ]
+    assert matches["total_count"] == 2
+
+
+def test_a_page_has_only_the_lines_around_its_own_matches(search: Any, root: Path) -> None:
+    _tree(root, a="1\n2\nhit\n4\n5\n6\n7\nhit\n9\n")
+    second = search("search_files", pattern="hit", context=1, limit=1, offset=1)
+    assert [m["line"] for m in second["matches"]] == [7, 8, 9]
+
+
+def test_results_come_in_pages(search: Any, root: Path) -> None:
+    _tree(root, **{f"f{n:02}": "x\n" for n in range(10)})
+    page = search("search_files", pattern="x", limit=3, offset=3)
+    assert [match["path"] for match in page["matches"]] == ["f03", "f04", "f05"]
+    assert (page["total_count"], page["truncated"]) == (10, True)
+    assert page["hint"] == "results 4 to 6 of 10; narrow the search or use offset=6"
+    assert "hint" not in search("search_files", pattern="x", limit=3, offset=8)
+
+
+def test_only_the_names_or_the_numbers_may_be_asked_for(search: Any, root: Path) -> None:
+    _tree(root, **{"b/x": "hit\nhit\n", "a": "hit", "c": "no"})
+    assert search("search_files", pattern="hit", output_mode="files_only")["files"] == ["a", "b/x"]
+    counts = search("search_files", pattern="hit", output_mode="count")
+    assert counts["counts"] == {"a": 1, "b/x": 2}
+    assert (counts["total_count"], counts["matches_total"]) == (2, 3)
+
+
+TREE = {
+    "a.py": "x",
+    "b.js": "x",
+    "src/a.py": "x",
+    "src/deep/a.ts": "x",
+    "src/deep/test_a.py": "x",
+    "docs/a.md": "x",
+}
+
+GLOBS = [
+    ("*.py", ["a.py", "src/a.py", "src/deep/test_a.py"]),
+    ("*.{js,ts}", ["b.js", "src/deep/a.ts"]),
+    ("test_*", ["src/deep/test_a.py"]),
+    ("src/**/*.py", ["src/a.py", "src/deep/test_a.py"]),
+    ("src/*.py", ["src/a.py"]),
+    ("**/deep/*", ["src/deep/a.ts", "src/deep/test_a.py"]),
+    ("[ab].*", ["a.py", "b.js", "docs/a.md", "src/a.py", "src/deep/a.ts"]),
+    ("!*.py", ["b.js", "docs/a.md", "src/deep/a.ts"]),
+    ("*", sorted(TREE)),
+]
+
+
+@pytest.mark.parametrize(("glob", "expected"), GLOBS)
+def test_files_are_found_by_name_and_lines_only_in_such_files(
+    search: Any, root: Path, glob: str, expected: list[str]
+) -> None:
+    _tree(root, **TREE)
+    assert search("search_files", pattern=glob, target="files")["files"] == expected
+    assert search("search_files", pattern="x", file_glob=glob, output_mode="files_only")["files"] == expected
+    assert [match["path"] for match in search("search_files", pattern="x", file_glob=glob)["matches"]] == expected
+
+
+def test_ignored_hidden_linked_and_binary_files_are_skipped(search: Any, root: Path) -> None:
+    _tree(
+        root,
+        **{
+            ".gitignore": "*.log\n/build\nnode_modules/\n!keep.log\n",
+            "a.log": "x",
+            "keep.log": "x",
+            "build/out": "x",
+            "src/build/in": "x",
+            "src/node_modules/m": "x",
+            "src/.gitignore": "local\n!../a.log\n",
+            "src/local": "x",
+            "src/ok": "x",
+            ".hidden/h": "x",
+            ".env": "x",
+            "binary": "x\0y",
+        },
+    )
+    (root / "link").symlink_to("src/ok")
+    (root / "linked").symlink_to("src")
+    expected = ["keep.log", "src/build/in", "src/ok"]
+    assert search("search_files", pattern="x", output_mode="files_only")["files"] == expected
+    assert search("search_files", pattern="*", target="files")["files"] == ["binary", *expected]
+
+
+def test_a_file_or_hidden_folder_that_is_named_is_searched(search: Any, root: Path) -> None:
+    _tree(root, **{".gitignore": "*.log", "a.log": "x", ".github/ci.yml": "x"})
+    assert search("search_files", pattern="x", path="a.log")["matches"][0]["path"] == "a.log"
+    assert search("search_files", pattern="x", path=".github")["matches"][0]["path"] == ".github/ci.yml"
+
+
+def test_credentials_are_not_found(search: Any, root: Path) -> None:
+    _tree(root, **{"keys/id_rsa": "SECRET", "keys/other": "SECRET", ".env": "SECRET"})
+    assert search("search_files", pattern="SECRET")["total_count"] == 1
+    assert search("search_files", pattern="SECRET", output_mode="count")["counts"] == {"keys/other": 1}
+    assert search("search_files", pattern="*", target="files")["files"] == ["keys/other"]
+    assert "protected" in search.error("search_files", pattern="SECRET", path="keys/id_rsa")
+
+
+def test_paths_are_told_from_the_folder_of_the_shell(search: Any, root: Path) -> None:
+    _tree(root, **{"src/a": "x", "b": "x"})
+    search.documents["cwd"] = "src"
+    assert search("search_files", pattern="x")["matches"][0]["path"] == "a"
+    assert search("search_files", pattern="x", path="..", output_mode="files_only")["files"] == [f"{root}/b", "a"]
+
+
+def test_names_with_blanks_and_odd_characters_are_whole(search: Any, root: Path) -> None:
+    names = sorted(["a b", "c:1:d", "ü", "-e", "f'g", 'h"i'])
+    _tree(root, **dict.fromkeys(names, "x"))
+    assert search("search_files", pattern="x", output_mode="files_only")["files"] == names
+    assert [match["path"] for match in search("search_files", pattern="x")["matches"]] == names
+
+
+def test_long_lines_are_cut_and_line_ends_taken_off(search: Any, root: Path) -> None:
+    (root / "a").write_bytes(b"x" * 5_000 + b"\r\n")
+    (root / "b").write_bytes(b"x\r\n")
+    first, second = search("search_files", pattern="x")["matches"]
+    assert first["content"] == "x" * 500 + "... [truncated]"
+    assert second["content"] == "x"
+
+
+def test_more_results_than_can_be_collected_are_told(search: Any, root: Path) -> None:
+    line = "x" * 4_000 + "\n"
+    _tree(root, **{f"f{n}": line * 900 for n in range(4)})
+    result = search("search_files", pattern="x", limit=1)
+    assert result["truncated"]
+    assert result["total_count"] > 1_000
+    last = search("search_files", pattern="x", limit=1, offset=result["total_count"] - 1)
+    assert "more results than can be collected" in last["hint"]
+
+
+def test_a_place_that_cannot_be_searched_is_an_error(search: Any, root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    assert "does not exist" in search.error("search_files", pattern="x", path="missing")
+    assert search.error("search_files", pattern="x", path="pipe")
+    assert "outside" in search.error("search_files", pattern="x", path="/etc")
+
+
+def test_an_expression_that_never_ends_is_stopped_with_its_call(session: Any, root: Path) -> None:
+    """It runs in a process of its own: inside the worker it would hold the interpreter's lock."""
+    import threading
+
+    (root / "a").write_text("a" * 40 + "b")
+    session.workspace = LocalWorkspace(str(root), base_env={"PATH": "/nowhere"})
+    timer = threading.Timer(0.5, session.cancelled.set)
+    timer.start()
+    # A back-reference, so that only the backtracking engine takes the pattern.
+    result = session.result("search_files", pattern=r"(a+)+(a+)+\1$")
+    assert json.loads(result.text)["error"] == "the search was interrupted"
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "expected"),
+    [
+        ("a/b/c.py", "*.py", True),
+        ("a/b/c.py", "b/*.py", False),
+        ("a/b/c.py", "**/*.py", True),
+        ("c.py", "**/*.py", True),
+        ("a/b/c.py", "a/**", True),
+        ("a/b/c.py", "a/**/c.py", True),
+        ("a/c.py", "a/**/c.py", True),
+        ("a/b/c.py", "/a/b/*", True),
+        ("x.ts", "*.{js,ts}", True),
+        ("x.ts", "{x,y}.{js,ts}", True),
+        ("x.{js}", "x.{js}", True),
+        ("x", "", False),
+    ],
+)
+def test_globs(path: str, pattern: str, expected: bool) -> None:
+    assert matches_glob(path, pattern) is expected
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("pattern", ["*a" * 60, "**/" * 60 + "x", "{a,b}" * 40, "a/" * 2_000, "[" * 1_000])
+def test_a_hostile_glob_is_answered_quickly(pattern: str) -> None:
+    for path in ("a" * 250, "/".join("a" * 120)):
+        matches_glob(path, pattern)
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "is_folder", "expected"),
+    [
+        ("*.o", "a/b.o", False, True),
+        ("/a.o", "b/a.o", False, None),
+        ("/a.o", "a.o", False, True),
+        ("doc/*.txt", "doc/a.txt", False, True),
+        ("doc/*.txt", "doc/x/a.txt", False, None),
+        ("build/", "build", True, True),
+        ("build/", "build", False, None),
+        ("*\n!keep", "keep", False, False),
+        ("!keep\n*", "keep", False, True),
+        ("# comment\n\n  ", "# comment", False, None),
+        ("\\#x", "#x", False, True),
+        ("\\!x", "!x", False, True),
+        ("a/**/z", "a/b/c/z", False, True),
+        ("**/tmp", "x/y/tmp", True, True),
+        ("x   ", "x", False, True),
+        ("/", "x", False, None),
+    ],
+)
+def test_gitignore_rules(rules: str, path: str, is_folder: bool, expected: bool | None) -> None:
+    assert IgnoreRules(rules).verdict(path, is_folder) is expected
