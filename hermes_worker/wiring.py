@@ -167,7 +167,7 @@ def _model_choice(settings: Settings) -> _ModelChoice:
 
 def sweep_policy(settings: Settings) -> SweepPolicy:
     return SweepPolicy(
-        interval_s=settings.lease.sweep_interval_s,
+        interval_s=min(settings.lease.sweep_interval_s, settings.lease.ttl_s / 8),
         ttl_s=settings.lease.ttl_s,
         resend_grace_s=settings.lease.resend_grace_s,
     )

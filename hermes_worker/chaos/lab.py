@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from hermes_worker import settings
 from hermes_worker.chaos.audit import Finding, audit
@@ -17,6 +19,7 @@ from hermes_worker.chaos.plan import FaultKind, PlannedFault, plan
 from hermes_worker.chaos.script import expected_iterations, prompt_for
 from hermes_worker.chaos.sink import TOOLSET, sink_tools
 from hermes_worker.chaos.stack import Stack
+from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, redis_client
 from hermes_worker.store.database import Database
@@ -28,6 +31,7 @@ from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
 _LOOK_EVERY_S = 0.03
 _STUCK_AFTER_S = 90.0
 """No step for this long means that something is lost for good."""
+_DATABASE_PATIENCE_S = 30.0
 _WORK_S = 0.02
 """How long a sink tool takes after its effect."""
 
@@ -44,6 +48,8 @@ class LabOptions:
     own_postgres: bool = False
     """Start a PostgreSQL of the lab's own, which may then be restarted too."""
     ttl_s: float = 3.0
+    only_kills: bool = False
+    """Inject nothing but kills: for measuring how long a takeover takes."""
     workers_per_role: int = 2
     concurrency: int = 8
 
@@ -127,6 +133,7 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
             steps_total=options.runs * options.steps,
             workers_per_role=options.workers_per_role,
             restarts_database=stack.may_restart_database,
+            only_kills=options.only_kills,
         )
         with fleet:
             bench = _Bench(stack=stack, fleet=fleet, database=database, redis=client)
@@ -199,9 +206,25 @@ def _break_and_watch(
         time.sleep(_LOOK_EVERY_S)
 
 
+@contextmanager
+def _reading(database: Database) -> Iterator[Connection]:
+    """Like ``database.read``, but a server that we restarted ourselves gets the time to come back."""
+    deadline = time.monotonic() + _DATABASE_PATIENCE_S
+    while True:
+        try:
+            with database.read() as connection:
+                connection.execute(sa.select(1))
+                yield connection
+                return
+        except UnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 def _state(database: Database) -> tuple[int, int]:
     """Steps committed by the fleet, and runs that have not ended."""
-    with database.read() as connection:
+    with _reading(database) as connection:
         row = connection.execute(
             sa.select(
                 sa.func.coalesce(sa.func.sum(runs.c.iteration), 0),
@@ -260,7 +283,7 @@ def _kill(bench: _Bench, worker: Worker) -> None:
 
 def _held_by(database: Database, name: str) -> list[tuple[int, str, int | None]]:
     owner = sa.select(workers.c.pk).where(workers.c.name == name)
-    with database.read() as connection:
+    with _reading(database) as connection:
         turns = connection.execute(sa.select(runs.c.pk, runs.c.lease_token).where(runs.c.lease_owner.in_(owner))).all()
         calls = connection.execute(
             sa.select(tool_calls.c.run_pk, tool_calls.c.lease_token, tool_calls.c.position).where(
@@ -286,7 +309,7 @@ def _tend(bench: _Bench) -> None:
 
 
 def _notice_recoveries(bench: _Bench) -> None:
-    with bench.database.read() as connection:
+    with _reading(bench.database) as connection:
         turns = dict(connection.execute(sa.select(runs.c.pk, runs.c.lease_token)).tuples().all())
         due = set(connection.execute(sa.select(runs.c.pk).where(runs.c.hinted_at.is_not(None))).scalars())
         calls = {

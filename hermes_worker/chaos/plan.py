@@ -59,7 +59,7 @@ _KILLS_PER_OTHER_FAULT = 8
 
 
 def plan(
-    *, seed: int, kills: int, steps_total: int, workers_per_role: int, restarts_database: bool
+    *, seed: int, kills: int, steps_total: int, workers_per_role: int, restarts_database: bool, only_kills: bool = False
 ) -> tuple[PlannedFault, ...]:
     """The schedule: ``kills`` kills, half of them at named points, and one other fault for every eight kills.
 
@@ -67,9 +67,9 @@ def plan(
     nine tenths of it, so that there is something left to recover.
     """
     chance = random.Random(seed)
-    kinds: list[FaultKind] = [FaultKind.KILL if n % 2 else FaultKind.KILL_AT_POINT for n in range(kills)] + _others(
-        kills, restarts_database=restarts_database
-    )
+    kinds: list[FaultKind] = [FaultKind.KILL if n % 2 else FaultKind.KILL_AT_POINT for n in range(kills)]
+    if not only_kills:
+        kinds += _others(kills, restarts_database=restarts_database)
     chance.shuffle(kinds)
     horizon = max(1, steps_total * 9 // 10)
     due = sorted(chance.randrange(horizon) for _ in kinds)

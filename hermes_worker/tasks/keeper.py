@@ -52,7 +52,8 @@ class Keeper:
         self._sender = sender
         self._stopping = stopping
         self._queues = queues
-        self._sweep_every_s = sweep_every_s
+        # A lapsed lease is worth noticing soon: the wait for a sweep adds to every takeover.
+        self._sweep_every_s = min(sweep_every_s, leases.beat_every_s / 2)
         self._alive_file = alive_file
         self._stalled_after_s = stalled_after_s
         self._backlog_since: float | None = None
