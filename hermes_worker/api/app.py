@@ -1,0 +1,103 @@
+"""The HTTP API as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Guard, require_safe
+from hermes_worker.api.context import ApiContext
+from hermes_worker.api.errors import install_handlers
+from hermes_worker.api.followers import Followers, FollowPolicy
+from hermes_worker.api.limits import BodyLimit
+from hermes_worker.api.routes import events, health, runs
+from hermes_worker.wiring import Client
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "Strict-Transport-Security": "max-age=31536000; includeSubDomains",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "X-XSS-Protection": "0",
+}
+"""Reference, around §3.1."""
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schema.ErrorDocument} for status in (400, 401, 403, 404, 409, 413, 429, 500, 503)
+}
+
+
+class SecurityHeaders:
+    """Adds them to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(SECURITY_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class Api(FastAPI):
+    """FastAPI, with our guards around everything it does, its handling of defects included."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        stack = super().build_middleware_stack()
+        key = self.state.context.client.settings.server.key
+        return SecurityHeaders(Guard(BodyLimit(stack), key=key))
+
+    def openapi(self) -> dict[str, Any]:
+        document = super().openapi()
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)  # FastAPI's own; we answer 400
+        return document
+
+
+def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
+    """The API over ``client``, which stays its owner's to close.
+
+    Raises ``ConfigurationError`` when the settings would let everybody in.
+    """
+    require_safe(client.settings.server)
+    policy = policy or FollowPolicy()
+    followers = Followers(client=client.redis, runs=client.runs, views=client.views, policy=policy)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        followers.start()
+        try:
+            yield
+        finally:
+            followers.dismiss()
+            followers.stop()
+
+    app = Api(
+        title="Hermes worker",
+        version=schema.VERSION,
+        description="Submit agent runs, follow them live, stop them.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        responses=_ERRORS,
+    )
+    app.state.context = ApiContext(client=client, followers=followers, policy=policy)
+    install_handlers(app)
+    for router in (health.router, runs.router, events.router):
+        app.include_router(router)
+    return app

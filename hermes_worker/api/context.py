@@ -1,0 +1,65 @@
+"""What the routes share: the client, the readers, and the threads in which blocking calls run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, ParamSpec, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+from fastapi import Depends, Request
+
+from hermes_worker.api.followers import Followers, FollowPolicy
+from hermes_worker.wiring import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STORE_THREADS = 8
+"""Calls of the store at once. Fewer than there are database connections, so that nobody queues for one in a thread."""
+BROKER_THREADS = 4
+"""Apart from those of the store: a broker that swallows packets must not stop the API."""
+HEALTH_THREADS = 2
+"""Apart from both: health is asked for when the others are stuck."""
+ANNOUNCEMENTS_WAITING_MAX = 1_000
+"""More than this are not sent: they are hints, and a broker that slow is better left to the sweeper."""
+
+
+def _threads(total: int) -> Callable[[], anyio.CapacityLimiter]:
+    return lambda: anyio.CapacityLimiter(total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiContext:
+    """One per application."""
+
+    client: Client
+    followers: Followers
+    policy: FollowPolicy
+    _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
+    _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
+    _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))
+
+    async def store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the store without blocking the event loop."""
+        return await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._store)
+
+    async def tell_broker(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell the broker something that may be lost. Dropped when too much waits already."""
+        if self._broker.statistics().tasks_waiting < ANNOUNCEMENTS_WAITING_MAX:
+            await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._broker)
+
+    async def probe(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask something about the state of a server. A call that is given up goes on in its thread."""
+        return await anyio.to_thread.run_sync(
+            partial(call, *args, **kwargs), limiter=self._health, abandon_on_cancel=True
+        )
+
+
+def context_of(request: Request) -> ApiContext:
+    return cast("ApiContext", request.app.state.context)
+
+
+Context = Annotated[ApiContext, Depends(context_of)]

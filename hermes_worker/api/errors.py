@@ -1,0 +1,143 @@
+"""Every error of the API has one shape, that of OpenAI's: ``{"error": {"message", "type", "param", "code"}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.observe import log
+from hermes_worker.redaction import redact
+from hermes_worker.store.runs import IdempotencyConflict, RunNotFound, SessionBusy
+from hermes_worker.submission import InvalidSubmission
+
+INVALID_REQUEST = "invalid_request_error"
+RATE_LIMIT = "rate_limit_error"
+SERVER_ERROR = "server_error"
+_MESSAGE_CHARS_MAX = 1_000
+
+
+class ApiError(Exception):
+    """A request is answered with an error."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        """The field of the request that is wrong."""
+        self.headers = dict(headers or {})
+
+    @property
+    def document(self) -> dict[str, Any]:
+        kind = SERVER_ERROR if self.status >= 500 else RATE_LIMIT if self.status == 429 else INVALID_REQUEST
+        message = redact(self.message)[:_MESSAGE_CHARS_MAX]
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.document, status_code=self.status, headers=self.headers)
+
+
+def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    """A field of the request is wrong."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def run_not_found(run_id: str) -> ApiError:
+    return ApiError(404, f"Run not found: {run_id[:80]}", code="run_not_found")
+
+
+def unavailable() -> ApiError:
+    """The database did not answer."""
+    return ApiError(
+        503,
+        "The state database does not answer. A submission may or may not have been accepted: "
+        "repeat it with the same Idempotency-Key.",
+        code="database_unavailable",
+        headers={"Retry-After": "1"},
+    )
+
+
+def wrong_field(error: ValidationError | RequestValidationError) -> ApiError:
+    """For the first field that a model did not take."""
+    first = error.errors()[0]
+    param = _path([part for part in first["loc"] if part not in ("body", "query", "path", "header")])
+    kind = str(first["type"])
+    if kind == "extra_forbidden":
+        return invalid(param, f"Unknown parameter: {param!r}.", "unknown_parameter")
+    if kind == "missing":
+        return invalid(param, f"Missing required parameter: {param!r}.", "missing_required_parameter")
+    code = "invalid_type" if kind.endswith("_type") else "invalid_value"
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    return invalid(param, f"Invalid {param!r}: {reason}.", code)
+
+
+def _path(where: list[str | int]) -> str:
+    """``metadata.user``, ``input[2]``."""
+    text = ""
+    for part in where:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)[:80]
+    return text or "body"
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Answer every exception that leaves a route."""
+
+    @app.exception_handler(ApiError)
+    async def _api_error(_request: Request, error: ApiError) -> JSONResponse:
+        return error.response
+
+    @app.exception_handler(RequestValidationError)
+    async def _fields(_request: Request, error: RequestValidationError) -> JSONResponse:
+        return wrong_field(error).response
+
+    @app.exception_handler(HTTPException)
+    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+        message = {404: "There is nothing at this path.", 405: "This path does not take this method."}
+        text = message.get(error.status_code, str(error.detail))
+        return ApiError(error.status_code, text, code=code, headers=error.headers).response
+
+    @app.exception_handler(InvalidSubmission)
+    async def _submission(_request: Request, error: InvalidSubmission) -> JSONResponse:
+        return invalid(error.field, str(error)).response
+
+    @app.exception_handler(RunNotFound)
+    async def _run(request: Request, _error: RunNotFound) -> JSONResponse:
+        return run_not_found(str(request.path_params.get("run_id", ""))).response
+
+    @app.exception_handler(IdempotencyConflict)
+    async def _conflict(_request: Request, _error: IdempotencyConflict) -> JSONResponse:
+        message = "This Idempotency-Key was used with another request. Use a new key for a new request."
+        return ApiError(409, message, code="idempotency_key_reused", param="Idempotency-Key").response
+
+    @app.exception_handler(SessionBusy)
+    async def _busy(_request: Request, error: SessionBusy) -> JSONResponse:
+        headers = {"Retry-After": "5"}
+        return ApiError(429, str(error), code="rate_limit_exceeded", param="session_id", headers=headers).response
+
+    @app.exception_handler(UnavailableError)
+    async def _away(request: Request, error: UnavailableError) -> JSONResponse:
+        log.warning("database.unreachable", doing=f"{request.method} {request.url.path}", error=str(error))
+        return unavailable().response
+
+    @app.exception_handler(Exception)
+    async def _defect(_request: Request, _error: Exception) -> JSONResponse:
+        # Starlette raises it again after this answer, and uvicorn logs it with its traceback.
+        return ApiError(500, "Internal server error; the server's log says more.", code="internal_error").response

@@ -1,0 +1,327 @@
+"""Who follows which run in this process, and news for them.
+
+Two threads serve all readers, however many there are. One waits at the broker for live entries of all followed runs
+at once; the other asks the database once a second which of them have new rows, and renews the marks that tell workers
+that somebody looks. Readers themselves wait in the event loop. Without a broker the second thread is all there is,
+and asks more often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.live import LiveEntry, stream_key
+from hermes_worker.observe import log
+from hermes_worker.store.runs import Runs
+from hermes_worker.store.views import Views
+
+_BLOCK_MS = 150
+"""How long the thread may be deaf to a reader that comes."""
+_PAUSE_S = 0.02
+"""Between two reads that found something: collects what many runs say into one read."""
+_ENTRIES = 500
+"""Of one stream in one read."""
+_UNREAD_MAX = 5_000
+"""Entries kept for a reader that does not take them; rows tell it the rest."""
+_RUNS_PER_QUERY = 500
+_RETRY_S = 0.5
+
+EntryId = tuple[int, int]
+"""Place in a Redis stream: milliseconds and a number."""
+_BEGINNING: EntryId = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowPolicy:
+    """How often things happen, in seconds."""
+
+    keepalive_s: float = 15.0
+    """A silent stream says that it is alive this often (reference: 30)."""
+    rows_every_s: float = 1.0
+    """How often rows are looked for that nobody announced."""
+    rows_every_without_broker_s: float = 0.5
+    watch_for_s: float = 30.0
+    """How long a run counts as watched after its last reader was seen."""
+    watch_every_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A live entry, and when it was written (epoch seconds)."""
+
+    id: EntryId
+    entry: LiveEntry
+
+    @property
+    def at(self) -> float:
+        return self.id[0] / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    entries: Sequence[Heard]
+    are_rows_due: bool
+    """There may be rows that this reader has not read."""
+
+
+class Feed:
+    """One reader's mailbox. Belongs to the event loop; threads never touch it."""
+
+    def __init__(self) -> None:
+        self.rows_read = 0
+        """Number of the last row the reader has read; kept up to date by the reader."""
+        self._entries: list[Heard] = []
+        self._heard_to = _BEGINNING
+        self._are_rows_due = False
+        self._is_closing = False
+        self._wake = asyncio.Event()
+
+    @property
+    def is_closing(self) -> bool:
+        """The server is going away."""
+        return self._is_closing
+
+    async def news(self, timeout_s: float) -> News | None:
+        """What came since the last call; ``None`` when nothing did for ``timeout_s`` seconds."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return None
+        self._wake.clear()
+        news = News(entries=self._entries, are_rows_due=self._are_rows_due)
+        self._entries, self._are_rows_due = [], False
+        return news
+
+    def hear(self, start: EntryId, heard: Sequence[Heard]) -> None:
+        """Entries that follow ``start`` without a gap. What was heard before is left out."""
+        if start > self._heard_to:
+            return  # a read that began before this reader came; one from the beginning is under way
+        fresh = [one for one in heard if one.id > self._heard_to]
+        if not fresh:
+            return
+        self._heard_to = fresh[-1].id
+        self._are_rows_due |= any(one.entry.kind == "row" for one in fresh)
+        if len(self._entries) < _UNREAD_MAX:
+            self._entries += fresh
+        self._wake.set()
+
+    def note_rows(self, seq: int) -> None:
+        """The newest row of the run has this number."""
+        if seq > self.rows_read:
+            self._are_rows_due = True
+            self._wake.set()
+
+    def look_again(self) -> None:
+        """The reader could not read rows that are due."""
+        self._are_rows_due = True
+        self._wake.set()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._wake.set()
+
+
+@dataclass(slots=True)
+class _Positions:
+    """How far the stream of each followed run has been read. Shared by the event loop and the reading thread."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _heard_to: dict[str, EntryId] = field(default_factory=dict)
+    _readers: Counter[str] = field(default_factory=Counter)
+    changed: threading.Event = field(default_factory=threading.Event)
+
+    def join(self, run_id: str) -> None:
+        """A reader came: read the run's stream from its beginning, which its other readers skip over."""
+        with self._lock:
+            self._readers[run_id] += 1
+            self._heard_to[run_id] = _BEGINNING
+        self.changed.set()
+
+    def leave(self, run_id: str) -> None:
+        with self._lock:
+            self._readers[run_id] -= 1
+            if self._readers[run_id] <= 0:
+                del self._readers[run_id], self._heard_to[run_id]
+
+    def all(self) -> dict[str, EntryId]:
+        with self._lock:
+            return dict(self._heard_to)
+
+    def advance(self, run_id: str, start: EntryId, end: EntryId) -> None:
+        """Everything after ``start`` up to ``end`` was read; void if a reader came in the meantime."""
+        with self._lock:
+            if self._heard_to.get(run_id) == start:
+                self._heard_to[run_id] = end
+
+
+class Followers:
+    """All readers of this process. ``start`` and ``follow`` are called in the event loop."""
+
+    def __init__(self, *, client: redis.Redis, runs: Runs, views: Views, policy: FollowPolicy) -> None:
+        self._client = client
+        self._runs = runs
+        self._views = views
+        self._policy = policy
+        self._feeds: dict[str, set[Feed]] = {}
+        self._positions = _Positions()
+        self._end = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_broker_up = True
+        """Whether the last read of live entries succeeded."""
+        self.is_closing = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for target in (self._keep_hearing, self._keep_looking):
+            thread = threading.Thread(target=target, name=f"api{target.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def dismiss(self) -> None:
+        """The server is going away: end every reader's stream. Called in the event loop; idempotent."""
+        self.is_closing = True
+        for feeds in self._feeds.values():
+            for feed in feeds:
+                feed.close()
+
+    def stop(self) -> None:
+        """End the threads; returns when they have, or after 2 s."""
+        self._end.set()
+        self._positions.changed.set()
+        for thread in self._threads:
+            thread.join(timeout=2)
+
+    @property
+    def count(self) -> int:
+        """Readers at this moment."""
+        return sum(len(feeds) for feeds in self._feeds.values())
+
+    @contextmanager
+    def follow(self, run_id: str) -> Iterator[Feed]:
+        """A mailbox for one reader, for as long as the block runs."""
+        feed = Feed()
+        self._feeds.setdefault(run_id, set()).add(feed)
+        self._positions.join(run_id)
+        if self.is_closing:
+            feed.close()
+        try:
+            yield feed
+        finally:
+            self._positions.leave(run_id)
+            self._feeds[run_id].discard(feed)
+            if not self._feeds[run_id]:
+                del self._feeds[run_id]
+
+    # --- the thread at the broker ---
+
+    def _keep_hearing(self) -> None:
+        while not self._end.is_set():
+            positions = self._positions.all()
+            if not positions:
+                self._positions.changed.wait()
+                self._positions.changed.clear()
+                continue
+            try:
+                found = self._read(positions)
+            except (redis.RedisError, OSError) as error:
+                if self.is_broker_up:
+                    log.warning("broker.unreachable", doing="follow", error=type(error).__name__)
+                self.is_broker_up = False
+                self._end.wait(_RETRY_S)
+                continue
+            self.is_broker_up = True
+            if found:
+                self._hand_over(positions, found)
+                self._end.wait(_PAUSE_S)
+
+    def _read(self, positions: Mapping[str, EntryId]) -> dict[str, list[Heard]]:
+        keys = {stream_key(run_id): run_id for run_id in positions}
+        starts: Any = {key: "{}-{}".format(*positions[run_id]) for key, run_id in keys.items()}
+        replies = self._client.xread(starts, count=_ENTRIES, block=_BLOCK_MS)
+        return {keys[key]: [*_heard(entries)] for key, entries in _streams(replies)}
+
+    def _hand_over(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[Heard]]) -> None:
+        for run_id, heard in found.items():
+            if heard:
+                self._positions.advance(run_id, positions[run_id], heard[-1].id)
+        self._post(lambda: self._tell_heard(positions, found))
+
+    def _tell_heard(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[Heard]]) -> None:
+        for run_id, heard in found.items():
+            for feed in self._feeds.get(run_id, ()):
+                feed.hear(positions[run_id], heard)
+
+    # --- the thread at the database ---
+
+    def _keep_looking(self) -> None:
+        watch_at = 0.0
+        while not self._end.wait(self._look_every_s):
+            run_ids = list(self._positions.all())
+            is_watch_due = time.monotonic() >= watch_at
+            try:
+                for begin in range(0, len(run_ids), _RUNS_PER_QUERY):
+                    self._look(run_ids[begin : begin + _RUNS_PER_QUERY], is_watch_due=is_watch_due)
+            except UnavailableError as error:
+                log.warning("database.unreachable", doing="follow", error=str(error))
+                continue
+            if is_watch_due:
+                watch_at = time.monotonic() + self._policy.watch_every_s
+
+    @property
+    def _look_every_s(self) -> float:
+        return self._policy.rows_every_s if self.is_broker_up else self._policy.rows_every_without_broker_s
+
+    def _look(self, run_ids: Sequence[str], *, is_watch_due: bool) -> None:
+        newest = self._views.event_seqs(run_ids)
+        self._post(lambda: self._tell_rows(newest))
+        if is_watch_due:
+            self._runs.watch_all(run_ids, self._policy.watch_for_s)
+
+    def _tell_rows(self, newest: Mapping[str, int]) -> None:
+        for run_id, seq in newest.items():
+            for feed in self._feeds.get(run_id, ()):
+                feed.note_rows(seq)
+
+    def _post(self, tell: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(tell)
+        except RuntimeError:
+            self._end.set()  # the loop is closed: nobody is left to tell
+
+
+def _streams(replies: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Each stream and its entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to lists of lists."""
+    if isinstance(replies, dict):
+        for key, parts in replies.items():
+            yield key, [entry for part in parts for entry in part]
+    else:
+        yield from replies or ()
+
+
+def _heard(entries: Sequence[tuple[str, Mapping[str, str]]]) -> Iterator[Heard]:
+    for text, fields in entries:
+        milliseconds, _, number = text.partition("-")
+        yield Heard((int(milliseconds), int(number)), _entry(fields))
+
+
+def _entry(fields: Mapping[str, str]) -> LiveEntry:
+    return LiveEntry(
+        kind=fields["kind"],
+        text=fields["text"],
+        iteration=int(fields["iteration"]),
+        attempt=int(fields["attempt"]),
+        offset=int(fields["offset"]),
+    )

@@ -1,0 +1,162 @@
+"""Messages as clients send them, brought into the one form that we store (reference, around §3.4 to §3.6). Pure.
+
+Whatever cannot be taken is refused with the exact place of it; nothing is cut short or left out in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_worker.api.errors import ApiError, invalid
+
+TEXT_CHARS_MAX = 1_000_000
+"""Of one message. The reference cuts at 65,536 and says nothing."""
+ITEMS_MAX = 1_000
+"""Messages of a conversation, and parts of a message."""
+
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_IMAGE_PARTS = frozenset({"image_url", "input_image"})
+_FILE_PARTS = frozenset({"file", "input_file"})
+_INSTRUCTING = frozenset({"system", "developer"})
+_MESSAGE_FIELDS = frozenset({"role", "content", "type", "id", "status"})
+"""The last two are what a server gave a message; they mean nothing here."""
+_IMAGE_URL = re.compile(r"https?://[^\s\x00-\x20]{1,8000}|data:image/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=_-]+", re.I)
+_DETAILS = ("auto", "low", "high")
+
+Content = str | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a client said."""
+
+    input: Content
+    """The user's message: text, or parts when there is more than text in it."""
+    history: Sequence[Mapping[str, Any]] = ()
+    """Rows of user and assistant."""
+    instructions: Sequence[str] = field(default=())
+    """Texts of system messages, in order."""
+
+
+def conversation(given: object, history: object) -> Conversation:
+    """From the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
+    earlier = _rows(history if history is not None else [], "conversation_history")
+    if isinstance(given, str):
+        return _conversation(earlier, _spoken(given, "input"))
+    if not isinstance(given, list):
+        raise invalid("input", "Invalid 'input': it must be a string or a list of messages.", "invalid_type")
+    if not given:
+        raise invalid("input", "Invalid 'input': the list has no message.")
+    rows = _rows(given, "input")
+    last = rows.pop()
+    where = f"input[{len(given) - 1}]"
+    if last.role != "user":
+        raise invalid(f"{where}.role", f"Invalid '{where}.role': the last message must be the user's.")
+    return _conversation([*earlier, *rows], _spoken(last.content, where))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    role: str
+    content: Content
+
+
+def _conversation(rows: Sequence[_Row], spoken: Content) -> Conversation:
+    return Conversation(
+        input=spoken,
+        history=[{"role": row.role, "content": row.content} for row in rows if row.role not in _INSTRUCTING],
+        instructions=[str(row.content) for row in rows if row.role in _INSTRUCTING],
+    )
+
+
+def _spoken(content: Content, where: str) -> Content:
+    """What the user says now, which must be something."""
+    if isinstance(content, str) and not content.strip():
+        raise invalid(where, f"Invalid '{where}': the message is empty.", "empty_message")
+    return content if not isinstance(content, str) else _bounded(content, where)
+
+
+def _rows(given: object, where: str) -> list[_Row]:
+    if not isinstance(given, list):
+        raise invalid(where, f"Invalid '{where}': it must be a list of messages.", "invalid_type")
+    if len(given) > ITEMS_MAX:
+        raise invalid(where, f"Invalid '{where}': it has more than {ITEMS_MAX} messages.")
+    return [_row(item, f"{where}[{position}]") for position, item in enumerate(given)]
+
+
+def _row(item: object, where: str) -> _Row:
+    if isinstance(item, str):
+        return _Row("user", _bounded(item, where))
+    if not isinstance(item, dict):
+        raise invalid(where, f"Invalid '{where}': it must be a message object or a string.", "invalid_type")
+    role = item.get("role", "user")
+    if role not in ("user", "assistant", *_INSTRUCTING):
+        raise invalid(f"{where}.role", f"Invalid '{where}.role': it must be user, assistant or system.")
+    if item.get("type", "message") != "message":
+        raise invalid(f"{where}.type", f"Invalid '{where}.type': only messages can be sent.")
+    unknown = sorted(set(item) - _MESSAGE_FIELDS)
+    if unknown:
+        name = f"{where}.{unknown[0][:80]}"
+        raise invalid(name, f"Unknown parameter: {name!r}.", "unknown_parameter")
+    if "content" not in item:
+        raise invalid(
+            f"{where}.content", f"Missing required parameter: '{where}.content'.", "missing_required_parameter"
+        )
+    content = _content(item["content"], f"{where}.content")
+    if role != "user" and not isinstance(content, str):
+        raise invalid(f"{where}.content", f"Invalid '{where}.content': only the user's messages may have images.")
+    return _Row(role, content)
+
+
+def _content(given: object, where: str) -> Content:
+    """Text, or parts when one of them is not text."""
+    if isinstance(given, str):
+        return _bounded(given, where)
+    if not isinstance(given, list):
+        raise invalid(where, f"Invalid '{where}': it must be a string or a list of parts.", "invalid_type")
+    if len(given) > ITEMS_MAX:
+        raise invalid(where, f"Invalid '{where}': it has more than {ITEMS_MAX} parts.")
+    parts = [_part(part, f"{where}[{position}]") for position, part in enumerate(given)]
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    _bounded("\n".join(texts), where)
+    return "\n".join(texts) if len(texts) == len(parts) else parts
+
+
+def _part(given: object, where: str) -> dict[str, Any]:
+    if isinstance(given, str):
+        return {"type": "text", "text": given}
+    kind = given.get("type") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or not isinstance(kind, str):
+        raise invalid(where, f"Invalid '{where}': it must be a part with a type.", "invalid_content_part")
+    if kind in _TEXT_PARTS:
+        if not isinstance(given.get("text"), str):
+            raise invalid(f"{where}.text", f"Invalid '{where}.text': it must be a string.", "invalid_content_part")
+        return {"type": "text", "text": given["text"]}
+    if kind in _IMAGE_PARTS:
+        return {"type": "image_url", "image_url": _image(given, where)}
+    if kind in _FILE_PARTS:
+        message = f"'{where}' is a file; files are not supported here, put its text into the message."
+        raise ApiError(400, message, code="unsupported_content_type", param=where)
+    raise invalid(f"{where}.type", f"Invalid '{where}.type': {kind[:40]!r} is not known.", "invalid_content_part")
+
+
+def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Chat completions put the address into an object, the Responses API beside the type."""
+    given = part.get("image_url")
+    source = given if isinstance(given, dict) else {"url": given, "detail": part.get("detail")}
+    url, detail = source.get("url"), source.get("detail") or "auto"
+    if not isinstance(url, str) or not _IMAGE_URL.fullmatch(url):
+        message = f"Invalid '{where}.image_url': it must be an http(s) address or base64 data of an image."
+        raise invalid(f"{where}.image_url", message, "invalid_image_url")
+    if detail not in _DETAILS:
+        raise invalid(f"{where}.detail", f"Invalid '{where}.detail': it must be one of {', '.join(_DETAILS)}.")
+    return {"url": url} if detail == "auto" else {"url": url, "detail": str(detail)}
+
+
+def _bounded(text: str, where: str) -> str:
+    if len(text) > TEXT_CHARS_MAX:
+        raise invalid(where, f"Invalid '{where}': it has more than {TEXT_CHARS_MAX} characters.", "text_too_long")
+    return text

@@ -1,0 +1,158 @@
+"""A run's stream as server-sent events (reference, around §3.6): data only, any number of readers, at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
+from starlette.types import Send
+
+from hermes_worker.api import sse
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import invalid
+from hermes_worker.api.followers import Feed, News
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
+from hermes_worker.observe import log
+from hermes_worker.store.views import Views
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+_PAGE = 500
+"""Rows in one read."""
+_CALLS_OF_AN_ITERATION = 256
+_RETRY_S = 1.0
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class EventStream(StreamingResponse):
+    """Ends its generator when the reader leaves, not when the garbage collector comes by."""
+
+    media_type = "text/event-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        assert isinstance(self.body_iterator, AsyncIterator)
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().stream_response(send)
+
+
+@router.get(
+    "/{run_id}/events",
+    response_class=EventStream,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "One JSON object per event."}},
+)
+async def run_events(
+    context: Context,
+    run_id: str,
+    after: Annotated[str | None, Query(description="Id of the last event seen; 0 for all.")] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> EventStream:
+    """Everything that happened to a run and, as it happens, everything that will."""
+    told = _cursor(last_event_id, after)
+    start = await context.store(_start, context.client.views, run_id)
+    return EventStream(_frames(context, run_id, sse.Merge(told, start)), headers=_HEADERS)
+
+
+def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
+    """A browser that reconnects sends its first address again, so the header is the newer of the two."""
+    param, text = ("Last-Event-ID", last_event_id) if last_event_id else ("after", after)
+    try:
+        return sse.Cursor.parse(text) if text else sse.Cursor()
+    except ValueError:
+        raise invalid(param, f"Invalid {param!r}: it is not the id of an event.") from None
+
+
+def _start(views: Views, run_id: str) -> sse.Start:
+    """Where the run stands; see ``sse.Start`` for the order of the reads. Raises ``RunNotFound``."""
+    view = views.run(run_id)
+    calls = views.calls(run_id, limit=_CALLS_OF_AN_ITERATION)
+    settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
+    return sse.Start(
+        seq=views.event_seqs([run_id]).get(run_id, 0),
+        iteration=view.iteration,
+        settled=settled,
+        is_ended=view.status.is_terminal,
+    )
+
+
+async def _frames(context: ApiContext, run_id: str, merge: sse.Merge) -> AsyncIterator[bytes]:
+    with context.followers.follow(run_id) as feed:
+        announcement = None if merge.is_over else asyncio.create_task(_watch(context, run_id))
+        try:
+            async for chunk in _told(context, run_id, merge, feed):
+                yield chunk
+        finally:
+            if announcement is not None:
+                announcement.cancel()
+
+
+async def _told(context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed) -> AsyncIterator[bytes]:
+    feed.look_again()
+    loop = asyncio.get_running_loop()
+    silent_since = loop.time()
+    while not merge.is_over:
+        news = await feed.news(silent_since + context.policy.keepalive_s - loop.time())
+        if feed.is_closing:
+            yield sse.GOING_AWAY
+            return
+        async for chunk in _pass_on(context, run_id, merge, feed, news):
+            yield chunk
+            silent_since = loop.time()
+        if loop.time() >= silent_since + context.policy.keepalive_s:
+            yield sse.KEEPALIVE
+            silent_since = loop.time()
+    yield sse.CLOSED
+
+
+async def _pass_on(
+    context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed, news: News | None
+) -> AsyncIterator[bytes]:
+    if news is None:
+        return
+    if news.are_rows_due:
+        # Rows first: a live entry may depend on a row, never the other way round.
+        async for chunk in _new_rows(context, run_id, merge, feed):
+            yield chunk
+    told = [event for heard in news.entries for event in merge.live(heard.entry, heard.at)]
+    if told:
+        yield _chunk(run_id, told)
+
+
+async def _new_rows(context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed) -> AsyncIterator[bytes]:
+    while not merge.is_over:
+        try:
+            rows, usage = await context.store(_read, context.client.views, run_id, merge.cursor.seq)
+        except UnavailableError as error:
+            log.warning("database.unreachable", doing="stream", error=str(error))
+            asyncio.get_running_loop().call_later(_RETRY_S, feed.look_again)
+            return
+        told = merge.rows(rows, usage)
+        feed.rows_read = merge.cursor.seq
+        if told:
+            yield _chunk(run_id, told)
+        if len(rows) < _PAGE:
+            return
+
+
+def _read(views: Views, run_id: str, seq: int) -> tuple[list[StoredEvent], Usage]:
+    rows = views.events_after(run_id, seq, limit=_PAGE)
+    is_end = any(row.name in TERMINAL_EVENTS for row in rows)
+    return rows, views.run(run_id).usage if is_end else Usage()
+
+
+def _chunk(run_id: str, events: list[sse.WireEvent]) -> bytes:
+    return b"".join(sse.frame(run_id, event) for event in events)
+
+
+async def _watch(context: ApiContext, run_id: str) -> None:
+    """Tell the workers that somebody looks, so that they send what they are writing."""
+    try:
+        await context.store(context.client.runs.watch, run_id, context.policy.watch_for_s)
+    except UnavailableError as error:
+        log.warning("database.unreachable", doing="watch", error=str(error))
+    await context.tell_broker(context.client.publisher.nudge, "watch", run_id)

@@ -1,0 +1,161 @@
+"""Is this process there, and does the installation work (reference, around §3.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from hermes_worker.api import schema
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.queue import QueueName
+from hermes_worker.settings import Settings
+from hermes_worker.store.migrate import newest, revision
+from hermes_worker.submission import InvalidSubmission, resolve_model
+from hermes_worker.wiring import Client
+
+router = APIRouter(tags=["health"])
+
+_PATIENCE_S = 5.0
+"""How long one check may take."""
+_DISK_PERCENT_MAX = 90
+"""From here on a disk counts as nearly full (reference, around §3.3)."""
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    DEGRADED = "degraded"
+    """Something needs attention; runs are still accepted."""
+    UNAVAILABLE = "unavailable"
+    """Runs cannot be accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    verdict: Verdict
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"status": self.verdict.value, **self.facts}
+
+
+@router.get("/health", response_model=schema.Health)
+@router.get("/v1/health", response_model=schema.Health)
+async def health() -> schema.Health:
+    """This process answers. Needs no key and asks nobody."""
+    return schema.Health()
+
+
+@router.get("/health/detailed", response_model=None)
+async def health_detailed(context: Context, response: Response) -> dict[str, Any]:
+    """Whether runs can be accepted and worked on, check by check. Status 503 when they cannot be accepted."""
+    checks = await _all_checks(context)
+    verdict = _worst([check.verdict for check in checks.values()])
+    if verdict is Verdict.UNAVAILABLE:
+        response.status_code = 503
+    documents = {name: check.document for name, check in checks.items()}
+    return {
+        "status": verdict.value,
+        "readiness": {"status": verdict.value, "checks": documents},
+        "platform": "hermes-agent",
+        "version": schema.VERSION,
+        "pid": os.getpid(),
+        "updated_at": time.time(),
+        "active_agents": documents["runs"].get("by_status", {}).get("running", 0),
+        "readers": context.followers.count,
+    }
+
+
+async def _all_checks(context: ApiContext) -> dict[str, Check]:
+    client = context.client
+    names = ("state_db", "broker", "workers", "runs", "disk", "config")
+    found = await asyncio.gather(
+        _within_patience(context.probe(_state_db, client), Verdict.UNAVAILABLE),
+        _within_patience(context.probe(_broker, client), Verdict.DEGRADED),
+        _within_patience(context.probe(_workers, client), Verdict.DEGRADED),
+        _within_patience(context.probe(_runs, client), Verdict.DEGRADED),
+        _within_patience(context.probe(_disk, client.settings), Verdict.DEGRADED),
+        _within_patience(context.probe(_config, client.settings), Verdict.DEGRADED),
+    )
+    return dict(zip(names, found, strict=True))
+
+
+def _worst(verdicts: Sequence[Verdict]) -> Verdict:
+    return max(verdicts, key=list(Verdict).index)
+
+
+async def _within_patience(check: Awaitable[Check], otherwise: Verdict) -> Check:
+    """The check, or ``otherwise`` when its server does not answer."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await check
+    except TimeoutError:
+        return Check(otherwise, {"error": f"no answer within {_PATIENCE_S:g} s"})
+    except UnavailableError:
+        # The reason is in the log: it may name hosts and files, and a status page is shown around.
+        return Check(otherwise, {"error": "the database does not answer"})
+
+
+def _state_db(client: Client) -> Check:
+    began = time.monotonic()
+    found = revision(client.database)
+    facts = {
+        "backend": "sqlite" if client.database.is_sqlite else "postgresql",
+        "schema_revision": found,
+        "latency_ms": round((time.monotonic() - began) * 1000, 1),
+    }
+    if found == newest():
+        return Check(Verdict.OK, facts)
+    return Check(Verdict.UNAVAILABLE, {**facts, "error": f"this version needs schema revision {newest()}"})
+
+
+def _broker(client: Client) -> Check:
+    depths = client.publisher.depths()
+    if depths is None:
+        return Check(Verdict.DEGRADED, {"error": "no answer; runs are accepted and start when it is back"})
+    return Check(Verdict.OK, {"queue_depths": dict(depths)})
+
+
+def _workers(client: Client) -> Check:
+    alive = client.workers.alive()
+    shown = [{name: worker[name] for name in ("name", "queues", "started_at")} for worker in alive]
+    served = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
+    unserved = [name.value for name in QueueName if name.value not in served]
+    facts: dict[str, Any] = {"alive": len(alive), "processes": shown}
+    if unserved:
+        return Check(Verdict.DEGRADED, {**facts, "error": f"no live worker serves {', '.join(unserved)}"})
+    return Check(Verdict.OK, facts)
+
+
+def _runs(client: Client) -> Check:
+    return Check(Verdict.OK, {"by_status": client.views.open_counts()})
+
+
+def _disk(settings: Settings) -> Check:
+    try:
+        usage = shutil.disk_usage(settings.home)
+    except OSError as error:
+        return Check(Verdict.DEGRADED, {"error": f"the home directory cannot be looked at: {error.strerror}"})
+    # As ``df`` counts: what only root may use is not free.
+    percent = 100 * (usage.total - usage.free) / usage.total if usage.total else 0.0
+    facts = {"used_percent": round(percent, 1), "free_bytes": usage.free}
+    if percent >= _DISK_PERCENT_MAX:
+        return Check(Verdict.DEGRADED, {**facts, "error": "the disk of the home directory is nearly full"})
+    return Check(Verdict.OK, facts)
+
+
+def _config(settings: Settings) -> Check:
+    try:
+        model, provider = resolve_model(settings.model, None)
+    except InvalidSubmission as error:
+        return Check(Verdict.DEGRADED, {"error": str(error)})
+    return Check(Verdict.OK, {"model": model, "provider": provider, "notes": list(settings.notes)})

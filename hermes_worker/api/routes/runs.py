@@ -1,0 +1,203 @@
+"""Submit runs, list them, look at one, stop one (reference, around §3.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any, NoReturn
+
+from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
+from pydantic import ValidationError
+
+from hermes_worker.api import schema
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError, invalid, wrong_field
+from hermes_worker.api.limits import BODY_PATIENCE_S
+from hermes_worker.api.messages import conversation
+from hermes_worker.core.run import RunStatus
+from hermes_worker.live import Live
+from hermes_worker.observe import count, log
+from hermes_worker.redaction import redact
+from hermes_worker.store.runs import RunNotFound
+from hermes_worker.store.views import RunView, Views
+from hermes_worker.submission import Submission, accept, announce
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+_ATTENTION_MAX = 100
+
+
+# --- submit ----------------------------------------------------------------------------------------------------------
+
+
+async def _json_body(request: Request) -> Any:
+    """The body as JSON, whatever its Content-Type says. Raises ``ApiError``."""
+    try:
+        async with asyncio.timeout(BODY_PATIENCE_S):
+            body = await request.body()
+    except TimeoutError:
+        raise ApiError(408, "The request body did not arrive in time.", code="request_timeout") from None
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise invalid("body", "Invalid JSON: it is nested too deeply.", "invalid_json") from None
+    except ValueError as error:
+        raise invalid("body", f"Invalid JSON: {_place_of(error)}", "invalid_json") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _place_of(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno}, column {error.colno}."
+    return "it is not UTF-8 text." if isinstance(error, UnicodeDecodeError) else f"{error}."
+
+
+async def _create_run(request: Request) -> schema.CreateRun:
+    document = await _json_body(request)
+    if not isinstance(document, dict):
+        raise invalid("body", "The request body must be a JSON object.", "invalid_type")
+    try:
+        return schema.CreateRun.model_validate(document)
+    except ValidationError as error:
+        raise wrong_field(error) from None
+
+
+def _submission(body: schema.CreateRun, idempotency_key: str | None) -> Submission:
+    if body.previous_response_id is not None:
+        message = "'previous_response_id' is not supported here yet; continue a conversation with 'session_id'."
+        raise invalid("previous_response_id", message, "unsupported_parameter")
+    said = conversation(body.input, body.conversation_history)
+    instructions = [text for text in (*said.instructions, body.instructions or "") if text.strip()]
+    return Submission(
+        input=said.input,
+        instructions="\n\n".join(instructions) or None,
+        history=said.history,
+        session_id=body.session_id,
+        model=body.model,
+        toolsets=body.toolsets,
+        iterations_max=body.max_iterations,
+        wall_s_max=body.max_wall_s,
+        source="api",
+        metadata=body.metadata or {},
+        idempotency_key=idempotency_key,
+    )
+
+
+def _checked_key(text: str | None) -> str | None:
+    try:
+        return None if text is None else schema.checked_idempotency_key(text)
+    except ValueError as error:
+        raise invalid("Idempotency-Key", f"Invalid 'Idempotency-Key': it {error}.") from None
+
+
+_BODY_SCHEMA = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": schema.CreateRun.model_json_schema()}},
+    }
+}
+
+
+@router.post("", status_code=202, response_model=schema.Started, openapi_extra=_BODY_SCHEMA)
+async def create_run(
+    context: Context,
+    body: Annotated[schema.CreateRun, Depends(_create_run)],
+    response: Response,
+    later: BackgroundTasks,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> schema.Started:
+    """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
+    submission = _submission(body, _checked_key(idempotency_key))
+    created = await context.store(accept, context.client, submission)
+    if created.was_replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    else:
+        # After the answer: it does not depend on the broker, which may be slow or away.
+        later.add_task(context.tell_broker, announce, context.client, created)
+    response.headers["X-Hermes-Session-Id"] = created.session_id
+    return schema.Started(run_id=created.run_id)
+
+
+# --- look ------------------------------------------------------------------------------------------------------------
+
+
+@router.get("", response_model=schema.RunList, response_model_exclude_none=True)
+async def list_runs(context: Context, wanted: Annotated[schema.ListRuns, Query()]) -> schema.RunList:
+    """Runs, newest first."""
+    try:
+        views = await context.store(
+            context.client.views.runs,
+            limit=wanted.limit + 1,
+            before=wanted.before,
+            status=wanted.status,
+            session_id=wanted.session_id,
+        )
+    except RunNotFound:
+        raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
+    data = [_run_object(view) for view in views[: wanted.limit]]
+    return schema.RunList(data=data, has_more=len(views) > wanted.limit)
+
+
+@router.get("/{run_id}", response_model=schema.RunObject, response_model_exclude_none=True)
+async def get_run(context: Context, run_id: str) -> schema.RunObject:
+    """A run and what became of its tool calls."""
+    return await context.store(_inspect, context.client.views, run_id)
+
+
+def _inspect(views: Views, run_id: str) -> schema.RunObject:
+    view = views.run(run_id)
+    by_status = views.call_counts(run_id)
+    troubled = views.calls(run_id, limit=_ATTENTION_MAX, only_troubled=True)
+    calls = schema.CallSummary(
+        total=sum(by_status.values()),
+        by_status=by_status,
+        attention=[schema.call_object(call) for call in troubled],
+    )
+    return _run_object(view, calls)
+
+
+def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schema.RunObject:
+    return schema.RunObject(
+        run_id=view.run_id,
+        status=view.status,
+        created_at=view.created_at,
+        updated_at=view.updated_at,
+        session_id=view.session_id,
+        model=view.model,
+        last_event=view.last_event,
+        output=view.output,
+        usage=schema.usage_object(view),
+        error=redact(view.error) if view.error else None,
+        exit_reason=view.exit_reason,
+        iteration=view.iteration,
+        iterations_max=view.iterations_max,
+        started_at=view.started_at,
+        finished_at=view.finished_at,
+        resume_at=view.resume_at,
+        tool_calls=calls,
+    )
+
+
+# --- stop ------------------------------------------------------------------------------------------------------------
+
+
+@router.post("/{run_id}/stop", response_model=schema.Stopping)
+async def stop_run(context: Context, run_id: str, later: BackgroundTasks) -> schema.Stopping:
+    """Ask a run to stop. Idempotent; a run that has ended stays as it ended."""
+    client = context.client
+    status, hints = await context.store(client.runs.request_stop, run_id)
+
+    def tell() -> None:
+        # The worker that holds a call first: it is what the user waits for.
+        client.publisher.nudge("stop", run_id)
+        client.publisher.send(hints)
+        Live(client.redis).nudge(run_id)
+
+    if status is RunStatus.STOPPING or hints:
+        count("run.stop_requested")
+        log.info("run.stop_requested", run_id=run_id, status=status.value)
+    later.add_task(context.tell_broker, tell)
+    return schema.Stopping(run_id=run_id, status=status.value)

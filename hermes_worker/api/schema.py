@@ -1,0 +1,216 @@
+"""What goes over the wire: requests as they are checked, responses as they are documented."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from hermes_worker import __version__
+from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.store.views import CallView, RunView
+
+VERSION = __version__
+
+_SESSION_ID = re.compile(r"[\x21-\x7e]{1,256}")
+_IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,256}")
+
+
+def checked_session_id(text: str) -> str:
+    """A session id that can be a header and never looks like a path (reference, around §3.2). Raises ``ValueError``."""
+    is_path_like = "/" in text or "\\" in text or ".." in text
+    if is_path_like or not _SESSION_ID.fullmatch(text):
+        raise ValueError("must be 1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'")
+    return text
+
+
+def checked_idempotency_key(text: str) -> str:
+    """Raises ``ValueError``."""
+    if not _IDEMPOTENCY_KEY.fullmatch(text) or not text.strip():
+        raise ValueError("must be 1 to 256 printable ASCII characters")
+    return text
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+_MESSAGES_SCHEMA = {
+    "type": "array",
+    "items": {
+        "oneOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "properties": {
+                    "role": {"enum": ["user", "assistant", "system", "developer"]},
+                    "content": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+                },
+                "required": ["content"],
+            },
+        ]
+    },
+}
+_INPUT_SCHEMA = {
+    "oneOf": [{"type": "string"}, _MESSAGES_SCHEMA],
+    "description": "The user's message, or a list of messages: the last is the user's, those before it are history.",
+}
+
+Input = Annotated[Any, WithJsonSchema(_INPUT_SCHEMA)]
+"""Checked by ``api.messages``, which names the exact place of what is wrong in it."""
+History = Annotated[Any, WithJsonSchema({**_MESSAGES_SCHEMA, "description": "Earlier turns, oldest first."})]
+
+
+class CreateRun(BaseModel):
+    """A run to be made."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    input: Input
+    instructions: str | None = Field(None, max_length=200_000, description="Joins a new session's system prompt.")
+    conversation_history: History = None
+    session_id: Annotated[str, AfterValidator(checked_session_id)] | None = Field(
+        None, description="Continue this session, or begin it. Default: a new one, named after the run."
+    )
+    model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/@+-]{1,200}$")] | None = Field(
+        None, description="As the provider calls it. Default, and meaning of 'hermes-agent': the configured model."
+    )
+    toolsets: list[Annotated[str, StringConstraints(min_length=1, max_length=64)]] | None = Field(
+        None, min_length=1, max_length=50, description="Toolsets of a new session."
+    )
+    max_iterations: int | None = Field(None, ge=1, le=100_000, description="Model calls before a last summary.")
+    max_wall_s: float | None = Field(
+        None, gt=0, le=31 * 86_400, allow_inf_nan=False, description="Seconds from now after which the run expires."
+    )
+    metadata: (
+        dict[
+            Annotated[str, StringConstraints(min_length=1, max_length=64)],
+            Annotated[str, StringConstraints(max_length=512)],
+        ]
+        | None
+    ) = Field(None, max_length=16)
+    previous_response_id: str | None = Field(None, description="Not supported on this endpoint yet.")
+
+
+class ListRuns(BaseModel):
+    """Which runs to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(20, ge=1, le=100)
+    before: str | None = Field(None, max_length=64, description="A run id: list runs older than that one.")
+    status: RunStatus | None = None
+    session_id: str | None = Field(None, max_length=256)
+
+
+# --- responses -------------------------------------------------------------------------------------------------------
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorDocument(BaseModel):
+    error: ErrorDetail
+
+
+class Started(BaseModel):
+    """A run was accepted."""
+
+    run_id: str
+    status: Literal["started"] = "started"
+
+
+class Stopping(BaseModel):
+    """A stop was asked for; ``status`` is ``stopping``, or how the run ended if it had."""
+
+    run_id: str
+    status: str
+
+
+class UsageObject(BaseModel):
+    """Tokens. ``input_tokens`` includes those read from and written to the provider's cache."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class CallObject(BaseModel):
+    """A tool call to look at: its outcome is unknown, or it took more than one attempt."""
+
+    iteration: int
+    position: int
+    tool: str
+    status: CallStatus
+    attempts: int
+    replay: str
+
+
+class CallSummary(BaseModel):
+    """The tool calls of a run."""
+
+    total: int
+    by_status: dict[CallStatus, int]
+    attention: list[CallObject]
+    """The newest hundred that somebody should look at."""
+
+
+class RunObject(BaseModel):
+    """A run (reference, around §3.6, and what we add). Times are epoch seconds; absent fields have no value."""
+
+    object: Literal["hermes.run"] = "hermes.run"
+    run_id: str
+    status: RunStatus
+    created_at: float
+    updated_at: float
+    session_id: str
+    model: str
+    last_event: str | None
+    output: str | None = None
+    usage: UsageObject | None = None
+    error: str | None = None
+    exit_reason: str | None = None
+    iteration: int
+    iterations_max: int
+    started_at: float | None = None
+    finished_at: float | None = None
+    resume_at: float | None = None
+    tool_calls: CallSummary | None = None
+
+
+class RunList(BaseModel):
+    """A page of runs, newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[RunObject]
+    has_more: bool
+
+
+class Health(BaseModel):
+    """This process answers."""
+
+    status: Literal["ok"] = "ok"
+    platform: Literal["hermes-agent"] = "hermes-agent"
+    version: str = VERSION
+
+
+def call_object(call: CallView) -> CallObject:
+    return CallObject(
+        iteration=call.iteration,
+        position=call.position,
+        tool=call.name,
+        status=call.status,
+        attempts=call.attempt,
+        replay=call.replay,
+    )
+
+
+def usage_object(view: RunView) -> UsageObject | None:
+    usage = view.usage
+    if usage.total == 0 and not view.status.is_terminal:
+        return None
+    read = usage.input + usage.cache_read + usage.cache_write
+    return UsageObject(input_tokens=read, output_tokens=usage.output, total_tokens=read + usage.output)

@@ -1,0 +1,192 @@
+"""Run the API in this process, on real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hermes_worker.api.app import create_app
+from hermes_worker.api.context import ApiContext
+from hermes_worker.api.errors import ApiError
+from hermes_worker.api.followers import FollowPolicy
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.observe import log
+from hermes_worker.settings import ServerSettings, Settings
+from hermes_worker.wiring import Client, open_client
+
+GRACE_S = 10
+"""How long requests may take to end once the server is told to stop."""
+_KEEP_ALIVE_S = 65
+"""Longer than the idle time-out of common load balancers (60 s), so that they never send into a closing connection."""
+_BACKLOG = 2048
+_FILES_WANTED = 65_536
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: None) -> None:
+    """Serve until SIGTERM or SIGINT; ``on_ready`` gets the address once connections are taken.
+
+    Raises ``ConfigurationError`` (the port is taken, the address is not ours, no key on a public address) and
+    ``UnavailableError``.
+    """
+    client = open_client(settings)
+    try:
+        server = ApiServer(client, listen(settings.server), on_ready=on_ready)
+        allow_many_connections()
+        server.run()
+    finally:
+        client.close()
+
+
+class ApiServer(uvicorn.Server):
+    """uvicorn, with our application, our sockets and our end."""
+
+    def __init__(
+        self,
+        client: Client,
+        sockets: Sequence[socket.socket],
+        *,
+        policy: FollowPolicy | None = None,
+        on_ready: Callable[[str], None] = lambda url: None,
+    ) -> None:
+        app = create_app(client, policy)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_Http,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        self._context: ApiContext = app.state.context
+        self._listening = list(sockets)
+        self._on_ready = on_ready
+        self.url = _url(sockets[0])
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until ``should_exit`` is set or, in the main thread, a signal comes."""
+        super().run(sockets or self._listening)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        log.info("worker.started", url=self.url)
+        self._on_ready(self.url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn waits for responses to end, and a stream does not end by itself.
+        self._context.followers.dismiss()
+        await super().shutdown(sockets)
+        log.info("worker.stopped", url=self.url)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn, but an orderly end stays one: uvicorn would raise the signal again afterwards, and whoever
+        supervises this process would take it for a crash."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Http(H11Protocol):
+    """Answers what is not HTTP at all in the shape of our other errors."""
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # an answer is under way; what came after its request makes no sense
+            return
+        body = json.dumps(ApiError(400, msg, code="invalid_http_request").document).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def listen(server: ServerSettings) -> list[socket.socket]:
+    """Listening sockets for every address of ``server.host``. Raises ``ConfigurationError``."""
+    sockets: list[socket.socket] = []
+    port = server.port
+    for family, address in _addresses(server):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address, port))
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            if sockets and error.errno == errno.EADDRNOTAVAIL:
+                continue  # "localhost" has an IPv6 address by name only
+            for opened in sockets:
+                opened.close()
+            raise ConfigurationError(_why_not(server, error)) from error
+        # Of a free port that was chosen by the system, the other addresses take the same.
+        port = sock.getsockname()[1]
+        sockets.append(sock)
+    return sockets
+
+
+def _addresses(server: ServerSettings) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = socket.getaddrinfo(server.host.strip("[]"), server.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigurationError(
+            f"server.host (HERMES_SERVER_HOST) is {server.host!r}, which is not an address of this machine: "
+            f"{error.strerror}"
+        ) from error
+    unique = dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found)
+    # IPv4 first: that is what people type, and the address that is announced.
+    return sorted(unique, key=lambda entry: entry[0] != socket.AF_INET)
+
+
+def _why_not(server: ServerSettings, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {server.port} on {server.host} is in use by another program; stop that program, or choose "
+                "another port with --port or HERMES_SERVER_PORT"
+            )
+        case errno.EACCES:
+            return f"port {server.port} needs rights that this process does not have; choose one above 1023"
+        case _:
+            return f"server.host (HERMES_SERVER_HOST) is {server.host!r}, which cannot be used: {error.strerror}"
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def allow_many_connections() -> None:
+    """Every reader of a stream is an open file, and 1,024 is a common limit that a process may raise by itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(_FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

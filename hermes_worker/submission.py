@@ -1,0 +1,187 @@
+"""The one way a run comes into being, whoever asks for it: the API, the command line, the scheduler.
+
+A submission says what is wanted; here it gets what the installation decides (model, limits, tools, workspace, system
+prompt), is committed, and is then announced. Once it is committed it will run: the announcement is a hint that the
+sweeper repeats if it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hermes_worker import faults
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.embedded.paths import workspaces_dir
+from hermes_worker.faults import FaultPoint
+from hermes_worker.observe import count, log
+from hermes_worker.prompt.system import PromptParts, build_system_prompt
+from hermes_worker.providers.catalog import find_provider, provider_of_host
+from hermes_worker.settings import ModelSettings, Settings
+from hermes_worker.store.runs import Created, NewRun, fingerprint, new_run_id
+from hermes_worker.tools.catalog import Catalog, default_catalog
+from hermes_worker.wiring import Client
+from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, session_workspace
+
+__all__ = ["InvalidSubmission", "Submission", "accept", "announce", "resolve_model", "submit"]
+
+DEFAULT_MODEL_ALIAS = "hermes-agent"
+"""The name under which the reference offers itself as a model (around §3.1); it means the configured one."""
+_USUAL_TOOLSETS = ("hermes-api-server",)
+
+
+class InvalidSubmission(HermesError):
+    """What was asked for cannot be done; ``field`` names the part of the submission to change."""
+
+    def __init__(self, submission_field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = submission_field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What somebody wants done. ``None`` leaves a choice to the settings."""
+
+    input: str | Sequence[Mapping[str, Any]]
+    """The user's message: text, or chat-completions content parts. Not empty."""
+    instructions: str | None = None
+    history: Sequence[Mapping[str, Any]] = ()
+    """Earlier turns to start a new session with; ignored when the session exists."""
+    session_id: str | None = None
+    """Continue this conversation, or start it under this name; ``None`` starts a new one."""
+    model: str | None = None
+    toolsets: Sequence[str] | None = None
+    iterations_max: int | None = None
+    wall_s_max: float | None = None
+    directory: str | None = None
+    """Absolute path of a directory for a new session to work in. Not to be taken from outsiders: whoever chooses it
+    reads and writes there. ``None`` gives the session one of its own."""
+    source: str = "api"
+    """``api``, ``cli``, ``cron`` or ``webhook``."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    """The same key with the same submission gives the same run, however often it is submitted."""
+
+
+def submit(client: Client, submission: Submission) -> Created:
+    """Accept a run and announce it. Idempotent under ``submission.idempotency_key``.
+
+    Raises ``InvalidSubmission``, ``IdempotencyConflict``, ``SessionBusy`` and ``UnavailableError`` (it is then not
+    known whether the run was accepted; with an idempotency key it is safe to ask again).
+    """
+    created = accept(client, submission)
+    announce(client, created)
+    return created
+
+
+def accept(client: Client, submission: Submission) -> Created:
+    """Commit a run without announcing it. Raises as ``submit``."""
+    created = client.runs.create(_new_run(client.settings, submission))
+    if not created.was_replayed:
+        count("run.submitted")
+        log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=submission.source)
+    return created
+
+
+def announce(client: Client, created: Created) -> None:
+    """Tell the workers of an accepted run, best effort. Safe to repeat."""
+    faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
+    client.publisher.send(created.hints)
+
+
+def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
+    """The model a run will use and the name of who serves it. Raises ``InvalidSubmission`` when there is none."""
+    row = (find_provider(settings.provider) if settings.provider else None) or provider_of_host(settings.base_url or "")
+    provider = settings.provider or (row.name if row else "custom")
+    chosen = asked_for if asked_for != DEFAULT_MODEL_ALIAS else None
+    # The stand-in has one model only, which may be called anything.
+    usual = "scripted" if settings.is_scripted else row.default_model if row else ""
+    model = chosen or settings.name or usual
+    if not model:
+        raise InvalidSubmission("model", "no model is named; name one, or set HERMES_MODEL (model.default)")
+    return model, provider
+
+
+def _new_run(settings: Settings, submission: Submission) -> NewRun:
+    run_id = new_run_id()
+    model, provider = resolve_model(settings.model, submission.model)
+    toolsets = tuple(submission.toolsets or settings.agent.toolsets or _USUAL_TOOLSETS)
+    names, tools = _tools(toolsets)
+    workspace = _workspace(settings, submission, submission.session_id or run_id)
+    prompt = PromptParts(
+        model=model,
+        provider=provider,
+        today=datetime.now().astimezone().date(),
+        tools=names,
+        source=submission.source,
+        workspace=f"Your tools act in the directory {workspace.root}; relative paths are relative to it.",
+        instructions=submission.instructions or "",
+    )
+    return NewRun(
+        spec=_spec(settings, submission, model, toolsets),
+        run_id=run_id,
+        session_id=submission.session_id,
+        system_prompt=build_system_prompt(prompt),
+        tools=tools,
+        workspace=workspace.to_json(),
+        idempotency_key=submission.idempotency_key,
+        fingerprint=_fingerprint(submission),
+    )
+
+
+def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequence[str]) -> RunSpec:
+    agent = settings.agent
+    return RunSpec(
+        input=submission.input,
+        instructions=submission.instructions,
+        history=submission.history,
+        model=model,
+        toolsets=toolsets,
+        iterations_max=submission.iterations_max or agent.iterations_max,
+        attempts_max=settings.lease.attempts_max,
+        wall_s_max=submission.wall_s_max or agent.wall_s_max,
+        idle_s_max=agent.idle_s_max,
+        source=submission.source,
+        metadata=submission.metadata,
+    )
+
+
+def _fingerprint(submission: Submission) -> str:
+    """Of what was asked for, not of what the settings made of it: a retry after a change of settings is a retry."""
+    asked_for = asdict(submission)
+    del asked_for["idempotency_key"]
+    return fingerprint(asked_for)
+
+
+@cache
+def _catalog() -> Catalog:
+    return default_catalog()
+
+
+def _tools(toolsets: tuple[str, ...]) -> tuple[frozenset[str], str]:
+    """The names of the tools, and their definitions as a session stores them."""
+    try:
+        names = _catalog().resolve(toolsets)
+    except ConfigurationError as error:
+        raise InvalidSubmission("toolsets", str(error)) from error
+    return frozenset(names), f"[{','.join(_catalog().tool_definitions(names))}]"
+
+
+def _workspace(settings: Settings, submission: Submission, session_id: str) -> WorkspaceRef:
+    if submission.directory is None:
+        return session_workspace(str(workspaces_dir(settings.home)), session_id)
+    path = Path(submission.directory)
+    if not path.is_absolute() or not path.is_dir():
+        raise InvalidSubmission("directory", f"{submission.directory!r} is not an absolute path of a directory")
+    root = path.resolve()
+    home = settings.home.resolve()
+    if root.is_relative_to(home) and not root.is_relative_to(workspaces_dir(home)):
+        raise InvalidSubmission(
+            "directory", f"{str(root)!r} holds the state of hermes-worker; choose another directory"
+        )
+    return WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(root))

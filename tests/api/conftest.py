@@ -1,0 +1,76 @@
+"""A real API server on a real port, over a real database and a real broker. The tests play the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import FAST, Served, served
+from support.store import Store
+
+from hermes_worker.api.followers import FollowPolicy
+from hermes_worker.settings import (
+    BrokerSettings,
+    DatabaseSettings,
+    ModelSettings,
+    Secret,
+    ServerSettings,
+    Settings,
+)
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+
+KEY = "test-key-0123456789"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, broker_url: str) -> Settings:
+    """An installation with an SQLite file and the scripted model, without a key."""
+    return Settings(
+        home=tmp_path / "home",
+        database=DatabaseSettings(url=f"sqlite:///{tmp_path / 'test.db'}"),
+        broker=BrokerSettings(url=broker_url),
+        model=ModelSettings(provider="scripted"),
+        server=ServerSettings(port=0),
+    )
+
+
+@pytest.fixture
+def keyed(settings: Settings) -> Settings:
+    return replace(settings, server=replace(settings.server, key=Secret(KEY)))
+
+
+@pytest.fixture
+def serve(settings: Settings) -> Iterator[Callable[..., Served]]:
+    """Starts servers that end with the test: ``serve()``, ``serve(other_settings)``."""
+    with ExitStack() as stack:
+
+        def start(chosen: Settings | None = None, policy: FollowPolicy = FAST) -> Served:
+            chosen = chosen or settings
+            chosen.home.mkdir(exist_ok=True)
+            database = Database(chosen.database_url)
+            migrate(database)
+            database.close()
+            return stack.enter_context(served(chosen, policy))
+
+        yield start
+
+
+@pytest.fixture
+def api(serve: Callable[..., Served]) -> Served:
+    return serve()
+
+
+@pytest.fixture
+def http(api: Served) -> httpx.Client:
+    return api.http
+
+
+@pytest.fixture
+def store(api: Served) -> Store:
+    """What a worker would do, done by the test."""
+    return Store.over(api.client.database)

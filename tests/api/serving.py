@@ -1,0 +1,149 @@
+"""API servers for tests, and readers of their streams."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from hermes_worker.api.followers import Followers, FollowPolicy
+from hermes_worker.api.server import ApiServer, listen
+from hermes_worker.settings import Settings
+from hermes_worker.wiring import Client, open_client
+
+PATIENCE_S = 15.0
+FAST = FollowPolicy(rows_every_s=0.1, rows_every_without_broker_s=0.05, keepalive_s=5.0)
+
+
+def until(is_so: Callable[[], Any], what: str) -> Any:
+    """Wait for a fact; returns it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := is_so():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"not within {PATIENCE_S:g} s: {what}")
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    server: ApiServer
+    client: Client
+    http: httpx.Client
+    thread: threading.Thread
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def followers(self) -> Followers:
+        return self.server._context.followers
+
+    def submit(self, **body: Any) -> str:
+        answer = self.http.post("/v1/runs", json={"input": "hello", **body})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["run_id"])
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(timeout=PATIENCE_S)
+        assert not self.thread.is_alive(), "the server did not stop"
+
+
+@contextmanager
+def served(settings: Settings, policy: FollowPolicy = FAST) -> Iterator[Served]:
+    client = open_client(settings)
+    ready = threading.Event()
+    server = ApiServer(client, listen(settings.server), policy=policy, on_ready=lambda url: ready.set())
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert ready.wait(PATIENCE_S), "the server did not start"
+    headers = {"Authorization": f"Bearer {settings.server.key.reveal()}"} if settings.server.key else {}
+    running = Served(
+        server=server,
+        client=client,
+        http=httpx.Client(base_url=server.url, headers=headers, timeout=PATIENCE_S),
+        thread=thread,
+    )
+    try:
+        yield running
+    finally:
+        running.http.close()
+        running.stop()
+        client.close()
+
+
+@dataclass
+class Reader:
+    """Reads a stream in a thread, and keeps what came."""
+
+    api: Served
+    run_id: str
+    last_event_id: str | None = None
+    after: str | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    headers: httpx.Headers | None = None
+    is_closed: bool = False
+    """The server ended the stream."""
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._http = httpx.Client(base_url=self.api.url, headers=self.api.http.headers, timeout=PATIENCE_S)
+        self._thread.start()
+
+    def _read(self) -> None:
+        headers = {"Last-Event-ID": self.last_event_id} if self.last_event_id is not None else {}
+        params = {"after": self.after} if self.after is not None else {}
+        try:
+            path = f"/v1/runs/{self.run_id}/events"
+            with self._http.stream("GET", path, headers=headers, params=params) as response:
+                self.headers = response.headers
+                for line in response.iter_lines():
+                    self._take(line)
+                self.is_closed = True
+        except (httpx.HTTPError, OSError):
+            pass  # ``leave`` closed the connection
+
+    def _take(self, line: str) -> None:
+        self.lines.append(line)
+        if line.startswith("id: "):
+            self.ids.append(line[4:])
+        elif line.startswith("data: "):
+            self.events.append(json.loads(line[6:]))
+        elif line.startswith(":"):
+            self.comments.append(line)
+
+    @property
+    def names(self) -> list[str]:
+        return [event["event"] for event in list(self.events)]
+
+    @property
+    def text(self) -> str:
+        """What a terminal would show: all deltas in a row."""
+        return "".join(event["delta"] for event in list(self.events) if event["event"] == "message.delta")
+
+    def wait_for(self, name: str, times: int = 1) -> dict[str, Any]:
+        """The event of this name, once it came ``times`` times."""
+        until(lambda: self.names.count(name) >= times, f"{times} x {name}; came {self.names}")
+        return [event for event in self.events if event["event"] == name][times - 1]
+
+    def wait_for_end(self) -> Reader:
+        until(lambda: self.is_closed, f"the end of the stream; came {self.names}")
+        return self
+
+    def leave(self) -> None:
+        """Close the connection, as a client does that is killed."""
+        self._http.close()
+        self._thread.join(timeout=PATIENCE_S)
