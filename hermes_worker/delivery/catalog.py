@@ -82,7 +82,8 @@ _ANY_INTEGER = ChatShape(_INTEGER)
 _ROWS: tuple[Platform, ...] = (
     Platform(
         name="matrix",
-        limit=TextLimit(size_max=16_000),
+        # An event may have 65,536 bytes, the text twice among them (plain and formatted).
+        limit=TextLimit(size_max=16_000, unit=TextUnit.BYTES),
         home_variable="MATRIX_HOME_ROOM",
         # A room id contains a colon, so the thread is what follows the last ":$".
         shapes=(
