@@ -49,7 +49,8 @@ class LabOptions:
     """Start a PostgreSQL of the lab's own, which may then be restarted too."""
     ttl_s: float = 3.0
     only_kills: bool = False
-    """Inject nothing but kills: for measuring how long a takeover takes."""
+    """Inject nothing but kills, each when the one before has been recovered from: this measures one takeover at a
+    time, not the queue of them that a storm of kills makes."""
     workers_per_role: int = 2
     concurrency: int = 8
 
@@ -185,6 +186,8 @@ def _break_and_watch(
     seen = -1
     while True:
         done, open_runs = _state(bench.database)
+        if options.only_kills and not open_runs:
+            return
         if done != seen:
             seen, last_change = done, time.monotonic()
         progress(
@@ -196,7 +199,7 @@ def _break_and_watch(
                 faults_total=len(schedule),
             )
         )
-        while waiting and waiting[0].after_steps <= done:
+        while waiting and waiting[0].after_steps <= done and not (options.only_kills and bench.hits):
             _inject(bench, waiting.pop(0), options.ttl_s)
         _tend(bench)
         if not open_runs and not bench.thaw_at:
