@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hermes_worker.providers.scripted.server import Options, serve_forever
+from hermes_worker.providers.scripted.server import Options, serve_until
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,14 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve_until_signal(port: int, options: Options) -> None:
-    serving = asyncio.ensure_future(serve_forever(port, options, _announce))
+    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, serving.cancel)
-    try:
-        await serving
-    except asyncio.CancelledError:
-        return
+        loop.add_signal_handler(number, stopping.set)
+    await serve_until(stopping, port=port, options=options, announce=_announce)
 
 
 def _announce(base_url: str) -> None:

@@ -7,13 +7,14 @@ serves from a thread of the process that needs it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -109,6 +110,10 @@ class _Connection:
             self._model.count(disconnects=1)
         except _Broken:
             _log.debug("scripted.connection_broken")
+        except Exception:
+            # The entry point of every request: one that we cannot answer must not leave its client without a word.
+            _log.exception("scripted.reply_failed")
+            self._writer.write(_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the reply failed", keeps_alive=False))
         finally:
             self._writer.close()
 
@@ -189,16 +194,44 @@ def _failure(fault: Fault) -> bytes:
     return json_response(fault.status, {"error": error}, headers=headers)
 
 
-async def _listen(model: _Model, port: int) -> asyncio.Server:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _Connection(model, reader, writer).serve()
+class _Listener:
+    """A listening socket and the connections it has accepted."""
 
-    return await asyncio.start_server(serve, HOST, port, limit=HEAD_BYTES_MAX, backlog=1_024)
+    def __init__(self, model: _Model, server: asyncio.Server, tasks: set[asyncio.Task[None]]) -> None:
+        self.model = model
+        self._server = server
+        self._tasks = tasks
 
+    @classmethod
+    async def open(cls, model: _Model, port: int) -> _Listener:
+        """Raises ``OSError`` when the port cannot be had."""
+        tasks: set[asyncio.Task[None]] = set()
 
-def _port_of(server: asyncio.Server) -> int:
-    port: int = server.sockets[0].getsockname()[1]
-    return port
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # Tasks of our own: those that asyncio makes of a coroutine complain on 3.11 when they are cancelled.
+            task = asyncio.get_running_loop().create_task(_Connection(model, reader, writer).serve())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        server = await asyncio.start_server(connected, HOST, port, limit=HEAD_BYTES_MAX, backlog=1_024)
+        return cls(model, server, tasks)
+
+    @property
+    def port(self) -> int:
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{HOST}:{self.port}/v1"
+
+    async def close(self) -> None:
+        """Stop listening and break every connection."""
+        self._server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class ScriptedServer:
@@ -208,15 +241,14 @@ class ScriptedServer:
         """``port`` 0 picks a free one. Nothing is opened yet."""
         self._given_port = port
         self._model = _Model(options or Options())
-        self._loop = asyncio.new_event_loop()
+        self._started: Future[str] = Future()
+        self._stop: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="scripted-model", daemon=True)
-        self._is_ready = threading.Event()
-        self._failure: OSError | None = None
-        self._port = 0
 
     @property
     def base_url(self) -> str:
-        return f"http://{HOST}:{self._port}/v1"
+        """Valid once the block has been entered."""
+        return self._started.result(timeout=0)
 
     @property
     def requests(self) -> Requests:
@@ -226,41 +258,32 @@ class ScriptedServer:
     def __enter__(self) -> ScriptedServer:
         """Listening when it returns. Raises ``OSError`` when the port cannot be had."""
         self._thread.start()
-        self._is_ready.wait()
-        if self._failure is not None:
-            raise self._failure
+        self._started.result()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._stop()
         self._thread.join()
 
     def _run(self) -> None:
-        server: asyncio.Server | None = None
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
         try:
-            server = self._loop.run_until_complete(_listen(self._model, self._given_port))
-            self._port = _port_of(server)
+            listener = await _Listener.open(self._model, self._given_port)
         except OSError as error:
-            self._failure = error
-        self._is_ready.set()
-        if server is not None:
-            self._loop.run_forever()
-            server.close()
-            _end_tasks(self._loop)
-        self._loop.close()
+            self._started.set_exception(error)
+            return
+        stopping = asyncio.Event()
+        self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set)
+        self._started.set_result(listener.base_url)
+        await stopping.wait()
+        await listener.close()
 
 
-def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-
-
-async def serve_forever(port: int, options: Options, announce: Callable[[str], None]) -> None:
-    """Serve until the task is cancelled; ``announce`` gets the base URL once it listens. Raises ``OSError``."""
-    server = await _listen(_Model(options), port)
-    announce(f"http://{HOST}:{_port_of(server)}/v1")
-    async with server:
-        await server.serve_forever()
+async def serve_until(stopping: asyncio.Event, *, port: int, options: Options, announce: Callable[[str], None]) -> None:
+    """Serve until ``stopping`` is set; ``announce`` gets the base URL once it listens. Raises ``OSError``."""
+    listener = await _Listener.open(_Model(options), port)
+    announce(listener.base_url)
+    await stopping.wait()
+    await listener.close()
