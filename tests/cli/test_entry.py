@@ -1,0 +1,147 @@
+"""What every command has in common: help, errors as one sentence, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sqlite3
+from pathlib import Path
+
+import click
+import pytest
+
+from hermes_worker.cli import entry
+from hermes_worker.cli.entry import main, sentence_of
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+
+
+def call(*arguments: str) -> int:
+    """Run the command line in this process; its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The machine's own keys and home are nobody's business here."""
+    for name in ("HERMES_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "HERMES_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize("name", list(entry._COMMANDS))
+def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
+    command = entry.commands.get_command(click.Context(entry.commands), name)
+    assert command is not None
+    assert entry._SUMMARIES[name] == command.get_short_help_str(limit=200) or isinstance(command, click.Group)
+
+
+@pytest.mark.parametrize("name", list(entry._COMMANDS))
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(name, "--help") == 0
+    assert "Usage: hermes-worker" in capsys.readouterr().out
+
+
+def test_the_whole_explains_itself_without_importing_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--help") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in entry._COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["runs", "fly"], ["run", "--port"], ["submit"], ["worker", "--queues", "x"]]
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_wrong_configuration_is_one_sentence_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_LEASE_TTL_S", "soon")
+    assert call("check") == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"hermes-worker: lease\.ttl_s must be .*'soon'\.\n", said)
+
+
+def test_debug_shows_where_an_error_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_LEASE_TTL_S", "soon")
+    with pytest.raises(ConfigurationError):
+        main(["check", "--debug"])
+
+
+def test_a_secret_in_the_configuration_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_BROKER_URL", "ftp://user:hunter2-hunter2@host")
+    assert call("check") == 2
+    assert "hunter2" not in "".join(capsys.readouterr())
+
+
+def test_a_configuration_that_can_be_used_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert call("check") == 0
+    shown = capsys.readouterr().out
+    assert "scripted stand-in, not a language model" in shown
+    assert not (tmp_path / "home").exists()
+
+
+def test_runs_of_a_home_where_nothing_ran_says_how_to_begin(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert call("runs", "list") == 2
+    assert "'hermes-worker run'" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("command", [["runs", "list"], ["doctor"], ["migrate"]])
+def test_a_damaged_database_is_named_and_does_not_end_in_a_traceback(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "hermes-worker.db").write_bytes(b"this is no database at all " * 400)
+    assert call(*command) in (1, 2)
+    said = "".join(capsys.readouterr())
+    assert "damaged" in said
+    assert "Traceback" not in said
+
+
+def test_submitting_without_a_broker_says_what_to_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("migrate") == 0
+    assert call("submit", "hello") == 2
+    assert "hermes-worker up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prompt", ["", " \n\t "])
+def test_an_empty_prompt_is_refused(prompt: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("migrate") == 0
+    assert call("submit", prompt) == 2
+    assert "PROMPT is empty" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    sentence = sentence_of(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
+    assert sentence is not None
+    assert "'/data/x': No space left on device" in sentence
+
+
+def test_a_defect_keeps_its_traceback() -> None:
+    assert sentence_of(ValueError("no")) is None
+    assert sentence_of(OSError(errno.EBADF, "Bad file descriptor")) is None
+
+
+def test_a_server_that_is_away_is_its_own_sentence() -> None:
+    assert sentence_of(UnavailableError("the database did not answer: refused")) == (
+        "the database did not answer: refused"
+    )
+
+
+def test_only_sqlites_own_complaint_counts_as_damage() -> None:
+    class Wrapped(Exception):
+        orig = sqlite3.DatabaseError("file is not a database")
+
+    class Constraint(Exception):
+        orig = sqlite3.IntegrityError("UNIQUE constraint failed")
+
+    assert "damaged" in (sentence_of(Wrapped()) or "")
+    assert sentence_of(Constraint()) is None

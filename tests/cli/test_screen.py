@@ -1,0 +1,98 @@
+"""What reaches the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from hermes_worker.api.sse import WireEvent
+from hermes_worker.cli.follow import Notice
+from hermes_worker.cli.screen import Screen, clean, one_line, table
+
+
+def event(name: str, **fields: Any) -> WireEvent:
+    return WireEvent(id="1", name=name, at=0.0, fields=fields)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *events: WireEvent | Notice) -> str:
+    screen = Screen()
+    for each in events:
+        screen.show(each)
+    return click.unstyle(capsys.readouterr().out)
+
+
+def test_a_reply_is_shown_once_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys,
+        event("message.delta", delta="Hel"),
+        event("message.delta", delta="lo"),
+        event("message.completed", text="Hello", iteration=1),
+    )
+    assert text == "Hello\n"
+
+
+def test_a_reply_that_another_worker_began_again_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys,
+        event("message.delta", delta="Good mor"),
+        event("message.completed", text="Good evening", iteration=1),
+    )
+    assert text == "Good mor\n  the reply was begun again:\nGood evening\n"
+
+
+def test_a_tool_is_shown_when_it_starts_and_when_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys,
+        event("message.delta", delta="Let me look"),
+        event("message.completed", text="Let me look", iteration=1),
+        event("tool.started", tool="terminal", preview='{"command":"git log","timeout":5}'),
+        event("tool.completed", tool="terminal", duration=0.123, error=False),
+        event("tool.completed", tool="patch", duration=0.5, error=True),
+        event("tool.completed", tool="terminal", duration=0.0, error=True, outcome="unknown"),
+    )
+    assert text.splitlines() == [
+        "Let me look",
+        "  → terminal  command=git log timeout=5",
+        "  ✓ terminal  0.12 s",
+        "  ✗ patch  answered with an error, 0.50 s",
+        "  ! terminal  its worker was lost, outcome unknown; it is not run again",
+    ]
+
+
+def test_a_preview_that_was_cut_short_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert '  → write_file  {"path": "a.t' in shown(
+        capsys, event("tool.started", tool="write_file", preview='{"path": "a.t')
+    )
+
+
+def test_nothing_a_model_or_a_tool_wrote_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    attack = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\rok\x00\u202e"
+    text = shown(
+        capsys,
+        event("message.delta", delta=attack),
+        event("message.completed", text=attack, iteration=1),
+        event("tool.started", tool=attack, preview=attack),
+        event("tool.completed", tool=attack, duration=0.0, error=True, outcome=attack),
+        Notice(text=attack),
+    )
+    assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_clean_keeps_what_text_needs() -> None:
+    assert clean("a\tb\nc é 漢 🙂") == "a\tb\nc é 漢 🙂"
+
+
+def test_one_line_fits() -> None:
+    assert one_line("a\n b\tc", 80) == "a b c"
+    assert one_line("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_columns_are_as_wide_as_what_is_seen_of_their_cells() -> None:
+    rows = [("a", click.style("completed", fg="green"), "end"), ("bbb", "x", "")]
+    assert click.unstyle(table(rows, ("R", "S", "T"))).splitlines() == [
+        "R    S          T",
+        "a    completed  end",
+        "bbb  x",
+    ]
