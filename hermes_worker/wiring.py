@@ -22,7 +22,7 @@ from hermes_worker.live import Live
 from hermes_worker.queue import Publisher, QueueName, redis_client
 from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import require_current
+from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
 from hermes_worker.store.views import Views

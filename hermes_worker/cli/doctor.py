@@ -136,7 +136,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
     from hermes_worker.store.database import Database
-    from hermes_worker.store.migrate import newest, revision
+    from hermes_worker.store.revisions import newest, revision
     from hermes_worker.wiring import database_url_of
 
     place = _database_place(settings)

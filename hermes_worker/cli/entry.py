@@ -36,7 +36,6 @@ _COMMANDS = {
     "doctor": "doctor",
     "check": "doctor",
     "chaos": "chaos",
-    "chaos": "chaos",
 }
 """From a command to the module that holds it, in the order of ``--help``."""
 _SUMMARIES = {
@@ -52,7 +51,6 @@ _SUMMARIES = {
     "doctor": "Check everything this configuration needs, by trying it.",
     "check": "Check the configuration without connecting to anything.",
     "chaos": "Break a fleet on purpose and check that nothing is lost.",
-    "chaos": "Break a fleet on purpose and check that nothing was lost, repeated or miscounted.",
 }
 """Repeated here so that ``--help`` need not import the modules; a test compares them with the commands."""
 

@@ -25,6 +25,7 @@ _LOOK_EVERY_S = 1.0
 _BLOCK_MS = 500
 _WATCH_FOR_S = 30.0
 _ENTRIES = 500
+_NOTHING = Cursor()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +46,14 @@ class Notice:
 
 
 def follow(
-    sources: Sources, run_id: str, *, on_idle: Callable[[], str | None] = lambda: None
+    sources: Sources, run_id: str, *, told: Cursor = _NOTHING, on_idle: Callable[[], str | None] = lambda: None
 ) -> Iterator[WireEvent | Notice]:
-    """Everything that happened to a run and that happens, in order, until it has ended.
+    """Everything that happened to a run after ``told`` and that happens, in order, until it has ended.
 
     ``on_idle`` is called about once a second; what it returns is passed on as a notice when it changes. Raises
     ``RunNotFound``.
     """
-    merge = _joined(sources.views, run_id)
+    merge = _joined(sources.views, run_id, told)
     preview = _Preview(sources, run_id)
     said: str | None = None
     look_at = 0.0
@@ -78,12 +79,12 @@ def follow(
                 yield Notice(text=notice)
 
 
-def _joined(views: Views, run_id: str) -> Merge:
-    """The state of a reader who has been told nothing yet; see ``Start`` for the order of the reads."""
+def _joined(views: Views, run_id: str, told: Cursor) -> Merge:
+    """The state of a reader who comes now; see ``Start`` for the order of the reads."""
     view = views.run(run_id)
     calls = views.calls(run_id)
     settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
-    return Merge(Cursor(), Start(seq=_last_seq(views, run_id), iteration=view.iteration, settled=settled))
+    return Merge(told, Start(seq=_last_seq(views, run_id), iteration=view.iteration, settled=settled))
 
 
 def _last_seq(views: Views, run_id: str) -> int:

@@ -16,11 +16,15 @@ def described(settings: Settings) -> str:
     """One line for people."""
     if settings.model.is_scripted:
         return STAND_IN
+    return f"{model_name(settings) or '(no model named: set HERMES_MODEL)'} at {_address(settings)}"
+
+
+def model_name(settings: Settings) -> str | None:
+    """The model of runs that name none; ``None`` when they have to."""
     try:
-        name, _ = resolve_model(settings.model, None)
+        return resolve_model(settings.model, None)[0]
     except InvalidSubmission:
-        name = "(no model named: set HERMES_MODEL)"
-    return f"{name} at {_address(settings)}"
+        return None
 
 
 def model_key(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ import click
 
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import Invocation
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import Settings
 
+PROMPT_BYTES_MAX = 10 * 1024 * 1024
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -60,3 +63,18 @@ def client_settings(home: Path | None, overrides: Mapping[str, object] = Mapping
     level = settings.log.level if settings.log.level in ("DEBUG", "ERROR") else "WARNING"
     configure_logging(replace(settings.log, level=level), "cli", secrets=settings.secrets)
     return settings
+
+
+def prompt_text(prompt: str) -> str:
+    """The task; ``-`` stands for standard input. Raises ``ConfigurationError`` for one that is empty or too long."""
+    text = prompt if prompt != "-" else _read_stdin()
+    if not text.strip():
+        raise ConfigurationError("PROMPT is empty; say what is to be done")
+    if len(text.encode("utf-8", "surrogatepass")) > PROMPT_BYTES_MAX:
+        raise ConfigurationError("PROMPT is longer than 10 MB; put the material into a file in the workspace")
+    return text
+
+
+def _read_stdin() -> str:
+    data = sys.stdin.buffer.read(PROMPT_BYTES_MAX + 1)
+    return data.decode("utf-8", "replace")

@@ -122,7 +122,7 @@ def migrate(home: Path | None) -> int:
     from hermes_worker.embedded.paths import prepare_home
     from hermes_worker.store.database import Database
     from hermes_worker.store.migrate import migrate as upgrade
-    from hermes_worker.store.migrate import newest
+    from hermes_worker.store.revisions import newest
     from hermes_worker.wiring import database_url_of
 
     settings = load_settings(home)
@@ -137,3 +137,16 @@ def migrate(home: Path | None) -> int:
     change = "was up to date" if before == newest() else f"upgraded from {before or 'nothing'}"
     click.echo(f"{target} is at {newest()} ({change})")
     return 0
+
+
+@click.command("scripted-model", epilog="Then: hermes-worker run --base-url http://127.0.0.1:8900/v1 --model scripted")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8900, show_default=True, help="0 takes a free one.")
+@click.option("--latency-s", type=click.FloatRange(0, 3600), default=0.0, help="Seconds before each reply begins.")
+def scripted_model(port: int, latency_s: float) -> int:
+    """Serve the scripted stand-in for a model.
+
+    It is not a language model: it follows a fixed procedure, or the script in the user's message. On this machine only.
+    """
+    from hermes_worker.providers.scripted.__main__ import main
+
+    return main(["--port", str(port), "--latency-s", str(latency_s)])

@@ -148,7 +148,8 @@ def _tool_start(fields: Mapping[str, Any]) -> str:
 def _tool_end(fields: Mapping[str, Any]) -> str:
     name, duration = clean(str(fields["tool"])), f"{float(fields['duration']):.2f} s"
     if outcome := fields.get("outcome"):
-        said = "its worker was lost, outcome unknown; it is not run again" if outcome == "unknown" else str(outcome)
+        is_unknown = outcome == "unknown"
+        said = "its worker was lost, outcome unknown; it is not run again" if is_unknown else clean(str(outcome))
         return click.style(f"  ! {name}  {said}", fg="red")
     if fields["error"]:
         return click.style(f"  ✗ {name}  answered with an error, {duration}", fg="red")

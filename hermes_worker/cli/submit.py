@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import client_settings, common
+from hermes_worker.cli.options import client_settings, common, prompt_text
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.runs import watch_run
-from hermes_worker.core.errors import ConfigurationError
-
-PROMPT_BYTES_MAX = 10 * 1024 * 1024
+from hermes_worker.embedded.paths import running_stack
+from hermes_worker.settings import Settings
 
 
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
@@ -48,7 +46,7 @@ def submit(
     submission = Submission(
         input=prompt_text(prompt),
         session_id=session,
-        model=model,
+        model=model or _model_of_stack(settings),
         directory=str(workspace.absolute()) if workspace else None,
         source="cli",
         idempotency_key=idempotency_key,
@@ -63,16 +61,7 @@ def submit(
     return watch_run(records_of(settings), created.run_id, as_json=as_json) if watch else 0
 
 
-def prompt_text(prompt: str) -> str:
-    """The task; ``-`` stands for standard input. Raises ``ConfigurationError`` for one that is empty or too long."""
-    text = prompt if prompt != "-" else _read_stdin()
-    if not text.strip():
-        raise ConfigurationError("PROMPT is empty; say what is to be done")
-    if len(text.encode("utf-8", "surrogatepass")) > PROMPT_BYTES_MAX:
-        raise ConfigurationError("PROMPT is longer than 10 MB; put the material into a file in the workspace")
-    return text
-
-
-def _read_stdin() -> str:
-    data = sys.stdin.buffer.read(PROMPT_BYTES_MAX + 1)
-    return data.decode("utf-8", "replace")
+def _model_of_stack(settings: Settings) -> str | None:
+    """What an embedded stack answers with: it may have been started with other settings than these."""
+    note = running_stack(settings.home) if settings.broker.url is None else None
+    return note.model_name if note else None

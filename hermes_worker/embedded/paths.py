@@ -42,6 +42,8 @@ class StackNote:
     """Which model answers, for people."""
     model_key: str
     """The same for comparison: equal when a run would be answered by the same endpoint."""
+    model_name: str | None = None
+    """The model of runs that name none; ``None`` when they have to."""
     api_url: str | None = None
 
 
@@ -67,7 +69,7 @@ def logs_dir(home: Path) -> Path:
 
 def running_stack(home: Path) -> StackNote | None:
     """The note of the stack that runs on this home; ``None`` when none does, or when it is not up yet."""
-    if not _is_locked(home):
+    if not is_held(home):
         return None
     try:
         document = json.loads(_note_path(home).read_text())
@@ -178,7 +180,8 @@ def _who_holds(home: Path) -> str:
     )
 
 
-def _is_locked(home: Path) -> bool:
+def is_held(home: Path) -> bool:
+    """Whether some stack runs on this home, or is starting or stopping."""
     try:
         descriptor = os.open(_lock_path(home), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

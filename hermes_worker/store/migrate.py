@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
@@ -13,27 +11,17 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.database import Database
+from hermes_worker.store.revisions import MIGRATIONS, newest, require_current, revision
+
+__all__ = ["migrate", "newest", "require_current", "revision"]
 
 _LOCK = 0x4865726D6573  # "Hermes": one migrator at a time on PostgreSQL
 
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(MIGRATIONS))
     return config
-
-
-def newest() -> str:
-    """The revision this version of the code is written for."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None
-    return head
-
-
-def revision(database: Database) -> str | None:
-    """The database's revision; ``None`` when it is empty."""
-    with database.read() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
 
 
 def migrate(database: Database) -> str | None:
@@ -52,15 +40,6 @@ def migrate(database: Database) -> str | None:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     return before
-
-
-def require_current(database: Database) -> None:
-    """Raises ``ConfigurationError`` when the schema is not the one this code was written for."""
-    found = revision(database)
-    if found != newest():
-        raise ConfigurationError(
-            f"the database schema is at {found or 'nothing'} but must be at {newest()}: run 'hermes-worker migrate'"
-        )
 
 
 def _refuse_strangers(connection: Connection) -> None:

@@ -18,7 +18,7 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.queue import QueueName
 from hermes_worker.settings import Settings
-from hermes_worker.store.migrate import newest, revision
+from hermes_worker.store.revisions import newest, revision
 from hermes_worker.submission import InvalidSubmission, resolve_model
 from hermes_worker.wiring import Client
 

@@ -1,0 +1,264 @@
+"""``hermes-worker run``: a task, an agent, this directory; from nothing to an answer with one command.
+
+The run goes through the real queue: it is submitted, claimed by a worker and stored step by step. So an interruption
+loses nothing, and a stack that somebody else started on the same home serves as well as one of our own; when that one
+goes away in the middle, we start our own and carry on.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.entry import EXIT_INTERRUPTED
+from hermes_worker.cli.options import common, load_settings, prompt_text
+from hermes_worker.cli.stack import Plan, Stack
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.embedded.children import ChildSpec
+from hermes_worker.embedded.paths import HeldHome, HomeBusy, StackNote, holding_home, is_held, logs_dir, running_stack
+from hermes_worker.embedded.supervisor import StartFailed, Supervisor
+from hermes_worker.settings import Settings
+
+REPORT = "hermes-report.md"
+DEFAULT_PROMPT = f"""\
+Survey the project in this directory. Find out what it is, which files it consists of, what is marked TODO or FIXME, \
+and what its recent history says. Write what you found to {REPORT} and finish with a short summary."""
+_DRAIN_S = 0.5
+"""Whoever presses Ctrl-C wants the terminal back; what was in flight is handed over and done again later."""
+_JOIN_PATIENCE_S = 60.0
+_LOG_LINES_SHOWN = 15
+
+
+class _StackGone(HermesError):
+    """The stack that worked on our run has ended."""
+
+
+@click.command(
+    epilog="Example: hermes-worker run 'Find out why the tests in this directory fail' --workspace ~/project"
+)
+@common
+@click.argument("prompt", required=False)
+@click.option(
+    "--workspace",
+    type=click.Path(path_type=Path),
+    default=".",
+    help="Directory the agent works in: it reads, writes and runs commands there. Default: this one.",
+)
+@click.option("--model", help="Model to ask. Default: HERMES_MODEL, or the provider's usual one.")
+@click.option("--base-url", help="Address of an OpenAI-compatible model server.")
+@click.option("--keep", is_flag=True, help="Keep everything running after the answer, until Ctrl-C.")
+def run(
+    home: Path | None, prompt: str | None, workspace: Path, model: str | None, base_url: str | None, keep: bool
+) -> int:
+    """Give an agent a task in a directory and watch it work.
+
+    Starts what is needed (broker, database, workers and, without a key, a scripted stand-in for the model), or uses a
+    'hermes-worker up' that runs on the same home. Without PROMPT the agent surveys the directory and writes
+    hermes-report.md into it.
+    """
+    settings = load_settings(home, {"model.default": model, "model.base_url": base_url})
+    text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
+    if not workspace.is_dir():
+        raise ConfigurationError(f"--workspace {str(workspace)!r} is not a directory")
+    _show_warnings_only(settings)
+    task = _Task(settings, text, workspace.resolve(), model)
+    with _ends_on_signals():
+        try:
+            return task.perform(keep=keep)
+        except KeyboardInterrupt:
+            click.echo(f"\n{task.farewell()}", err=True)
+            return EXIT_INTERRUPTED
+
+
+class _Task:
+    """One run, from its submission to its end, on whichever stacks it takes."""
+
+    def __init__(self, settings: Settings, text: str, workspace: Path, model: str | None) -> None:
+        self._settings = settings
+        self._text = text
+        self._workspace = workspace
+        self._model = model
+        self._began_at = time.time()
+        self._run_id: str | None = None
+        self._last_event = ""
+        """Where the screen stands, for carrying on after a change of stacks."""
+
+    def perform(self, *, keep: bool) -> int:
+        """Returns the exit code."""
+        if self._settings.broker.url is not None:
+            return self._follow(self._settings, self._model)
+        home = self._settings.home
+        while True:
+            try:
+                with holding_home(home) as held:
+                    return self._on_own_stack(held, keep=keep)
+            except HomeBusy:
+                note = _stack_of_somebody(home)
+            if note is None:
+                continue  # it went away while we looked, so now it is our turn
+            self._require_same_model(note)
+            click.echo(f"using the 'hermes-worker {note.command}' that runs on {home}: {note.model}", err=True)
+            try:
+                return self._follow(self._settings, self._model or note.model_name)
+            except _StackGone:
+                click.echo("\nthe hermes-worker that did the work has ended; carrying on with one of our own", err=True)
+
+    def farewell(self) -> str:
+        """What an interrupted user should know."""
+        if self._run_id is None:
+            return "interrupted; nothing was submitted"
+        home = "" if self._settings.broker.url else f" --home {shlex.quote(str(self._settings.home))}"
+        lines = [f"interrupted; {self._run_id} is kept"]
+        if self._settings.broker.url is None and running_stack(self._settings.home) is None:
+            lines.append(f"  to carry on:  hermes-worker up{home}")
+        lines.append(f"  to follow it: hermes-worker runs watch{home} {self._run_id}")
+        return "\n".join(lines)
+
+    def _on_own_stack(self, held: HeldHome, *, keep: bool) -> int:
+        settings = replace(self._settings, lease=replace(self._settings.lease, drain_s=_DRAIN_S))
+        stack = Stack(settings, Plan(has_beat=False, has_api=False))
+        log_path = logs_dir(settings.home) / "run.log"
+        try:
+            specs = stack.prepare(_say)
+            _say(f"starting {', '.join(spec.name for spec in specs)} on {settings.home}")
+            with log_path.open("wb") as log, _supervised(specs, stack, log.fileno(), log_path):
+                held.announce(_note(stack, settings))
+                status = self._follow(stack.settings, self._model)
+                if keep:
+                    click.echo("everything keeps running until Ctrl-C", err=True)
+                    signal.pause()
+                return status
+        finally:
+            held.withdraw()
+            stack.release()
+
+    def _require_same_model(self, note: StackNote) -> None:
+        from hermes_worker.cli.models import described, model_key
+
+        settings = self._settings
+        if settings.model.is_scripted or model_key(settings) == note.model_key:
+            return
+        raise ConfigurationError(
+            f"the hermes-worker that runs on {str(settings.home)!r} (pid {note.pid}) uses {note.model}, "
+            f"and this command is to use {described(settings)}; stop that one, or choose another directory with --home"
+        )
+
+    def _follow(self, settings: Settings, model: str | None) -> int:
+        """Submit the task if that was not done yet, and show the run until it ends."""
+        from hermes_worker.api.sse import Cursor
+        from hermes_worker.cli.follow import Notice, follow
+        from hermes_worker.cli.records import CALLS_SHOWN_MAX, records_of
+        from hermes_worker.cli.runs import exit_code, show_end
+        from hermes_worker.cli.screen import Screen
+
+        if self._run_id is None:
+            self._run_id = self._submit(settings, model)
+        records = records_of(settings)
+        screen = Screen()
+        told = Cursor.parse(self._last_event) if self._last_event else Cursor()
+        is_elsewhere = self._settings.broker.url is not None
+        on_idle = records.idle_notice if is_elsewhere else partial(_require_stack, settings.home)
+        for event in follow(records.sources, self._run_id, told=told, on_idle=on_idle):
+            screen.show(event)
+            if not isinstance(event, Notice):
+                self._last_event = event.id
+        view = records.views.run(self._run_id)
+        show_end(view, records.views.calls(self._run_id, limit=CALLS_SHOWN_MAX))
+        self._show_report()
+        records.database.close()
+        return exit_code(view)
+
+    def _submit(self, settings: Settings, model: str | None) -> str:
+        from hermes_worker.submission import Submission, submit
+        from hermes_worker.wiring import open_client
+
+        client = open_client(settings)
+        submission = Submission(input=self._text, model=model, directory=str(self._workspace), source="cli")
+        run_id = submit(client, submission).run_id
+        client.close()
+        click.echo(f"{run_id} in {self._workspace}\n")
+        return run_id
+
+    def _show_report(self) -> None:
+        path = self._workspace / REPORT
+        if path.is_file() and path.stat().st_mtime >= self._began_at - 1:
+            click.echo(f"report: {path}")
+
+
+def _say(doing: str) -> None:
+    click.echo(f"{doing} ...", err=True)
+
+
+def _show_warnings_only(settings: Settings) -> None:
+    """Of our own log; what the workers say goes to a file."""
+    from hermes_worker.observe import configure_logging
+
+    configure_logging(replace(settings.log, level="WARNING"), "run", secrets=settings.secrets)
+
+
+def _note(stack: Stack, settings: Settings) -> StackNote:
+    from hermes_worker.cli.models import described, model_key, model_name
+
+    return StackNote(
+        pid=os.getpid(),
+        command="run",
+        started_at=time.time(),
+        broker_url=stack.settings.broker.url or "",
+        model=described(settings),
+        model_key=model_key(settings),
+        model_name=model_name(stack.settings),
+    )
+
+
+@contextmanager
+def _supervised(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path: Path) -> Iterator[None]:
+    supervisor = Supervisor(specs, on_exit=stack.on_exit, output=output)
+    try:
+        with supervisor.running():
+            yield
+    except StartFailed as error:
+        words = log_path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        raise StartFailed("\n".join([f"{error}; the end of {log_path}:", *words])) from error
+
+
+def _stack_of_somebody(home: Path) -> StackNote | None:
+    """The stack that holds the home, once it is up; ``None`` when it went away instead. Raises ``HomeBusy``."""
+    deadline = time.monotonic() + _JOIN_PATIENCE_S
+    while (note := running_stack(home)) is None:
+        if not is_held(home):
+            return None
+        if time.monotonic() > deadline:
+            raise HomeBusy(f"another hermes-worker has been starting or stopping on {str(home)!r} for a minute")
+        time.sleep(0.1)
+    return note
+
+
+def _require_stack(home: Path) -> None:
+    """Raises ``_StackGone`` when nothing runs on the home."""
+    if running_stack(home) is None:
+        raise _StackGone(f"nothing runs on {str(home)!r}")
+
+
+@contextmanager
+def _ends_on_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal end us as Ctrl-C does: in order."""
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

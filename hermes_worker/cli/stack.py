@@ -1,0 +1,214 @@
+"""A whole installation on one machine, as one process tree: what ``up`` and ``run`` start.
+
+The broker starts first, everything else beside one another once it answers. SQLite wants few processes that write, so
+by default there is one worker for model calls and one for tools.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.embedded.children import ChildExit, ChildSpec
+from hermes_worker.embedded.paths import logs_dir
+from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.settings import Settings, as_environ
+from hermes_worker.store.revisions import newest
+
+_LEAVING_S = 8.0
+"""A worker gets its drain period and then this long to end, before it is killed."""
+_BROKER_GRACE_S = 10.0
+_READY_PATIENCE_S = 60.0
+"""The first start on a slow disk compiles every module."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a stack consists of beside its broker and, without a key, the stand-in for a model."""
+
+    model_concurrency: int = 32
+    """Model calls at once."""
+    tool_concurrency: int = 8
+    has_beat: bool = True
+    has_api: bool = True
+
+
+class Stack:
+    """The processes of one home, as specifications for a supervisor."""
+
+    def __init__(self, settings: Settings, plan: Plan) -> None:
+        self._plan = plan
+        self._valkey = EmbeddedValkey(settings.home / "valkey") if settings.broker.url is None else None
+        self._workers: dict[str, str] = {}
+        self.settings = settings
+        """After ``prepare``, with the addresses of what the stack brings along."""
+
+    def prepare(self, say: Callable[[str], None]) -> list[ChildSpec]:
+        """Bring the database up to date, choose every address and say what to start, in order. Starts nothing.
+
+        Raises ``ConfigurationError``, ``UnavailableError``. Give back what was taken with ``release``.
+        """
+        bring_up_to_date(self.settings, say)
+        if self._plan.has_api:
+            server = self.settings.server
+            self.settings = replace(self.settings, server=replace(server, port=server.port or free_port()))
+            require_free(server.host, self.settings.server.port)
+        specs: list[ChildSpec] = []
+        if self._valkey is not None:
+            specs.append(self._broker(self._valkey))
+            broker = replace(self.settings.broker, url=self._valkey.url)
+            self.settings = replace(self.settings, broker=broker)
+        if self.settings.model.is_scripted:
+            specs.append(self._scripted())
+        specs.append(self._worker("model", "model", self._plan.model_concurrency))
+        specs.append(self._worker("tools", "tools,system", self._plan.tool_concurrency))
+        if self._plan.has_beat:
+            specs.append(self._role("beat", ["beat"]))
+        if self._plan.has_api:
+            server = self.settings.server
+            specs.append(self._role("api", ["api"], ready=_answers_on(server.host, server.port)))
+        return specs
+
+    @property
+    def api_url(self) -> str | None:
+        server = self.settings.server
+        return f"http://{reachable(server.host)}:{server.port}" if self._plan.has_api else None
+
+    def release(self) -> None:
+        """Give the broker's directory back. Idempotent."""
+        if self._valkey is not None:
+            self._valkey.release()
+
+    def on_exit(self, ended: ChildExit) -> None:
+        """A worker died: let others take over what it held now, not when its term ends. Never raises."""
+        from hermes_worker.core.errors import HermesError
+        from hermes_worker.observe import log
+        from hermes_worker.store.database import Database
+        from hermes_worker.store.workers import Workers
+        from hermes_worker.wiring import database_url_of
+
+        name = self._workers.get(ended.name)
+        if name is None:
+            return
+        database = Database(database_url_of(self.settings))
+        try:
+            Workers(database).expire_named(name)
+        except HermesError as error:
+            log.warning("database.unreachable", doing="expire", error=str(error))
+        finally:
+            database.close()
+
+    def _broker(self, valkey: EmbeddedValkey) -> ChildSpec:
+        argv = [*valkey.prepare(), "--logfile", str(logs_dir(self.settings.home) / "valkey.log")]
+        return ChildSpec(
+            name="valkey",
+            argv=argv,
+            env={},
+            ready=valkey.is_ready,
+            grace_s=_BROKER_GRACE_S,
+            pass_fds=(valkey.lock_fd,),
+        )
+
+    def _scripted(self) -> ChildSpec:
+        port = free_port()
+        model = self.settings.model
+        model = replace(model, provider="custom", name="scripted", base_url=f"http://127.0.0.1:{port}/v1")
+        self.settings = replace(self.settings, model=model)
+        ready = _answers_on("127.0.0.1", port)
+        # Its own entry point, because it starts in a fifth of the time of a command.
+        pace = ["--port", str(port), "--chunks", "24", "--chunk-gap-s", "0.01"]
+        return replace(
+            self._role("scripted", [], ready=ready),
+            argv=[sys.executable, "-m", "hermes_worker.providers.scripted", *pace],
+        )
+
+    def _worker(self, name: str, queues: str, concurrency: int) -> ChildSpec:
+        # Unique in the fleet: the same database may serve other machines, and other homes of this one.
+        known_as = f"{socket.gethostname()}:{os.getpid()}:{name}"
+        self._workers[name] = known_as
+        alive = self.settings.home / "run" / f"{name}.alive"
+        alive.unlink(missing_ok=True)
+        arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
+        return self._role(name, [*arguments, "--alive-file", str(alive)], ready=alive.exists)
+
+    def _role(self, name: str, arguments: Sequence[str], ready: Callable[[], bool] | None = None) -> ChildSpec:
+        return ChildSpec(
+            name=name,
+            argv=[sys.executable, "-m", "hermes_worker.cli", *arguments],
+            env=as_environ(self.settings),
+            ready=ready,
+            ready_timeout_s=_READY_PATIENCE_S,
+            grace_s=self.settings.lease.drain_s + _LEAVING_S,
+            group="roles",
+        )
+
+
+def bring_up_to_date(settings: Settings, say: Callable[[str], None]) -> None:
+    """Give the database this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
+    if settings.database.url is None and _is_current(settings.home / "hermes-worker.db"):
+        return
+    from hermes_worker.store.database import Database
+    from hermes_worker.store.migrate import migrate
+    from hermes_worker.wiring import database_url_of
+
+    say("preparing the database")
+    database = Database(database_url_of(settings))
+    try:
+        migrate(database)
+    finally:
+        database.close()
+
+
+def _is_current(path: Path) -> bool:
+    """Whether a database file has the newest schema, without importing what could change it (0.5 s)."""
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
+            row = connection.execute("select version_num from alembic_version").fetchone()
+    except sqlite3.Error:
+        return False  # whatever is wrong with it, the slow way says it better
+    return row is not None and row[0] == newest()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(host: str, port: int) -> None:
+    """Raises ``ConfigurationError`` when somebody listens there already, or when the address is not of this machine."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the API cannot listen on {host}:{port} ({error.strerror}); choose another port with --port"
+        ) from error
+
+
+def _answers_on(host: str, port: int) -> Callable[[], bool]:
+    def answers() -> bool:
+        try:
+            with socket.create_connection((reachable(host).strip("[]"), port), timeout=0.2):
+                return True
+        except OSError:
+            return False
+
+    return answers
+
+
+def reachable(host: str) -> str:
+    """Where a server that listens on ``host`` can be reached from here."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}.get(host, host)

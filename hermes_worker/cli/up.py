@@ -1,0 +1,114 @@
+"""``hermes-worker up``: everything on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.options import common, load_settings
+from hermes_worker.cli.stack import Plan, Stack
+from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
+from hermes_worker.embedded.supervisor import Supervisor
+from hermes_worker.settings import Settings
+
+
+@click.command(
+    epilog="Example: hermes-worker up --home ./state --port 8642   then, elsewhere: hermes-worker submit '...' --watch"
+)
+@common
+@click.option("--host", help="Address of the API. Default: 127.0.0.1; another one needs HERMES_SERVER_KEY.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port of the API; 0 takes a free one. Default: 8642.")
+@click.option("--model", help="Model of runs that name none.")
+@click.option("--base-url", help="Address of an OpenAI-compatible model server.")
+@click.option(
+    "--model-concurrency", type=click.IntRange(1, 1000), default=32, show_default=True, help="Model calls at once."
+)
+@click.option(
+    "--tool-concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Tool calls at once."
+)
+def up(
+    home: Path | None,
+    host: str | None,
+    port: int | None,
+    model: str | None,
+    base_url: str | None,
+    model_concurrency: int,
+    tool_concurrency: int,
+) -> int:
+    """Start everything on this machine and keep it running.
+
+    Broker, database, workers, scheduler, HTTP API and, without a key, a scripted stand-in for the model. What crashes
+    is started again. Ctrl-C drains and stops; a second Ctrl-C stops at once.
+    """
+    from hermes_worker.observe import configure_logging
+
+    given = {"server.host": host, "server.port": port, "model.default": model, "model.base_url": base_url}
+    settings = load_settings(home, given)
+    configure_logging(settings.log, "up", secrets=settings.secrets)
+    plan = Plan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)
+    with holding_home(settings.home) as held:
+        return _supervise(held, settings, plan)
+
+
+def _supervise(held: HeldHome, settings: Settings, plan: Plan) -> int:
+    # Imported before the fork, so that the keeper need not when a worker dies.
+    import hermes_worker.store.workers
+    import hermes_worker.wiring  # noqa: F401
+    from hermes_worker.cli.models import described, model_key, model_name
+
+    began = time.monotonic()
+    stack = Stack(settings, plan)
+    try:
+        specs = stack.prepare(lambda doing: click.echo(f"{doing} ...", err=True))
+        click.echo(f"starting {', '.join(spec.name for spec in specs)} ...", err=True)
+        note = StackNote(
+            pid=os.getpid(),
+            command="up",
+            started_at=time.time(),
+            broker_url=stack.settings.broker.url or "",
+            model=described(settings),
+            model_key=model_key(settings),
+            model_name=model_name(stack.settings),
+            api_url=stack.api_url,
+        )
+
+        def announce() -> None:
+            held.announce(note)
+            click.echo(_welcome(stack, note, time.monotonic() - began))
+
+        return Supervisor(specs, on_exit=stack.on_exit).run(on_ready=announce)
+    finally:
+        held.withdraw()
+        stack.release()
+
+
+def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:
+    from hermes_worker.store.database import Database
+    from hermes_worker.wiring import database_url_of
+
+    settings = stack.settings
+    database = Database(database_url_of(settings)).url.render_as_string(hide_password=True)
+    key = '-H "Authorization: Bearer $HERMES_SERVER_KEY" ' if settings.server.key else ""
+    home = f" --home {shlex.quote(str(settings.home))}"
+    return f"""
+Hermes worker is up, in {took_s:.1f} s.
+
+  home      {settings.home}
+  database  {database}
+  model     {note.model}
+  API       {note.api_url}
+  logs      here, and {settings.home / "logs"}
+
+Try, in another terminal:
+
+  hermes-worker submit{home} "Survey this directory" --workspace . --watch
+  hermes-worker runs list{home}
+  curl {key}{note.api_url}/v1/runs -H 'Content-Type: application/json' -d '{{"input": "Say hello"}}'
+  curl {key}-N {note.api_url}/v1/runs/RUN_ID/events
+
+Ctrl-C drains and stops.
+"""

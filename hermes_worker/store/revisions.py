@@ -1,0 +1,44 @@
+"""Which schema a database has and which one this code needs.
+
+Without Alembic, whose import is a sizeable part of the start of every process and which only a migration needs; and
+``newest`` even without SQLAlchemy, for a start that finds everything as it should be.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes_worker.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hermes_worker.store.database import Database
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+_VERSION_TABLE = "alembic_version"
+
+
+def newest() -> str:
+    """The revision this version of the code is written for. Revisions are the numbers in the names of their scripts."""
+    return max(script.name.partition("_")[0] for script in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+
+
+def revision(database: Database) -> str | None:
+    """The database's revision; ``None`` when it is empty. Raises ``UnavailableError``."""
+    import sqlalchemy as sa
+
+    with database.read() as connection:
+        if not sa.inspect(connection).has_table(_VERSION_TABLE):
+            return None
+        found = connection.execute(sa.text(f"select version_num from {_VERSION_TABLE}")).scalar()
+        return None if found is None else str(found)
+
+
+def require_current(database: Database) -> None:
+    """Raises ``ConfigurationError`` when the schema is not the one this code was written for."""
+    found = revision(database)
+    if found != newest():
+        raise ConfigurationError(
+            f"the database schema is at {found or 'nothing'}, this version needs {newest()}; "
+            "run 'hermes-worker migrate'"
+        )
