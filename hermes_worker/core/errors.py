@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hermes_worker.core.rate_limits import RateLimits
+
 
 class FailureKind(StrEnum):
     """Why a model call failed. The names and meanings are those of the reference, loop §4.1."""
@@ -83,6 +85,7 @@ class ModelCallError(HermesError):
         *,
         status: int | None = None,
         retry_after_s: float | None = None,
+        limits: RateLimits | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -91,3 +94,5 @@ class ModelCallError(HermesError):
         """HTTP status, ``None`` when there was no response."""
         self.retry_after_s = retry_after_s
         """What the server asked us to wait, in seconds; ``None`` when it did not say."""
+        self.limits = limits
+        """What the response said about the credential's rate limits."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
+
+from hermes_worker.core.rate_limits import RateLimits
 
 
 class Role(StrEnum):
@@ -73,6 +76,8 @@ class ToolRequest:
     id: str
     name: str
     arguments: str
+    row_fields: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """Opaque fields of the stored call that the provider wants back with it, such as Gemini's thought signature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,12 @@ class ModelRequest:
     output_tokens_max: int | None = None
     session_id: str = ""
     """Stable per conversation; a wire may use it as a prompt-cache key."""
+    reasoning_effort: str | None = None
+    """``minimal`` to ``max``, or ``none`` for no reasoning; ``None`` leaves it to the wire."""
+    replays_reasoning: bool = True
+    """Send signed or encrypted reasoning back. Off once the endpoint has rejected it in this turn."""
+    window: int | None = None
+    """The model's context window in tokens, where it is known."""
     extra_body: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -105,6 +116,14 @@ class ModelReply:
     row_fields: Mapping[str, object] = field(default_factory=dict)
     """Opaque fields of the stored row that the provider wants back with it, such as signed or encrypted reasoning.
     ``prompt.pipeline.WireNeeds`` says to whom they are sent."""
+    was_cut_by_network: bool = False
+    """``length`` stands for a stream that broke off, not for a limit."""
+    dropped_calls: tuple[str, ...] = ()
+    """Names of tool calls that were lost with the stream."""
+    limits: RateLimits | None = None
+    """What the response said about the credential's rate limits."""
+    cost_usd: Decimal | None = None
+    """What the provider says it billed, where it says so (OpenRouter)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +141,7 @@ def assistant_body(reply: ModelReply) -> str:
     row: dict[str, object] = {**reply.row_fields, "role": "assistant", "content": reply.text or None}
     if reply.tool_requests:
         row["tool_calls"] = [
-            {"id": r.id, "type": "function", "function": {"name": r.name, "arguments": r.arguments}}
+            {**r.row_fields, "id": r.id, "type": "function", "function": {"name": r.name, "arguments": r.arguments}}
             for r in reply.tool_requests
         ]
     elif not reply.text:
