@@ -187,6 +187,12 @@ _ROWS: tuple[ProviderRow, ...] = (
         needs_key=False,
     ),
     ProviderRow(
+        name="scripted",
+        base_url="",  # wherever the stand-in of this installation listens
+        default_model="scripted",
+        needs_key=False,
+    ),
+    ProviderRow(
         name="custom",
         base_url="",
         default_model="",

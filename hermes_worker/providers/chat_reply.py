@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage, canonical_json
 
@@ -56,6 +56,8 @@ class _Slot:
     id: str
     name: str
     arguments: list[str]
+    extra_content: Mapping[str, object] | None = None
+    """Gemini's thought signature; without it the next request is rejected."""
 
 
 class ReplyAssembler:
@@ -67,6 +69,7 @@ class ReplyAssembler:
         self._reasoning: list[str] = []
         self._slots: list[_Slot] = []
         self._slot_at: dict[int, _Slot] = {}
+        self._details: list[dict[str, object]] = []
         self._finish_reason: str | None = None
         self._usage = Usage()
         self._model = ""
@@ -115,6 +118,7 @@ class ReplyAssembler:
             finish_reason=_settled_reason(self._finish_reason or "stop", requests),
             usage=self._usage,
             model=self._model,
+            row_fields={"reasoning_details": self._details} if self._details else {},
         )
 
     def _feed_choice(self, choice: Mapping[str, object]) -> None:
@@ -123,6 +127,8 @@ class ReplyAssembler:
             self._add_text(_text_of(content))
         if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
             self._add_reasoning(reasoning)
+        if details := delta.get("reasoning_details"):
+            _add_details(self._details, details)
         if refusal := delta.get("refusal"):
             self._add_text(_text_of(refusal))
         if tool_calls := delta.get("tool_calls"):
@@ -157,6 +163,7 @@ class ReplyAssembler:
             slot.name = name
             if is_first:
                 self._on_delta(Delta(tool_name=name))
+        slot.extra_content = _mapping(entry.get("extra_content")) or slot.extra_content
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             slot.arguments.append(arguments)
@@ -201,9 +208,37 @@ def generated_id(name: str, arguments: str, index: int) -> str:
     return f"call_{digest[:12]}"
 
 
+_GROWING = ("text", "summary", "data")
+"""Fields of a reasoning block that are streamed in pieces; the others come whole, the signature last."""
+
+
+def _add_details(blocks: list[dict[str, object]], details: object) -> None:
+    """OpenRouter's opaque reasoning blocks. They are sent back with the row, so pieces of one become one again."""
+    for piece in details if isinstance(details, list) else ():
+        if not isinstance(piece, dict):
+            continue
+        last = blocks[-1] if blocks else None
+        if last is None or "index" not in piece or _block_of(last) != _block_of(piece):
+            blocks.append(dict(piece))
+            continue
+        for name, value in piece.items():
+            if value is not None:
+                grows = name in _GROWING and isinstance(value, str)
+                last[name] = f"{_string(last.get(name))}{value}" if grows else value
+
+
+def _block_of(piece: Mapping[str, object]) -> tuple[object, object]:
+    return piece.get("index"), piece.get("type")
+
+
 def _request(slot: _Slot, index: int) -> ToolRequest:
     arguments = _whole(slot.arguments)
-    return ToolRequest(id=slot.id or generated_id(slot.name, arguments, index), name=slot.name, arguments=arguments)
+    return ToolRequest(
+        id=slot.id or generated_id(slot.name, arguments, index),
+        name=slot.name,
+        arguments=arguments,
+        row_fields={"extra_content": slot.extra_content} if slot.extra_content else {},
+    )
 
 
 def _with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
@@ -212,9 +247,7 @@ def _with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ..
     unique = []
     for index, request in enumerate(requests):
         if request.id in seen:
-            request = ToolRequest(
-                id=generated_id(request.name, request.arguments, index), name=request.name, arguments=request.arguments
-            )
+            request = replace(request, id=generated_id(request.name, request.arguments, index))
         seen.add(request.id)
         unique.append(request)
     return tuple(unique)

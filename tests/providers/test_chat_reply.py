@@ -1,8 +1,9 @@
+import json
 from typing import Any
 
 import pytest
 
-from hermes_worker.core.messages import Delta, ToolRequest, Usage
+from hermes_worker.core.messages import Delta, ToolRequest, Usage, assistant_body
 from hermes_worker.providers.chat_reply import (
     CutShort,
     MalformedReply,
@@ -280,3 +281,35 @@ def test_an_error_inside_the_stream_is_raised_with_its_code() -> None:
 def test_the_finish_reason_error_is_an_error() -> None:
     with pytest.raises(StreamedError):
         assemble(delta("error", content=""))
+
+
+def test_reasoning_blocks_are_put_together_and_kept_for_the_row() -> None:
+    assembler, _ = assemble(
+        delta(reasoning_details=[{"type": "reasoning.text", "index": 0, "text": "I th", "format": "x"}]),
+        delta(reasoning_details=[{"type": "reasoning.text", "index": 0, "text": "ink", "signature": None}]),
+        delta(reasoning_details=[{"type": "reasoning.text", "index": 0, "signature": "s1g"}]),
+        delta(reasoning_details=[{"type": "reasoning.encrypted", "index": 1, "data": "abc"}, 7]),
+        delta("stop", content="yes"),
+    )
+
+    reply = assembler.finish()
+
+    assert reply.row_fields == {
+        "reasoning_details": [
+            {"type": "reasoning.text", "index": 0, "text": "I think", "format": "x", "signature": "s1g"},
+            {"type": "reasoning.encrypted", "index": 1, "data": "abc"},
+        ]
+    }
+    assert json.loads(assistant_body(reply))["reasoning_details"][1]["data"] == "abc"
+
+
+def test_a_thought_signature_is_kept_with_its_call() -> None:
+    signature = {"google": {"thought_signature": "c2ln"}}
+    entry = {**call(0, "a", "one", "{}"), "extra_content": signature}
+    assembler, _ = assemble(delta(tool_calls=[entry]), delta("tool_calls", tool_calls=[call(0, None, None, "")]))
+
+    reply = assembler.finish()
+
+    assert json.loads(assistant_body(reply))["tool_calls"] == [
+        {"id": "a", "type": "function", "function": {"name": "one", "arguments": "{}"}, "extra_content": signature}
+    ]

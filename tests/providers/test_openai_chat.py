@@ -92,6 +92,7 @@ def unaccepting_server() -> Iterator[str]:
 def trusting_tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     """Makes clients trust the test's certificate; returns the context that serves it."""
     trusting = ssl.create_default_context(cafile=str(TLS / "localhost-cert.pem"))
+    trusting.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
     monkeypatch.setattr(connections, "shared_ssl_context", lambda: trusting)
     return serving_tls()
 
