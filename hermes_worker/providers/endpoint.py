@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+
+import httpx2
 
 from hermes_worker.core.errors import ConfigurationError
 
 CONNECT_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 120.0
 """Both as in reference loop §2.4; there is no limit on the whole of a reply that keeps coming."""
+WRITE_TIMEOUT_S = 60.0
+"""Longest time in which not one byte of a request gets through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +53,13 @@ class Endpoint:
         return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(?:%\w+)?")
+
+
 def checked(endpoint: Endpoint) -> Endpoint:
     """The endpoint, if it can be used. Raises ``ConfigurationError`` naming the setting to change."""
     parts = _split(endpoint.base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(parts.hostname or ""):
         raise ConfigurationError(
             f"model.base_url (HERMES_BASE_URL) is {endpoint.base_url!r}; write a whole address such as "
             "http://127.0.0.1:11434/v1"
@@ -67,9 +75,10 @@ def checked(endpoint: Endpoint) -> Endpoint:
 
 def _split(url: str) -> SplitResult:
     try:
+        httpx2.URL(url)  # the one that will be used refuses what the standard library lets pass, and the reverse
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
+    except (ValueError, httpx2.InvalidURL) as error:
         raise ConfigurationError(f"model.base_url (HERMES_BASE_URL) is not an address: {error}") from error
     return parts
 

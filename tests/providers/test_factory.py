@@ -102,6 +102,10 @@ def test_anthropic_is_reached_through_its_compatible_address_on_request() -> Non
         (Settings(base_url="ftp://x.test"), "HERMES_BASE_URL"),
         (Settings(base_url="http://x.test:port/v1"), "HERMES_BASE_URL"),
         (Settings(base_url="http://[broken/v1"), "HERMES_BASE_URL"),
+        (Settings(base_url="http://x.test:99999/v1"), "HERMES_BASE_URL"),
+        (Settings(base_url="http://a b/v1"), "HERMES_BASE_URL"),
+        (Settings(base_url="http:///v1"), "HERMES_BASE_URL"),
+        (Settings(base_url="http://x.test/v1\r\nX-Injected: yes"), "HERMES_BASE_URL"),
         (Settings(base_url="http://user:hunter2@x.test/v1"), "HERMES_BASE_URL"),
     ],
 )
@@ -111,6 +115,11 @@ def test_settings_that_cannot_work_name_what_to_change(settings: Settings, named
 
     assert named in str(raised.value)
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["x.test", "under_score", "[::1]", "127.0.0.1", "bücher.test", "X.Test"])
+def test_addresses_of_every_kind_are_taken(host: str) -> None:
+    assert build_provider(Settings(base_url=f"http://{host}:8000/v1", api_key="k"))
 
 
 @pytest.mark.parametrize("key", ["two words", "line\r\nX-Injected: yes", "tab\tkey", "schlüssel", "nul\0"])
