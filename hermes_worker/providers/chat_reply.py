@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage, canonical_json
 
@@ -72,6 +73,7 @@ class ReplyAssembler:
         self._details: list[dict[str, object]] = []
         self._finish_reason: str | None = None
         self._usage = Usage()
+        self._cost_usd: Decimal | None = None
         self._model = ""
         self.has_choice = False
         """Whether any chunk was about a reply at all."""
@@ -80,6 +82,11 @@ class ReplyAssembler:
     def is_finished(self) -> bool:
         """The server has said why it stopped. Usage may still follow."""
         return self._finish_reason is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Never told by an event: usage may follow the finish reason, and only ``[DONE]`` ends it all."""
+        return False
 
     @property
     def has_content(self) -> bool:
@@ -98,6 +105,13 @@ class ReplyAssembler:
             self._model = model
         if usage := chunk.get("usage") or _mapping(chunk.get("x_groq")).get("usage"):
             self._usage = usage_of(_mapping(usage))
+            self._cost_usd = cost_of(_mapping(usage))
+
+    def feed_whole(self, document: object) -> None:
+        """A completion that was not streamed. Raises as ``feed``."""
+        self.feed(document)
+        if not self.has_choice:
+            raise MalformedReply("the reply has no choices")
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
         """The reply. ``was_cut_short`` says that the stream ended without its regular end.
@@ -105,20 +119,26 @@ class ReplyAssembler:
         Text without an end counts as cut by a length limit, so that the loop asks to go on; tool calls of such a
         stream are dropped, as their arguments may be incomplete. Raises ``CutShort`` when no text had come.
         """
-        if was_cut_short and self._finish_reason is None:
+        dropped: tuple[str, ...] = ()
+        is_cut = was_cut_short and self._finish_reason is None
+        if is_cut:
             if not self._text:
                 raise CutShort
+            dropped = tuple(slot.name for slot in self._slots if slot.name)
             self._slots = []
             self._finish_reason = "length"
         requests = tuple(_request(slot, index) for index, slot in enumerate(self._slots))
         return ModelReply(
             text=_whole(self._text),
-            tool_requests=_with_unique_ids(requests),
+            tool_requests=with_unique_ids(requests),
             reasoning=_whole(self._reasoning) or None,
             finish_reason=_settled_reason(self._finish_reason or "stop", requests),
             usage=self._usage,
             model=self._model,
             row_fields={"reasoning_details": self._details} if self._details else {},
+            was_cut_by_network=is_cut,
+            dropped_calls=dropped,
+            cost_usd=self._cost_usd,
         )
 
     def _feed_choice(self, choice: Mapping[str, object]) -> None:
@@ -202,6 +222,18 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
     )
 
 
+def cost_of(usage: Mapping[str, object]) -> Decimal | None:
+    """What OpenRouter says it billed, in US dollars (its "Usage accounting", July 2026); ``None`` when nothing sane."""
+    billed = usage.get("cost")
+    if isinstance(billed, bool) or not isinstance(billed, int | float) or not 0 <= billed < _COST_USD_MAX:
+        return None
+    return Decimal(str(billed))
+
+
+_COST_USD_MAX = 10_000
+"""More than any single call can cost."""
+
+
 def generated_id(name: str, arguments: str, index: int) -> str:
     """The id of a call that came without one: the same on every worker (reference, loop §3.7)."""
     digest = hashlib.sha256(f"{name}:{arguments}:{index}".encode("utf-8", "replace")).hexdigest()
@@ -241,7 +273,7 @@ def _request(slot: _Slot, index: int) -> ToolRequest:
     )
 
 
-def _with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
+def with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
     """Results are matched to calls by id, so a second use of an id gets a generated one."""
     seen: set[str] = set()
     unique = []

@@ -37,6 +37,8 @@ KEEPALIVE_S = 30.0
 """How long an idle connection is kept: well below the 60 s after which common load balancers drop one."""
 IDLE_MAX = 256
 """Idle connections kept per endpoint; calls in flight are not limited here but by the worker's threads."""
+WRITE_TIMEOUT_S = 60.0
+"""Longest time in which not one byte of a request gets through."""
 _READ_BYTES_MAX = 16_384
 """A blocked ``recv`` holds a buffer of this size; httpcore2 asks for 64 KiB."""
 _CONNECT_POLL_MS = 100

@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import httpx2
-import openai
 
 from hermes_worker import redaction
 from hermes_worker.core.classify import Classification, RequestSize, classify, raw_error
 from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.rate_limits import read_rate_limits
 
 MESSAGE_CHARS_MAX = 2_000
-
-TRANSLATED = (openai.OpenAIError, httpx2.HTTPError)
-"""Everything the SDK and its HTTP client raise; the transport turns errors of the network into the latter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,24 +28,34 @@ class CallPlace:
 
 
 def translate(error: Exception, place: CallPlace, size: RequestSize | None = None) -> ModelCallError:
-    """The same failure as one of ours."""
-    status = getattr(error, "status_code", None)
-    if isinstance(error, openai.APIStatusError) and 300 <= error.status_code < 400:
-        return _redirected(error, place)
-    # The SDK's own words for trouble with the network ("Request timed out.") hide what its cause says.
-    hides_cause = isinstance(error, openai.APIConnectionError) and isinstance(error.__cause__, Exception)
-    telling = error.__cause__ if hides_cause and error.__cause__ else error
+    """The same failure as one of ours.
+
+    SDKs are told apart by nothing: all that are used here carry the response, its status and its body under the same
+    names, and keep errors of the network behind words of their own ("Request timed out.").
+    """
+    response = _response_of(error)
+    if response is not None and 300 <= response.status_code < 400:
+        return _redirected(response, place)
+    telling = error.__cause__ if isinstance(error.__cause__, httpx2.HTTPError) else error
     verdict = classify(raw_error(telling, provider=place.provider, model=place.model, now_s=time.time()), size)
+    status = getattr(error, "status_code", None)
     return ModelCallError(
         verdict.kind,
         redact(_message(error, verdict, place), place.secrets),
-        status=status if isinstance(status, int) else None,
+        status=status if isinstance(status, int) and status >= 400 else None,
         retry_after_s=verdict.retry_after_s,
+        limits=read_rate_limits(response.headers.raw) if response is not None else None,
     )
+
+
+def _response_of(error: Exception) -> httpx2.Response | None:
+    response = getattr(error, "response", None)
+    return response if isinstance(response, httpx2.Response) else None
 
 
 def _message(error: Exception, verdict: Classification, place: CallPlace) -> str:
     said = verdict.message or type(error).__name__
+    response = _response_of(error)
     match verdict.kind:
         case FailureKind.UNREACHABLE:
             return (
@@ -57,9 +64,9 @@ def _message(error: Exception, verdict: Classification, place: CallPlace) -> str
             )
         case FailureKind.SSL_CERT_VERIFICATION:
             return f"The certificate of {place.base_url} could not be verified: {_root_cause(error)}"
-        case _ if isinstance(error, openai.APIStatusError):
-            hint = _NOT_FOUND_HINT if error.status_code == 404 and verdict.kind is FailureKind.UNKNOWN else ""
-            return f"HTTP {error.status_code} from {place.base_url}: {said}{hint}"
+        case _ if response is not None:
+            hint = _NOT_FOUND_HINT if response.status_code == 404 and verdict.kind is FailureKind.UNKNOWN else ""
+            return f"HTTP {response.status_code} from {place.base_url}: {said}{hint}"
         case _:
             return f"The call to {place.base_url} failed: {_root_cause(error)}"
 
@@ -67,11 +74,11 @@ def _message(error: Exception, verdict: Classification, place: CallPlace) -> str
 _NOT_FOUND_HINT = " (is HERMES_BASE_URL right? For most servers it ends in /v1)"
 
 
-def _redirected(error: openai.APIStatusError, place: CallPlace) -> ModelCallError:
+def _redirected(response: httpx2.Response, place: CallPlace) -> ModelCallError:
     """Following a redirect could carry the key to another host, so the user is told instead."""
-    target = error.response.headers.get("location", "another address")
+    target = response.headers.get("location", "another address")
     message = f"{place.base_url} redirects to {target}: set HERMES_BASE_URL (model.base_url) to the address meant."
-    return ModelCallError(FailureKind.CONFIGURATION, redact(message, place.secrets), status=error.status_code)
+    return ModelCallError(FailureKind.CONFIGURATION, redact(message, place.secrets), status=response.status_code)
 
 
 def _root_cause(error: BaseException) -> str:

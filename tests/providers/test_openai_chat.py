@@ -22,7 +22,7 @@ from fault_server import (
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage, canonical_json, user_body
-from hermes_worker.providers import connections, openai_chat
+from hermes_worker.providers import calling, connections
 from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.openai_chat import Dialect, OpenAIChat, adapted, request_body
 
@@ -121,8 +121,9 @@ def test_the_request_holds_the_rows_byte_for_byte(serve: Serve) -> None:
     ask(provider(server))
 
     assert server.requests[0].body == (
-        b'{"messages":[{"content":"hello","role":"user"}],"model":"m","stream":true,'
-        b'"stream_options":{"include_usage":true},"tools":[' + TOOL.encode() + b"]}"
+        b'{"model":"m","stream":true,"stream_options":{"include_usage":true},"tools":['
+        + TOOL.encode()
+        + b'],"messages":[{"content":"hello","role":"user"}]}'
     )
     assert server.requests[0].header("authorization") == f"Bearer {KEY}"
     assert server.requests[0].header("content-type") == "application/json"
@@ -261,20 +262,20 @@ def test_calls_on_many_threads_do_not_mix(serve: Serve) -> None:
 ENDPOINT = Endpoint(base_url="http://127.0.0.1:1/v1")
 
 
-def test_fields_are_sorted_and_compact_whatever_is_added() -> None:
+def test_fields_are_sorted_and_compact_whatever_is_added_and_the_conversation_comes_last() -> None:
     request = ModelRequest(
         model="m", messages=("{}",), extra_body={"temperature": 0, "a": {"z": 1, "b": 2}}, output_tokens_max=9
     )
 
     assert request_body(request, ENDPOINT, Dialect(takes_stream_options=False)) == (
-        b'{"a":{"b":2,"z":1},"max_tokens":9,"messages":[{}],"model":"m","stream":true,"temperature":0}'
+        b'{"a":{"b":2,"z":1},"max_tokens":9,"model":"m","stream":true,"temperature":0,"messages":[{}]}'
     )
 
 
 def test_extra_fields_cannot_replace_the_conversation() -> None:
     request = ModelRequest(model="m", messages=("1",), extra_body={"messages": [], "model": "x", "stream": False})
 
-    assert request_body(request, ENDPOINT, Dialect(streams=False)) == b'{"messages":[1],"model":"m","stream":false}'
+    assert request_body(request, ENDPOINT, Dialect(streams=False)) == b'{"model":"m","stream":false,"messages":[1]}'
 
 
 def test_a_model_name_cannot_break_out_of_the_json() -> None:
@@ -582,7 +583,7 @@ def test_an_error_under_status_200_is_an_error(serve: Serve, is_streamed: bool) 
 
 
 def test_an_endless_reply_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_chat, "REPLY_BYTES_MAX", 100_000)
+    monkeypatch.setattr(calling, "REPLY_BYTES_MAX", 100_000)
 
     def handler(_: Received, reply: Reply) -> None:
         reply.head()

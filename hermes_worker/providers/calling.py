@@ -1,0 +1,252 @@
+"""What a model call is on every wire: one exchange of bytes that can be cut off, and a reply that is put together.
+
+A wire brings its request body, a way to post it, and an ``Assembler`` that knows its events. Here is the rest: the
+abort, the patience, the bytes, the ends that streams come to, and the translation of everything that can go wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+import httpx2
+
+from hermes_worker.core.classify import RequestSize
+from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.rate_limits import read_rate_limits
+from hermes_worker.providers.base import Abort
+from hermes_worker.providers.catalog import silence_s
+from hermes_worker.providers.chat_reply import CutShort, MalformedReply, StreamedError
+from hermes_worker.providers.connections import Line, using
+from hermes_worker.providers.endpoint import Endpoint
+from hermes_worker.providers.errors import CallPlace, redact, translate
+from hermes_worker.providers.sse import EventTooLarge, event_data
+
+REPLY_BYTES_MAX = 64 * 1024 * 1024
+AFTER_END_S = 0.2
+"""How long we wait for the end of a stream whose last event has come. A server that is slower than this costs a new
+connection; one that is waited for would cost the whole read timeout."""
+
+_Dialect = TypeVar("_Dialect")
+
+
+class Assembler(Protocol):
+    """Puts one reply together."""
+
+    @property
+    def is_over(self) -> bool:
+        """The event that ends a stream has come."""
+
+    @property
+    def has_content(self) -> bool: ...
+
+    def feed(self, document: object) -> None:
+        """One event of a stream. Raises ``MalformedReply`` or ``StreamedError``."""
+
+    def feed_whole(self, document: object) -> None:
+        """A reply that was not streamed. Raises as ``feed``, and ``MalformedReply`` when it is none."""
+
+    def finish(self, *, was_cut_short: bool = False) -> ModelReply:
+        """The reply. Raises ``CutShort`` when it broke off before any text of it had come."""
+
+
+class Post(Protocol):
+    """Sends a request's body and gives the response, its body unread. Raises what the SDK raises."""
+
+    def __call__(self, body: bytes, *, read_timeout_s: float) -> httpx2.Response: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One attempt at a call."""
+
+    endpoint: Endpoint
+    model: str
+    messages: int
+    """How many were sent; tells a refusal of something small from one of something big."""
+    body: bytes
+    post: Post
+    assembler: Assembler
+    sdk_error: type[Exception]
+    """Base class of what ``post`` raises, beside the errors of the HTTP client."""
+    reply_name: str
+    """What this wire calls its reply, for messages: ``a chat completion``."""
+
+    @property
+    def place(self) -> CallPlace:
+        return CallPlace(
+            base_url=self.endpoint.plain_url,
+            provider=self.endpoint.provider,
+            model=self.model,
+            secrets=(self.endpoint.api_key,),
+        )
+
+
+class Learner(Generic[_Dialect]):
+    """Asks a server in the way it was found to understand, and in another one when it refuses the way of asking.
+
+    What it learns is kept for the process. ``adapt`` answers a refusal with a better dialect, or ``None`` when it was
+    about something else; each trait may change once, so asking again comes to an end.
+    """
+
+    def __init__(self, first: _Dialect, adapt: Callable[[_Dialect, ModelCallError], _Dialect | None]) -> None:
+        self._dialect = first
+        self._adapt = adapt
+        self._lock = threading.Lock()
+
+    @property
+    def dialect(self) -> _Dialect:
+        return self._dialect
+
+    def ask(self, attempt: Callable[[_Dialect, Line], ModelReply], abort: Abort) -> ModelReply:
+        """Raises ``ModelCallError``, with kind ``interrupted`` when ``abort`` was set."""
+        line = Line()
+        abort.on_abort(line.cut)
+        while True:
+            dialect = self._dialect
+            try:
+                reply = attempt(dialect, line)
+            except ModelCallError as error:
+                if line.is_cut:
+                    raise _interrupted() from error
+                if not self._learn(dialect, error):
+                    raise
+            else:
+                if line.is_cut:
+                    raise _interrupted()
+                return reply
+
+    def _learn(self, tried: _Dialect, error: ModelCallError) -> bool:
+        better = self._adapt(tried, error)
+        if better is None:
+            return False
+        with self._lock:
+            if self._dialect == tried:  # otherwise another call has just learned something
+                self._dialect = better
+        return True
+
+
+def patience_s(endpoint: Endpoint, request: ModelRequest) -> float:
+    """The longest silence to bear: the endpoint's, or the model's if that thinks longer."""
+    return max(endpoint.read_timeout_s, silence_s(request.model))
+
+
+def json_body(fields: Mapping[str, str], conversation: str, rows: Iterable[str]) -> bytes:
+    """The JSON of a request from ``fields`` that are JSON already: compact, keys sorted, so that equal prompts are
+    equal bytes (invariant I7); the rows of the ``conversation`` last, so that the next request begins like this one.
+    """
+    head = "".join(f"{canonical_json(name)}:{text}," for name, text in sorted(fields.items()))
+    return f"{{{head}{canonical_json(conversation)}:[{','.join(rows)}]}}".encode()
+
+
+def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> ModelReply:
+    """Send the request and read the reply. Raises ``ModelCallError``.
+
+    Text that has been shown is kept when the network fails, cut short; anything less is asked for again by the loop
+    (reference, loop §11.2).
+    """
+    try:
+        with (
+            using(line),
+            contextlib.closing(exchange.post(exchange.body, read_timeout_s=read_timeout_s)) as response,
+        ):
+            reply = _read_reply(response, exchange, line)
+            limits = read_rate_limits(response.headers.raw)
+            return replace(reply, limits=limits) if limits else reply
+    except (exchange.sdk_error, httpx2.HTTPError, StreamedError) as error:
+        with contextlib.suppress(CutShort):
+            if isinstance(error, httpx2.HTTPError) and not line.is_cut:
+                return exchange.assembler.finish(was_cut_short=True)
+        # A rough size is enough: it only tells a refusal of something small from one of something big.
+        size = RequestSize(tokens=len(exchange.body) // 4, messages=exchange.messages)
+        raise translate(error, exchange.place, size) from error
+
+
+def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line) -> ModelReply:
+    """Consume the response, streamed or not: some servers ignore ``stream`` and answer in one piece."""
+    chunks = _limited(_body_of(response))
+    assembler, place = exchange.assembler, exchange.place
+    try:
+        first = next((chunk for chunk in chunks if chunk.strip()), b"")  # DeepSeek sends blank lines while it waits
+        body = itertools.chain([first], chunks)
+        if first.lstrip()[:1] == b"{":
+            assembler.feed_whole(_parsed(b"".join(body)))
+            return assembler.finish()
+        is_done = _feed_events(body, assembler, line)
+    except (MalformedReply, EventTooLarge) as error:
+        raise _not_a_reply(str(error), exchange) from error
+    if first and not first.lstrip().startswith(_EVENT_FIELDS):
+        raise _not_a_reply(f"it begins with {first[:60]!r}", exchange)
+    try:
+        return assembler.finish(was_cut_short=not (is_done and assembler.has_content))
+    except CutShort as error:
+        raise ModelCallError(
+            FailureKind.TIMEOUT, f"The stream from {place.base_url} ended before any text of the reply had come."
+        ) from error
+
+
+_EVENT_FIELDS = (b":", b"data", b"event", b"id", b"retry")
+
+
+def _parsed(data: bytes) -> object:
+    try:
+        return json.loads(data.decode())  # told bytes, it first guesses their encoding
+    except (ValueError, RecursionError) as error:
+        raise MalformedReply(f"{data[:60]!r} is not JSON") from error
+
+
+def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line) -> bool:
+    """Feed every event; tells whether the stream came to its regular end."""
+    for data in event_data(chunks):
+        if data != b"[DONE]":
+            assembler.feed(_parsed(data))
+            if line.is_cut:
+                return False
+            if not assembler.is_over:
+                continue
+        _drain(chunks, line)
+        return True
+    return False
+
+
+def _drain(chunks: Iterator[bytes], line: Line) -> None:
+    """Read what little follows the last event, for only a response read to its end leaves its connection reusable."""
+    line.limit_reads(AFTER_END_S)
+    with contextlib.suppress(httpx2.HTTPError):  # the reply is complete; a broken end only costs the connection
+        for _ in itertools.islice(chunks, 8):
+            pass
+
+
+def _body_of(response: httpx2.Response) -> Iterable[bytes]:
+    """The response's bytes. Nothing is compressed as a rule, and then the layers that would undo it are left out."""
+    stream = response.stream
+    if "content-encoding" in response.headers or not isinstance(stream, httpx2.SyncByteStream):
+        return response.iter_bytes()
+    return stream
+
+
+def _limited(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    received = 0
+    for chunk in chunks:
+        received += len(chunk)
+        if received > REPLY_BYTES_MAX:
+            raise MalformedReply(f"the reply exceeds {REPLY_BYTES_MAX} bytes")
+        yield chunk
+
+
+def _not_a_reply(reason: str, exchange: Exchange) -> ModelCallError:
+    message = (
+        f"{exchange.place.base_url} answered with something that is not {exchange.reply_name}: {reason}. "
+        "If this is not passing trouble, check HERMES_BASE_URL (model.base_url)."
+    )
+    return ModelCallError(FailureKind.SERVER_ERROR, redact(message, exchange.place.secrets))
+
+
+def _interrupted() -> ModelCallError:
+    return ModelCallError(FailureKind.INTERRUPTED, "The model call was aborted.")

@@ -1,0 +1,76 @@
+"""The official ``openai`` client for one endpoint, told nothing but where to post bytes.
+
+Two wires share it: chat completions and responses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import openai
+
+from hermes_worker.providers.connections import WRITE_TIMEOUT_S, CuttableTransport
+from hermes_worker.providers.endpoint import Endpoint
+
+
+class OpenAIClient(openai.OpenAI):
+    """Deaf to the environment: left to itself the SDK adds organisation, project and custom headers from ``OPENAI_*``
+    variables to requests that go to any server at all."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._fixed_headers = _headers(endpoint)
+        # The SDK insists on a credential unless its header is explicitly left out of the call.
+        self._call_headers = {} if "Authorization" in self._fixed_headers else {"Authorization": openai.omit}
+        self._timeout = httpx2.Timeout(
+            connect=endpoint.connect_timeout_s, read=endpoint.read_timeout_s, write=WRITE_TIMEOUT_S, pool=None
+        )
+        super().__init__(
+            api_key="none",  # the real one is among the fixed headers
+            admin_api_key="",
+            organization="",
+            project="",
+            webhook_secret="",
+            base_url=endpoint.plain_url,
+            default_query=endpoint.query,
+            max_retries=0,
+            timeout=self._timeout,
+            http_client=httpx2.Client(
+                transport=CuttableTransport(proxy_url=endpoint.proxy_url), trust_env=False, follow_redirects=False
+            ),
+        )
+
+    @property
+    def default_headers(self) -> dict[str, str | openai.Omit]:
+        return self._fixed_headers
+
+    def send(self, path: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
+        """Post to ``path``; the response's body is still unread. Raises what the SDK raises."""
+        timeout = self._timeout
+        if read_timeout_s != timeout.read:
+            timeout = httpx2.Timeout(timeout, read=read_timeout_s)
+        response: object = self.post(
+            path,
+            content=body,
+            cast_to=httpx2.Response,
+            options={"headers": self._call_headers, "timeout": timeout},
+            stream=True,
+            stream_cls=openai.Stream[Any],
+        )
+        assert isinstance(response, httpx2.Response)  # what ``cast_to`` asks for; the SDK's types cannot say so
+        return response
+
+
+def _headers(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
+    headers: dict[str, str | openai.Omit] = {
+        "Accept": "text/event-stream, application/json",
+        "Accept-Encoding": "identity",  # small events gain nothing from compression and are held back by it
+        "Content-Type": "application/json",
+        "User-Agent": "hermes-worker",
+        **endpoint.headers,
+    }
+    if endpoint.api_key:
+        is_bearer = endpoint.key_header.lower() == "authorization"
+        name = "Authorization" if is_bearer else endpoint.key_header
+        headers[name] = f"Bearer {endpoint.api_key}" if is_bearer else endpoint.api_key
+    return headers
