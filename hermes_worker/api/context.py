@@ -58,7 +58,8 @@ class ApiContext:
         )
 
 
-def context_of(request: Request) -> ApiContext:
+async def context_of(request: Request) -> ApiContext:
+    # ``async`` although it waits for nothing: FastAPI would run it in one of forty threads of its own.
     return cast("ApiContext", request.app.state.context)
 
 

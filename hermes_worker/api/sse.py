@@ -197,6 +197,8 @@ def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 # --- the merge -------------------------------------------------------------------------------------------------------
 
 
+_EARLY_MAX = 1_000
+"""Live entries kept back; the row tells what is in those that are not."""
 _CALLS_MAX = 256
 """Positions that fit the account; a reply may ask for far fewer calls."""
 
@@ -254,6 +256,7 @@ class Merge:
         self._settled = set(start.settled)
         self._text = _Pieces()
         self._reasoning = _Pieces()
+        self._early: list[tuple[LiveEntry, float]] = []
         self.is_over = start.is_ended and told.seq >= start.seq
         """The last event of the run was told, now or on an earlier connection."""
 
@@ -261,14 +264,26 @@ class Merge:
     def cursor(self) -> Cursor:
         return self._told
 
+    @property
+    def wants_rows(self) -> bool:
+        """Live entries are kept back until rows come that must be told before them, and that are there to be read."""
+        return bool(self._early)
+
     def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[WireEvent]:
         """Events for the rows that are new. ``usage`` is what the run has spent, for its last event."""
-        return [event for row in rows if row.seq > self._told.seq for event in self._row(row, usage)]
+        events = [event for row in rows if row.seq > self._told.seq for event in self._row(row, usage)]
+        early, self._early = self._early, []
+        return [*events, *(event for entry, at in early for event in self.live(entry, at))]
 
     def live(self, entry: LiveEntry, at: float) -> list[WireEvent]:
         """Events for a live entry that was written at ``at``: one, or none."""
-        if self.is_over or not self._may_tell_ahead():
+        if self.is_over:
             return []
+        if self._is_early(entry):
+            if len(self._early) < _EARLY_MAX:
+                self._early.append((entry, at))
+            return []
+        self._begin_account()
         match entry.kind:
             case "text" | "reasoning" if entry.iteration == self._iteration + 1:
                 return list(self._piece(entry, at))
@@ -324,13 +339,18 @@ class Merge:
 
     # --- live entries ---
 
-    def _may_tell_ahead(self) -> bool:
-        """Whether all rows that the entry may depend on were told; then the account is of the current reply."""
-        if self._told.seq < self._rows_due:
+    def _is_early(self, entry: LiveEntry) -> bool:
+        """Whether rows are to be told before this entry. A worker announces a tool as soon as the reply that asks for
+        it is committed, often before anybody was told of that row."""
+        if entry.kind not in ("text", "reasoning", "tool_started"):
             return False
+        replies_before = entry.iteration if entry.kind == "tool_started" else entry.iteration - 1
+        return self._told.seq < self._rows_due or replies_before > self._iteration
+
+    def _begin_account(self) -> None:
+        """All rows that a live entry may depend on were told: from here on the account is of the current reply."""
         if self._told.iteration != self._iteration:
             self._told = Cursor(seq=self._told.seq, iteration=self._iteration)
-        return True
 
     def _piece(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         if entry.kind == "text":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 
@@ -94,26 +97,28 @@ class Reader:
     ids: list[str] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    headers: httpx.Headers | None = None
+    headers: dict[str, str] = field(default_factory=dict)
     is_closed: bool = False
     """The server ended the stream."""
 
     def __post_init__(self) -> None:
+        self._connection = http.client.HTTPConnection(self.api.url.removeprefix("http://"), timeout=PATIENCE_S * 2)
         self._thread = threading.Thread(target=self._read, daemon=True)
-        self._http = httpx.Client(base_url=self.api.url, headers=self.api.http.headers, timeout=PATIENCE_S)
         self._thread.start()
 
     def _read(self) -> None:
-        headers = {"Last-Event-ID": self.last_event_id} if self.last_event_id is not None else {}
-        params = {"after": self.after} if self.after is not None else {}
+        headers = {"Authorization": self.api.http.headers.get("Authorization", "")}
+        if self.last_event_id is not None:
+            headers["Last-Event-ID"] = self.last_event_id
+        query = f"?{urlencode({'after': self.after})}" if self.after is not None else ""
         try:
-            path = f"/v1/runs/{self.run_id}/events"
-            with self._http.stream("GET", path, headers=headers, params=params) as response:
-                self.headers = response.headers
-                for line in response.iter_lines():
-                    self._take(line)
-                self.is_closed = True
-        except (httpx.HTTPError, OSError):
+            self._connection.request("GET", f"/v1/runs/{self.run_id}/events{query}", headers=headers)
+            response = self._connection.getresponse()
+            self.headers = dict(response.getheaders())
+            while line := response.readline():
+                self._take(line.decode().removesuffix("\n"))
+            self.is_closed = True
+        except (http.client.HTTPException, OSError, ValueError):
             pass  # ``leave`` closed the connection
 
     def _take(self, line: str) -> None:
@@ -145,5 +150,6 @@ class Reader:
 
     def leave(self) -> None:
         """Close the connection, as a client does that is killed."""
-        self._http.close()
+        assert self._connection.sock is not None
+        self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(timeout=PATIENCE_S)

@@ -121,6 +121,9 @@ async def _pass_on(
     told = [event for heard in news.entries for event in merge.live(heard.entry, heard.at)]
     if told:
         yield _chunk(run_id, told)
+    if merge.wants_rows:
+        async for chunk in _new_rows(context, run_id, merge, feed):
+            yield chunk
 
 
 async def _new_rows(context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed) -> AsyncIterator[bytes]:
