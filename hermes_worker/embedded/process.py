@@ -21,6 +21,7 @@ import psutil
 from hermes_worker.core.errors import ConfigurationError
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.002
 _KILL_PATIENCE_S = 30.0
 """A process in uninterruptible sleep can outlast a SIGKILL for a while."""
@@ -43,6 +44,12 @@ def dies_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> Callable[[
             os._exit(1)
 
     return ask_for_the_signal
+
+
+def become_subreaper() -> None:
+    """From now on, orphans among our descendants become our children instead of init's. Linux only."""
+    if sys.platform == "linux":
+        _prctl()(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 @functools.cache
