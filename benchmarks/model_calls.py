@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +40,13 @@ def model_server(*options: str) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.terminate()
+
+
+def in_flight(base_url: str) -> int:
+    """Requests that the model server has not answered yet."""
+    with urllib.request.urlopen(f"{base_url.removesuffix('/v1')}/stats", timeout=30) as reply:
+        count: int = json.load(reply)["in_flight"]
+    return count
 
 
 def tool_schemas(count: int = 20) -> tuple[str, ...]:
@@ -141,7 +150,7 @@ def measure_memory(in_flight: int) -> None:
 
 def measure_aborts(count: int = 100) -> None:
     request = request_of(10, "no marker")
-    with model_server("--latency-s", "2") as base_url:
+    with model_server("--latency-s", "6") as base_url:
         chat = OpenAIChat(Endpoint(base_url=base_url, api_key="bench"))
         signals = [AbortSignal() for _ in range(count)]
         took_s: list[float] = []
@@ -161,7 +170,8 @@ def measure_aborts(count: int = 100) -> None:
         threads += [threading.Thread(target=spared) for _ in range(count)]
         for thread in threads:
             thread.start()
-        time.sleep(1)
+        while in_flight(base_url) < 2 * count:
+            time.sleep(0.05)
         for number, signal in enumerate(signals):
             aborted_at_s[number] = time.monotonic()
             signal.set("benchmark")
