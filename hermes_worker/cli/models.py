@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hermes_worker.providers.catalog import find_provider
 from hermes_worker.settings import Settings
-from hermes_worker.submission import InvalidSubmission, resolve_model
 
 STAND_IN = (
     "no API key found: using the scripted stand-in, not a language model; "
@@ -21,6 +20,8 @@ def described(settings: Settings) -> str:
 
 def model_name(settings: Settings) -> str | None:
     """The model of runs that name none; ``None`` when they have to."""
+    from hermes_worker.submission import InvalidSubmission, resolve_model
+
     try:
         return resolve_model(settings.model, None)[0]
     except InvalidSubmission:

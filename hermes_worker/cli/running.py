@@ -7,6 +7,7 @@ goes away in the middle, we start our own and carry on.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 import click
 
 from hermes_worker.cli.entry import EXIT_INTERRUPTED
+from hermes_worker.cli.models import described, model_key, model_name
 from hermes_worker.cli.options import common, load_settings, prompt_text
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.core.errors import ConfigurationError, HermesError
@@ -130,6 +132,7 @@ class _Task:
         log_path = logs_dir(settings.home) / "run.log"
         try:
             specs = stack.prepare(_say)
+            click.echo(f"model: {described(settings)}", err=True)
             _say(f"starting {', '.join(spec.name for spec in specs)} on {settings.home}")
             with log_path.open("wb") as log, _supervised(specs, stack, log.fileno(), log_path):
                 held.announce(_note(stack, settings))
@@ -143,8 +146,6 @@ class _Task:
             stack.release()
 
     def _require_same_model(self, note: StackNote) -> None:
-        from hermes_worker.cli.models import described, model_key
-
         settings = self._settings
         if settings.model.is_scripted or model_key(settings) == note.model_key:
             return
@@ -207,8 +208,6 @@ def _show_warnings_only(settings: Settings) -> None:
 
 
 def _note(stack: Stack, settings: Settings) -> StackNote:
-    from hermes_worker.cli.models import described, model_key, model_name
-
     return StackNote(
         pid=os.getpid(),
         command="run",
@@ -224,11 +223,17 @@ def _note(stack: Stack, settings: Settings) -> StackNote:
 def _supervised(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path: Path) -> Iterator[None]:
     supervisor = Supervisor(specs, on_exit=stack.on_exit, output=output)
     try:
-        with supervisor.running():
+        with supervisor.running(meanwhile=_import_the_rest):
             yield
     except StartFailed as error:
         words = log_path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
         raise StartFailed("\n".join([f"{error}; the end of {log_path}:", *words])) from error
+
+
+def _import_the_rest() -> None:
+    """Half a second of imports, beside those of the children instead of after them."""
+    for name in ("submission", "wiring", "cli.records", "cli.runs", "cli.screen"):
+        importlib.import_module(f"hermes_worker.{name}")
 
 
 def _stack_of_somebody(home: Path) -> StackNote | None:

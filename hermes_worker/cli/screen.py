@@ -7,6 +7,7 @@ terminal, so no reply can move the cursor, repaint a line or set the clipboard.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -133,11 +134,22 @@ def _preview(arguments: str) -> str:
     try:
         document = json.loads(arguments)
     except ValueError:
-        return one_line(arguments, _PREVIEW_CHARS)
-    if not isinstance(document, dict):
-        return one_line(arguments, _PREVIEW_CHARS)
-    pairs = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in document.items())
-    return one_line(" ".join(pairs), _PREVIEW_CHARS)
+        pairs = {name: _unescaped(text) for name, text in _ARGUMENT.findall(arguments)}
+    else:
+        pairs = document if isinstance(document, dict) else {}
+    shown = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in pairs.items())
+    return one_line(" ".join(shown) if pairs else arguments, _PREVIEW_CHARS)
+
+
+_ARGUMENT = re.compile(r'"(\w+)":\s*"((?:[^"\\]|\\.)*)')
+"""A name and the beginning of its text."""
+
+
+def _unescaped(text: str) -> str:
+    try:
+        return str(json.loads(f'"{text}"'))
+    except ValueError:
+        return text
 
 
 def _tool_start(fields: Mapping[str, Any]) -> str:

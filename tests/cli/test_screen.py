@@ -61,10 +61,20 @@ def test_a_tool_is_shown_when_it_starts_and_when_it_ends(capsys: pytest.CaptureF
     ]
 
 
-def test_a_preview_that_was_cut_short_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert '  → write_file  {"path": "a.t' in shown(
-        capsys, event("tool.started", tool="write_file", preview='{"path": "a.t')
-    )
+@pytest.mark.parametrize(
+    ("preview", "line"),
+    [
+        ('{"path":"a.t', "  → tool  path=a.t"),
+        ('{"path":"a\\nb","content":"x\\', "  → tool  path=a b content=x"),
+        ('{"limit":', '  → tool  {"limit":'),
+        ("[1]", "  → tool  [1]"),
+        ("", "  → tool"),
+    ],
+)
+def test_a_preview_that_was_cut_short_shows_what_there_is(
+    preview: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(capsys, event("tool.started", tool="tool", preview=preview)) == f"{line}\n"
 
 
 def test_nothing_a_model_or_a_tool_wrote_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

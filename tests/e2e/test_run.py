@@ -1,0 +1,91 @@
+"""The main job: one command, from nothing to an answer about the user's own files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.commandline import CommandLine, call, script, wait_for
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_main_job_reports_on_the_users_own_files(hermes: CommandLine, project: Path) -> None:
+    with hermes.started("run", "--workspace", str(project)) as first:
+        assert first.wait(110) == 0, first.output
+
+    assert "no API key found: using the scripted stand-in, not a language model" in first.output
+    run_id = re.search(r"run_[0-9a-f]{32}", first.output)
+    assert run_id
+    assert f"report: {project / 'hermes-report.md'}" in first.output
+    report = (project / "hermes-report.md").read_text()
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=project, text=True).split()
+    assert f"{len(tracked)} files" in report
+    assert all(name in report for name in tracked)
+    assert "src/main.py:2" in report
+    assert "src/other.py:1" in report
+    assert "Say hello" in report
+    shown = hermes.run_of(run_id[0])
+    assert shown["status"] == "completed"
+    assert shown["tool_calls"] == {"succeeded": sum(shown["tool_calls"].values())}
+
+    with hermes.started("run", script(final="Again."), "--workspace", str(project)) as second:
+        assert second.wait() == 0, second.output
+    print(f"\nsecond run: submitted after {second.seconds_until('^run_'):.2f} s")
+    assert "preparing the database" not in second.output
+    assert not first.survivors()
+
+
+def test_ctrl_c_leaves_no_process_and_a_run_that_goes_on_later(hermes: CommandLine, project: Path) -> None:
+    prompt = script(call("terminal", command="echo one >> steps"), {"text": "Thinking.", "delay_s": 600}, final="Two.")
+    with hermes.started("run", prompt, "--workspace", str(project)) as running:
+        wait_for((project / "steps").exists)
+        running.interrupt()
+        assert running.wait(30) == 130, running.output
+        wait_for(lambda: not running.survivors(), within_s=2, saying=str(running.survivors()))
+
+    said = re.search(r"interrupted; (run_[0-9a-f]{32}) is kept", running.output)
+    assert said, running.output
+    assert "hermes-worker up" in running.output
+    shown = hermes("runs", "show", said[1])
+    assert "running" in shown.out
+    assert "'hermes-worker up' carries on from here" in shown.out
+    stopped = hermes("runs", "stop", said[1])
+    assert stopped.out.strip() == f"{said[1]} cancelled"
+    assert (project / "steps").read_text() == "one\n"
+
+
+@pytest.mark.parametrize("moment", ["starting", "run_"])
+def test_ctrl_c_at_any_moment_leaves_no_process(hermes: CommandLine, project: Path, moment: str) -> None:
+    with hermes.started("run", "--workspace", str(project)) as running:
+        running.wait_for_line(moment)
+        running.interrupt()
+        assert running.wait(30) in (0, 130), running.output
+        wait_for(lambda: not running.survivors(), within_s=5, saying=str(running.survivors()))
+
+
+def test_a_run_that_fails_is_exit_code_1_and_says_what_to_change(hermes: CommandLine, project: Path) -> None:
+    ended = hermes("run", "hello", "--workspace", str(project), "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    assert ended.code == 1, ended.said
+    assert "127.0.0.1:9" in ended.out
+    assert "base_url" in ended.out
+    assert "failed" in ended.out
+
+
+def test_a_second_run_joins_the_first_and_carries_on_alone(hermes: CommandLine, project: Path) -> None:
+    waiting = script(call("terminal", command="until test -e go; do sleep 0.1; done"), final="First.")
+    longer = script({"text": "Wait.", "delay_s": 3, **call("terminal", command="echo mine")}, final="Second.")
+    with hermes.started("run", waiting, "--workspace", str(project)) as first:
+        first.wait_for_line("^run_")
+        with hermes.started("run", longer, "--workspace", str(project)) as second:
+            second.wait_for_line("using the 'hermes-worker run' that runs on")
+            second.wait_for_line("^run_")
+            (project / "go").touch()
+            assert first.wait() == 0, first.output
+            assert second.wait() == 0, second.output
+    assert "First." in first.output
+    assert "carrying on with one of our own" in second.output
+    assert "Second." in second.output
+    assert not second.survivors()
