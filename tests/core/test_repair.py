@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import ToolRequest
@@ -101,6 +101,7 @@ _json = st.recursive(
 _objects = st.dictionaries(st.text(min_size=1), _json, max_size=4)
 
 
+@settings(deadline=None)
 @given(_objects)
 def test_valid_arguments_are_never_changed(value: dict[str, object]) -> None:
     text = json.dumps(value)
@@ -108,6 +109,7 @@ def test_valid_arguments_are_never_changed(value: dict[str, object]) -> None:
     assert json.loads(repair_arguments(text)) == json.loads(text)
 
 
+@settings(deadline=None)
 @given(_objects, st.data())
 def test_arguments_that_were_cut_off_are_never_executed(value: dict[str, object], data: st.DataObject) -> None:
     text = json.dumps(value)
@@ -115,6 +117,7 @@ def test_arguments_that_were_cut_off_are_never_executed(value: dict[str, object]
     assert assess_arguments(cut).outcome is not ArgumentsOutcome.OK
 
 
+@settings(deadline=None)
 @given(st.text(alphabet='{}[]",: \\n1a', max_size=60))
 def test_any_text_becomes_valid_json(text: str) -> None:
     repaired = repair_arguments(text)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.core.segments import PlannedCall, plan
@@ -79,6 +79,7 @@ _calls = st.builds(
 _batches = st.lists(_calls, max_size=12)
 
 
+@settings(deadline=None)
 @given(_batches)
 def test_the_order_of_the_calls_is_kept_without_gaps(calls: list[PlannedCall]) -> None:
     segments = plan(calls)
@@ -87,6 +88,7 @@ def test_the_order_of_the_calls_is_kept_without_gaps(calls: list[PlannedCall]) -
     assert set(segments) == set(range(max(segments, default=-1) + 1))
 
 
+@settings(deadline=None)
 @given(_batches)
 def test_a_barrier_shares_its_segment_with_nobody(calls: list[PlannedCall]) -> None:
     segments = plan(calls)
@@ -95,6 +97,7 @@ def test_a_barrier_shares_its_segment_with_nobody(calls: list[PlannedCall]) -> N
             assert segments.count(segment) == 1
 
 
+@settings(deadline=None)
 @given(_batches)
 def test_calls_of_one_segment_never_touch_each_others_paths(calls: list[PlannedCall]) -> None:
     segments = plan(calls)
@@ -106,6 +109,7 @@ def test_calls_of_one_segment_never_touch_each_others_paths(calls: list[PlannedC
                 assert not f"{other.path}/".startswith(f"{call.path}/")
 
 
+@settings(deadline=None)
 @given(_batches)
 def test_a_new_segment_is_opened_only_for_a_reason(calls: list[PlannedCall]) -> None:
     segments = plan(calls)

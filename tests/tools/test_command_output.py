@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.workspace.output import HeadTail
@@ -30,6 +30,7 @@ def test_no_character_is_cut_in_half() -> None:
     assert rendered == "ää\n\n... [10 bytes omitted] ...\n\näää"
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(min_value=0, max_value=50))
 def test_memory_is_bounded_and_nothing_is_lost_without_saying_so(pieces: list[bytes], limit: int) -> None:
     output = _collected(limit, pieces)
@@ -41,6 +42,7 @@ def test_memory_is_bounded_and_nothing_is_lost_without_saying_so(pieces: list[by
         assert output.render() == whole
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300), st.integers(min_value=1, max_value=60))
 def test_text_stays_text(text: str, limit: int) -> None:
     _collected(limit, [text.encode("utf-8", "replace")]).render().decode()

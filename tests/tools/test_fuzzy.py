@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.tools.fuzzy import Refused, Replaced, is_already_there, replace_lines, replace_text
@@ -156,6 +156,7 @@ def test_whole_lines_are_replaced(text: str, old: list[str], new: list[str], exp
     assert outcome.text == expected
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab \n", max_size=30), st.text(alphabet="ab \n", min_size=1, max_size=5), st.text(max_size=5))
 def test_exact_replacement_agrees_with_the_language(text: str, old: str, new: str) -> None:
     outcome = replace_text(text, old, new, replace_all=True)
@@ -164,6 +165,7 @@ def test_exact_replacement_agrees_with_the_language(text: str, old: str, new: st
         assert outcome.text == text.replace(old, new)
 
 
+@settings(deadline=None)
 @given(
     st.text(alphabet="ab \n\t\u2014\u201c-", max_size=40),
     st.text(alphabet='ab \n\t-"\\n', max_size=20),

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.tools.textfile import NotText, TextFile, to_utf8
 
 
+@settings(deadline=None)
 @given(st.binary() | st.text().map(str.encode) | st.text(alphabet="ab\r\n\ufeff").map(str.encode))
 def test_what_is_not_edited_comes_back_byte_for_byte(data: bytes) -> None:
     try:
@@ -16,6 +17,7 @@ def test_what_is_not_edited_comes_back_byte_for_byte(data: bytes) -> None:
     assert file.encode() == data
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab\n\r", max_size=20))
 def test_an_edited_crlf_file_stays_one(text: str) -> None:
     file = TextFile.decode(b"one\r\ntwo\r\n").with_text(text)
@@ -29,6 +31,7 @@ def test_what_is_no_utf8_text_is_refused(data: bytes) -> None:
         TextFile.decode(data)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_text_without_lone_surrogates_is_not_changed(text: str) -> None:
     assert to_utf8(text).decode() == text

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.tools.arguments import coerce, violations
@@ -118,6 +118,7 @@ _values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["path", "limit", "mode", "items", "maybe", "z"]), _values))
 def test_no_arguments_make_it_raise(arguments: dict[str, Any]) -> None:
     violations(coerce(arguments, STRICT), STRICT)

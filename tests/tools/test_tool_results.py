@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.tools.base import ToolResult
@@ -73,6 +73,7 @@ def test_a_hostile_key_stays_in_the_folder_of_results(key: str) -> None:
     assert len(name) < 130
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_two_calls_never_share_a_file(one: str, other: str) -> None:
     assert (result_name(one) == result_name(other)) == (one == other)
@@ -147,6 +148,7 @@ def test_results_that_are_in_files_already_are_not_chosen_again() -> None:
     assert too_much_of_a_batch([block, "y" * 99_000], LIMITS) == (1,)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(min_value=0, max_value=100_000), max_size=12))
 def test_a_batch_fits_after_the_choice(sizes: list[int]) -> None:
     texts = ["x" * size for size in sizes]

@@ -117,7 +117,9 @@ def test_a_time_out_is_told_with_what_was_printed(session: Any) -> None:
     result = session.result("terminal", command="echo before; sleep 1000", timeout=1)
     document = json.loads(result.text)
     assert result.is_error
-    assert (document["output"], document["exit_code"]) == ("before\n", 124)
+    assert document["exit_code"] == 124
+    # bash may still say that its child was terminated.
+    assert document["output"].startswith("before\n")
     assert "ended after 1 s" in document["error"]
 
 

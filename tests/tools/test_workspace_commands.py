@@ -167,7 +167,9 @@ def test_output_is_kept_in_bounded_memory(shell: Shell) -> None:
 def test_a_time_out_ends_the_command_with_124(shell: Shell) -> None:
     started = time.monotonic()
     result = shell("echo before; cd /; sleep 1000; echo after", timeout_s=1)
-    assert (result.output, result.exit_code, result.ending) == (b"before\n", 124, Ending.TIMED_OUT)
+    assert (result.exit_code, result.ending) == (124, Ending.TIMED_OUT)
+    # bash may still say that its child was terminated.
+    assert result.output.startswith(b"before\n")
     assert time.monotonic() - started < 2.5
 
 

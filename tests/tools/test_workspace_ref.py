@@ -4,7 +4,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.workspace.base import WorkspaceError
@@ -52,6 +52,7 @@ def test_a_hostile_session_id_gets_a_directory_of_its_own_directly_below(session
     assert ref == session_workspace("/srv/workspaces", session_id)
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_two_sessions_never_share_a_directory(one: str, other: str) -> None:
     roots = {session_workspace("/w", session_id).root for session_id in (one, other)}
