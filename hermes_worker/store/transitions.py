@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -331,8 +332,10 @@ def _closing_rows(after: Run, message_seq: int, additions: Additions) -> tuple[i
     """An ended turn must not end with a tool's result: the next user message would follow it without an answer."""
     if after.status is RunStatus.COMPLETED or after.iteration == 0 or additions.output_seq is not None:
         return message_seq, []
-    body = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
-    return message_seq + 1, [Message(seq=message_seq + 1, role=Role.ASSISTANT, body=body)]
+    return message_seq + 1, [Message(seq=message_seq + 1, role=Role.ASSISTANT, body=_STOPPED_BODY)]
+
+
+_STOPPED_BODY = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
 
 
 def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEvent]:
@@ -376,6 +379,8 @@ def break_off(database: Database, pk: int, event: ev.Broken) -> list[Hint]:
 
 
 def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
+    """End a run without reading what it was doing. Its open calls are locked first, as everybody does."""
+    open_calls = connection.execute(_OPEN_CALLS, {"run_pk": pk}).all()
     row = connection.execute(
         sa.update(runs)
         .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
@@ -392,24 +397,63 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
             finished_at=db_now(),
             updated_at=db_now(),
         )
-        .returning(runs.c.session_pk, runs.c.event_seq, runs.c.message_seq)
+        .returning(runs.c.session_pk, runs.c.iteration, runs.c.event_seq, runs.c.message_seq)
     ).first()
     if row is None:
         return []
+    was_running = tool_calls.c.status == CallStatus.RUNNING.value
     connection.execute(
         sa.update(tool_calls)
         .where(tool_calls.c.run_pk == pk, tool_calls.c.settled_at.is_(None))
         .values(
-            status=CallStatus.UNKNOWN.value,
+            status=sa.case((was_running, CallStatus.UNKNOWN.value), else_=CallStatus.CANCELLED.value),
             lease_token=None,
             lease_owner=None,
+            deadline_at=None,
             hinted_at=None,
             settled_at=db_now(),
         )
     )
     data = {"error": event.failure.message, "exit_reason": event.reason.value, "status": RunStatus.FAILED.value}
     insert_events(connection, pk, row.event_seq - 1, [RunEvent(name=RunEventName.RUN_FAILED, data=data)])
-    return release_session(connection, row.session_pk, pk, row.message_seq)
+    message_seq = row.message_seq + _close_transcript(connection, pk, row, open_calls)
+    return release_session(connection, row.session_pk, pk, message_seq)
+
+
+_OPEN_CALLS = (
+    sa.select(tool_calls.c.position, tool_calls.c.status, tool_calls.c.result_seq)
+    .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.settled_at.is_(None))
+    .order_by(tool_calls.c.iteration, tool_calls.c.position)
+    .with_for_update()
+)
+
+
+def _close_transcript(connection: Connection, pk: int, row: Any, open_calls: Sequence[Any]) -> int:
+    """Give the open calls of a run that was ended by force their results, for the session's next turn.
+
+    Returns how many rows the transcript grew by: none when the reply that asked for the calls cannot be read either.
+    """
+    if row.iteration == 0:
+        return 0
+    try:
+        with connection.begin_nested():
+            results = [_unknown_result(connection, row.session_pk, call) for call in open_calls]
+            closing = Message(seq=row.message_seq + 1, role=Role.ASSISTANT, body=_STOPPED_BODY)
+            insert_messages(connection, row.session_pk, pk, [*results, closing])
+    except (ValueError, LookupError, TypeError, sa.exc.IntegrityError) as error:
+        log.error("run.broken", run_pk=pk, error=f"its transcript could not be closed: {type(error).__name__}: {error}")
+        return 0
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(message_seq=runs.c.message_seq + 1))
+    return 1
+
+
+def _unknown_result(connection: Connection, session_pk: int, call: Any) -> Message:
+    asked_at = call.result_seq - call.position - 1
+    reply = json.loads(read_messages(connection, session_pk, asked_at, asked_at)[0].body)
+    status = CallStatus.UNKNOWN if call.status == CallStatus.RUNNING.value else CallStatus.CANCELLED
+    text = result_without_a_run(status, was_running=False)
+    body = tool_body(str(reply["tool_calls"][call.position]["id"]), text)
+    return Message(seq=call.result_seq, role=Role.TOOL, body=body)
 
 
 _NEXT_RUN = (
