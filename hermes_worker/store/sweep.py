@@ -35,6 +35,9 @@ from hermes_worker.store.transitions import Additions, break_off, save
 _BATCH = 200
 """Rows of one kind that one sweep repairs; the rest wait for the next."""
 _RESEND_WAIT_S_MAX = 30.0
+_HINTS_COUNTED = 100
+_AWAY_PART = 0.6
+"""Less than the three quarters of its term that a worker has left at any time, since it renews four times a term."""
 _IDEMPOTENCY_KEPT_S = 86_400.0
 _WORKERS_KEPT_S = 86_400.0
 MODEL_QUEUE = "model"
@@ -82,11 +85,11 @@ class Sweeper:
         if may_expire is None:
             return None
         expired_workers = self._expire_workers() if may_expire else 0
-        lost_calls, call_hints = self._lose_calls()
-        lost_turns, turn_hints = self._lose_turns()
+        lost_calls, call_hints = self._lose_calls(may_expire)
+        lost_turns, turn_hints = self._lose_turns(may_expire)
         resumed = self._advance_each(self._due_to_resume(), lambda run: ev.WaitEnded())
         ended = self._advance_each(self._past_deadline(), lambda run: _WALL_CLOCK)
-        idle = self._advance_each(self._past_idle(), lambda run: _IDLE)
+        idle = self._advance_each(self._past_idle(), lambda run: _IDLE) if may_expire else []
         again = self._resend(depths) if depths is not None else []
         return Swept(
             hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *again),
@@ -109,7 +112,7 @@ class Sweeper:
             )
 
     def _take_turn(self) -> bool | None:
-        """Whether workers may be declared dead in this round; ``None`` when the round is not ours."""
+        """Whether anything may be taken from live workers in this round; ``None`` when the round is not ours."""
         policy = self._policy
         with self._database.write() as connection:
             seen = connection.execute(
@@ -123,9 +126,9 @@ class Sweeper:
                 return None
             if seen.now - seen.ran_at < policy.interval_s * 0.9:
                 return None
-            # Nobody swept for a whole term: the database was away, or all of us were. The terms of workers that are
-            # alive ran out meanwhile; let them be heard before anything is taken from them.
-            was_away = seen.ran_at > 0 and seen.now - seen.ran_at > policy.ttl_s
+            # Nobody swept for most of a term: the database was away, or all of us were. The terms of workers that
+            # are alive may have run out meanwhile; let them be heard before anything is taken from them.
+            was_away = seen.ran_at > 0 and seen.now - seen.ran_at > policy.ttl_s * _AWAY_PART
             hold_until = seen.now + policy.ttl_s / 3 if was_away else seen.hold_until
             taken = connection.execute(
                 sa.update(maintenance)
@@ -143,9 +146,9 @@ class Sweeper:
             )
             return dead.rowcount
 
-    def _lose_calls(self) -> tuple[int, list[Hint]]:
+    def _lose_calls(self, may_expire: bool) -> tuple[int, list[Hint]]:
         with self._database.read() as connection:
-            orphans = connection.execute(_ORPHANED_CALLS).all()
+            orphans = connection.execute(_ORPHANED_CALLS, {"may_expire": may_expire}).all()
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
@@ -161,9 +164,10 @@ class Sweeper:
                 hints += sent
         return lost, hints
 
-    def _lose_turns(self) -> tuple[int, list[Hint]]:
+    def _lose_turns(self, may_expire: bool) -> tuple[int, list[Hint]]:
+        terms = {"age_s": self._policy.model_call_s_max, "may_expire": may_expire}
         with self._database.read() as connection:
-            orphans = connection.execute(_ORPHANED_TURNS, {"age_s": self._policy.model_call_s_max}).all()
+            orphans = connection.execute(_ORPHANED_TURNS, terms).all()
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
@@ -318,7 +322,11 @@ _ORPHANED_CALLS = (
     .where(
         tool_calls.c.lease_owner.is_not(None),
         runs.c.state_version <= STATE_VERSION,
-        sa.or_(workers.c.state.is_(None), workers.c.state != "alive", tool_calls.c.deadline_at < db_now()),
+        sa.or_(
+            workers.c.state.is_(None),
+            workers.c.state != "alive",
+            sa.and_(sa.bindparam("may_expire", type_=sa.Boolean()), tool_calls.c.deadline_at < db_now()),
+        ),
     )
     .limit(_BATCH)
 )
@@ -332,7 +340,10 @@ _ORPHANED_TURNS = (
         sa.or_(
             workers.c.state.is_(None),
             workers.c.state != "alive",
-            runs.c.claimed_at < db_now() - sa.bindparam("age_s", type_=sa.Double()),
+            sa.and_(
+                sa.bindparam("may_expire", type_=sa.Boolean()),
+                runs.c.claimed_at < db_now() - sa.bindparam("age_s", type_=sa.Double()),
+            ),
         ),
     )
     .limit(_BATCH)
@@ -344,6 +355,11 @@ def _wait(hints: sa.Column[int]) -> sa.ColumnElement[float]:
     doubled = sa.case((hints == 0, 1.0), (hints == 1, 2.0), (hints == 2, 4.0), else_=8.0)
     wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * doubled
     return sa.case((wait > _RESEND_WAIT_S_MAX, _RESEND_WAIT_S_MAX), else_=wait)
+
+
+def _one_more(hints: sa.Column[int]) -> sa.ColumnElement[int]:
+    """Counted as far as it matters: the column is a small integer and must not overflow while nobody works."""
+    return sa.case((hints < _HINTS_COUNTED, hints + 1), else_=hints)
 
 
 _RESEND_TURNS = (
@@ -362,7 +378,7 @@ _RESEND_TURNS = (
             .with_for_update(skip_locked=True)
         )
     )
-    .values(hinted_at=db_now(), hints=runs.c.hints + 1)
+    .values(hinted_at=db_now(), hints=_one_more(runs.c.hints))
     .returning(runs.c.run_id, runs.c.iteration, runs.c.attempt, runs.c.hinted_at)
 )
 
@@ -372,6 +388,7 @@ _due_calls = (
         tool_calls.c.hinted_at < db_now() - sa.bindparam("grace", type_=sa.Double()),
         tool_calls.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
         tool_calls.c.hinted_at < db_now() - _wait(tool_calls.c.hints),
+        sa.exists().where(runs.c.pk == tool_calls.c.run_pk, runs.c.state_version <= STATE_VERSION),
     )
     .order_by(tool_calls.c.hinted_at)
     .limit(_BATCH)
@@ -383,7 +400,7 @@ _RESEND_CALLS = (
         sa.tuple_(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position).in_(_due_calls),
         tool_calls.c.hinted_at.is_not(None),
     )
-    .values(hinted_at=db_now(), hints=tool_calls.c.hints + 1)
+    .values(hinted_at=db_now(), hints=_one_more(tool_calls.c.hints))
     .returning(
         tool_calls.c.run_pk,
         tool_calls.c.iteration,
