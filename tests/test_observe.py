@@ -218,17 +218,28 @@ def test_a_line_below_the_level_costs_next_to_nothing(stream: io.StringIO) -> No
 
 
 def _events_used(path: Path) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    ours = set(_names_from_observe(tree))
+    for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="log")), args=[ast.Constant(value=str(event)), *_]):
-                yield path.name, event
-            case ast.Call(func=ast.Name(id="count"), args=[ast.Constant(value=str(event)), *_]):
-                yield path.name, event
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name)), args=[ast.Constant(value=str(event)), *_]):
+                if name == "log" and name in ours:
+                    yield path.name, event
+            case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(event)), *_]):
+                if name == "count" and name in ours:
+                    yield path.name, event
+
+
+def _names_from_observe(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "hermes_worker.observe":
+            yield from (alias.name for alias in node.names)
 
 
 def test_every_event_in_the_sources_is_in_the_catalogue() -> None:
     used = [use for path in SOURCES for use in _events_used(path)]
 
+    assert ("children.py", "child.started") in used
     assert [(path, event) for path, event in used if event not in EVENTS] == []
 
 
