@@ -7,12 +7,16 @@ same row therefore gives the same bytes on whichever worker the next prompt is b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 
 from hermes_worker.core.rate_limits import RateLimits
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Role(StrEnum):
@@ -25,7 +29,7 @@ class Role(StrEnum):
 def canonical_json(value: object) -> str:
     """Compact JSON with sorted keys. Lone surrogates become U+FFFD, so that the result always encodes to UTF-8."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return text.encode("utf-8", "replace").decode("utf-8") if _has_surrogate(text) else text
+    return _SURROGATE.sub("\ufffd", text) if _has_surrogate(text) else text
 
 
 def _has_surrogate(text: str) -> bool:

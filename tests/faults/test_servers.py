@@ -1,0 +1,175 @@
+"""What happens to runs when the broker or the database goes away, and what poison does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.rig import Rig, rig_on, sink_call, until
+
+from hermes_worker.core.run import STATE_VERSION, RunStatus
+from hermes_worker.embedded.postgres import EmbeddedPostgres
+from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.queue import KEY_PREFIX, QueueName, TaskName, envelope
+from hermes_worker.store.tables import runs, tool_calls
+
+pytestmark = pytest.mark.faults
+
+ACTIVE = 50
+STEPS = 4
+
+
+def submit_many(rig: Rig, count: int = ACTIVE) -> None:
+    for number in range(count):
+        calls = [sink_call("once", f"{number}.{{i}}.once"), sink_call("pure", f"{number}.{{i}}.pure")]
+        rig.submit([{"calls": calls, "repeat": STEPS, "delay_s": 0.05}])
+
+
+def some_steps_done(rig: Rig) -> None:
+    until(lambda: len(rig.effects()) > ACTIVE // 2 or None, "the runs to be under way")
+
+
+def all_completed(rig: Rig) -> None:
+    found = rig.ended()
+    assert {run.status for run in found} == {RunStatus.COMPLETED}
+    assert rig.broken_invariants() == []
+
+
+@pytest.fixture
+def restartable(tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: EmbeddedValkey) -> Iterator[Rig]:
+    with rig_on(tmp_path, database_url=own_postgres.url(), broker_url=own_valkey.url) as rig:
+        yield rig
+
+
+def test_a_flushed_broker_is_refilled_from_sql(postgres_rig: Rig) -> None:
+    submit_many(postgres_rig)
+    some_steps_done(postgres_rig)
+    postgres_rig.redis.flushall()
+    all_completed(postgres_rig)
+
+
+def test_a_broker_that_comes_back_empty_is_refilled_and_consumed_again(
+    postgres_rig: Rig, own_valkey: EmbeddedValkey
+) -> None:
+    """Submits during the outage are accepted, and start when it is over."""
+    submit_many(postgres_rig)
+    some_steps_done(postgres_rig)
+    own_valkey.kill()
+    meanwhile = postgres_rig.submit([{"calls": [sink_call("once", "meanwhile")]}])
+    time.sleep(6)  # an outage has a length; nothing is waited for here
+    assert postgres_rig.view(meanwhile).status is RunStatus.QUEUED
+    shutil.rmtree(own_valkey.directory / "appendonlydir")
+    own_valkey.start()
+    all_completed(postgres_rig)
+    assert [effect.mark for effect in postgres_rig.effects()].count("meanwhile") == 1
+
+
+def test_every_message_delivered_three_times_changes_nothing(rig: Rig) -> None:
+    """A thread copies whatever it finds in the queues, twice, as fast as it can."""
+    over = threading.Event()
+
+    def repeat_everything() -> None:
+        seen: set[str] = set()
+        while not over.is_set():
+            for queue in QueueName:
+                key = f"{KEY_PREFIX}{queue.value}"
+                for message in rig.redis.lrange(key, 0, -1):
+                    delivery = json.loads(message)["properties"]["delivery_tag"]
+                    if delivery not in seen:
+                        seen.add(delivery)
+                        rig.redis.lpush(key, message, message)
+
+    copier = threading.Thread(target=repeat_everything)
+    copier.start()
+    try:
+        submit_many(rig, 20)
+        all_completed(rig)
+    finally:
+        over.set()
+        copier.join()
+    marks = [effect.mark for effect in rig.effects()]
+    assert len(marks) == len(set(marks)) == 20 * STEPS * 2
+
+
+def test_a_database_that_is_away_for_a_while_costs_nothing_but_time(
+    restartable: Rig, own_postgres: EmbeddedPostgres
+) -> None:
+    """Longer than a lease: what workers hold in memory is committed when it is back."""
+    submit_many(restartable)
+    some_steps_done(restartable)
+    own_postgres.kill()
+    time.sleep(5)  # an outage has a length; nothing is waited for here
+    own_postgres.start()
+    all_completed(restartable)
+    marks = [effect.mark for effect in restartable.effects() if effect.mark.endswith("once")]
+    assert len(marks) == len(set(marks))
+
+
+def test_poison_hurts_nobody_else(postgres_rig: Rig) -> None:
+    """Unknown runs, unknown tasks, nonsense arguments, deleted runs and corrupt rows."""
+    rig = postgres_rig
+    unknown = ["run_" + "0" * 32, 1, 1, 0.0]
+    rig.redis.lpush(f"{KEY_PREFIX}model", envelope(TaskName.ITERATE, QueueName.MODEL, unknown, "unknown"))
+    rig.redis.lpush(f"{KEY_PREFIX}model", envelope(TaskName.ITERATE, QueueName.MODEL, ["x"], "too few"))
+    rig.redis.lpush(f"{KEY_PREFIX}model", "{not json")
+    strange = envelope(TaskName.ITERATE, QueueName.MODEL, unknown, "strange").replace("hermes.iterate", "hermes.later")
+    rig.redis.lpush(f"{KEY_PREFIX}model", strange)
+    corrupt = rig.submit([{"calls": [sink_call("pure", "corrupt")]}], publish=False)
+    with rig.client.database.write() as connection:
+        connection.execute(sa.text("delete from messages where run_pk = (select max(pk) from runs)"))
+    healthy = rig.submit([{"calls": [sink_call("pure", "healthy")]}])
+    [good, bad] = rig.ended(healthy, corrupt)
+    assert good.status is RunStatus.COMPLETED
+    assert (bad.status, bad.exit_reason) == (RunStatus.FAILED, "corrupt_state")
+    assert bad.error and "missing" in bad.error
+
+
+def test_a_reply_with_two_hundred_calls_fails_its_own_run_with_a_reason(postgres_rig: Rig) -> None:
+    calls = [sink_call("pure", f"n{n}") for n in range(200)]
+    greedy = postgres_rig.submit([{"calls": calls}])
+    modest = postgres_rig.submit([{"calls": calls[:3]}])
+    [failed, completed] = postgres_rig.ended(greedy, modest)
+    assert (failed.status, failed.failure_kind) == (RunStatus.FAILED, "too_many_tool_calls")
+    assert "200 tool calls" in (failed.error or "")
+    assert completed.status is RunStatus.COMPLETED
+
+
+def test_a_result_of_fifty_megabytes_reaches_the_model_as_a_preview(postgres_rig: Rig) -> None:
+    command = "head -c 50000000 /dev/zero | tr '\\0' x"
+    run_id = postgres_rig.submit([{"calls": [{"name": "terminal", "arguments": {"command": command}}]}])
+    [run] = postgres_rig.ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+    [row] = postgres_rig.tool_rows(run_id)
+    assert len(row["content"]) < 120_000
+
+
+def test_rows_of_a_newer_version_are_left_to_a_worker_that_knows_them(postgres_rig: Rig) -> None:
+    rig = postgres_rig
+    run_id = rig.submit([], publish=False)
+    with rig.client.database.write() as connection:
+        connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(state_version=STATE_VERSION + 1))
+    effect = [run_id, 1, 1, 0.0]
+    rig.redis.lpush(f"{KEY_PREFIX}model", envelope(TaskName.ITERATE, QueueName.MODEL, effect, "newer"))
+    other = rig.submit([])
+    rig.ended(other)
+    assert rig.view(run_id).status is RunStatus.QUEUED
+    with rig.client.database.write() as connection:
+        connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(state_version=STATE_VERSION))
+    [run] = rig.ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+
+
+def test_a_run_past_its_wall_clock_expires(postgres_rig: Rig) -> None:
+    slow = [{"calls": [{"name": "terminal", "arguments": {"command": "sleep 30"}}]}]
+    run_id = postgres_rig.submit(slow, wall_s_max=1.5)
+    [run] = postgres_rig.ended(run_id)
+    assert (run.status, run.exit_reason) == (RunStatus.EXPIRED, "wall_clock_exceeded")
+    with postgres_rig.client.database.read() as connection:
+        held = connection.execute(sa.select(tool_calls.c.lease_token).where(tool_calls.c.lease_token.is_not(None)))
+        assert held.all() == []

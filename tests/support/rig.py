@@ -1,0 +1,173 @@
+"""A fleet of real workers for one test: submit scripted runs, break something, wait for facts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+
+from hermes_worker import settings as settings_module
+from hermes_worker.chaos.audit import Finding, audit
+from hermes_worker.chaos.fleet import Fleet
+from hermes_worker.chaos.sink import Effect, read_sink, sink_tools
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.providers.scripted.server import ScriptedServer
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+from hermes_worker.store.runs import NewRun
+from hermes_worker.store.views import RunView
+from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.wiring import Client, open_client
+from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+
+T = TypeVar("T")
+PATIENCE_S = 90.0
+
+
+@dataclass(slots=True)
+class Rig:
+    """Everything a fault test holds."""
+
+    client: Client
+    fleet: Fleet
+    model: ScriptedServer
+    redis: redis.Redis
+    directory: Path
+    submitted: list[str] = field(default_factory=list)
+
+    def submit(
+        self,
+        steps: Sequence[Mapping[str, Any]],
+        *,
+        final: str = "done",
+        session_id: str | None = None,
+        publish: bool = True,
+        **spec: Any,
+    ) -> str:
+        """Submit a run that follows a script (see ``providers.scripted.script``)."""
+        catalog = default_catalog(*sink_tools(self.fleet.sink, work_s=0.0))
+        tools = f"[{','.join(catalog.tool_definitions(catalog.names))}]"
+        prompt = f"scripted: {canonical_json({'steps': list(steps), 'final': final})}"
+        workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.directory / "workspace"))
+        created = self.client.runs.create(
+            NewRun(
+                spec=RunSpec(**{"input": prompt, "model": "scripted", **spec}),
+                session_id=session_id,
+                system_prompt="You are in a test.",
+                tools=tools,
+                workspace=workspace.to_json(),
+            )
+        )
+        if publish:
+            self.client.publisher.send(created.hints)
+        self.submitted.append(created.run_id)
+        return created.run_id
+
+    def view(self, run_id: str) -> RunView:
+        return self.client.views.run(run_id)
+
+    def ended(self, *run_ids: str, patience_s: float = PATIENCE_S) -> list[RunView]:
+        """Wait until the runs have ended."""
+        chosen = list(run_ids) or self.submitted
+
+        def are_over() -> list[RunView] | None:
+            views = [self.view(run_id) for run_id in chosen]
+            return views if all(view.status.is_terminal for view in views) else None
+
+        return until(are_over, f"{len(chosen)} runs to end", patience_s=patience_s)
+
+    def statuses(self) -> dict[str, int]:
+        return self.client.views.counts()
+
+    def effects(self) -> list[Effect]:
+        return read_sink(self.fleet.sink)
+
+    def await_effect(self, mark: str) -> Effect:
+        """Wait until a sink tool has written ``mark``."""
+        return until(
+            lambda: next((effect for effect in self.effects() if effect.mark == mark), None), f"the effect {mark!r}"
+        )
+
+    def broken_invariants(self) -> list[Finding]:
+        found = audit(self.client.database, self.fleet.sink, submitted=self.submitted, expected={})
+        return [finding for finding in found if finding.broken]
+
+    def tool_rows(self, run_id: str) -> list[dict[str, Any]]:
+        """The tool results of a run's transcript, in order."""
+        rows = [json.loads(row.body) for row in self.client.views.transcript(run_id)]
+        return [row for row in rows if row["role"] == "tool"]
+
+    def log_text(self) -> str:
+        return "".join(path.read_text() for path in self.directory.glob("*.log"))
+
+
+def sink_call(replay: str, mark: str) -> dict[str, Any]:
+    """A call of a sink tool, as a script writes it."""
+    return {"name": f"sink_{replay}", "arguments": {"mark": mark}}
+
+
+def until(look: Callable[[], T | None], what: str, *, patience_s: float = PATIENCE_S) -> T:
+    """Ask again until there is an answer; a database that a test took away counts as no answer."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            found = look()
+        except UnavailableError:
+            found = None
+        if found is not None:
+            return found
+        assert time.monotonic() < deadline, f"waited {patience_s:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+@contextmanager
+def rig_on(
+    directory: Path,
+    *,
+    database_url: str,
+    broker_url: str,
+    workers_per_role: int = 2,
+    concurrency: int = 4,
+    work_s: float = 0.0,
+    more_environ: Mapping[str, str] | None = None,
+) -> Iterator[Rig]:
+    """A rig with leases of 2 s. Everything it started ends with the block."""
+    database = Database(database_url)
+    migrate(database)
+    database.close()
+    with ExitStack() as stack:
+        model = stack.enter_context(ScriptedServer())
+        environ = {
+            **{name: value for name, value in settings_module.load().environ.items() if name in ("PATH", "LANG")},
+            "HOME": str(directory),
+            "HERMES_HOME": str(directory / "home"),
+            "HERMES_DATABASE_URL": database_url,
+            "HERMES_BROKER_URL": broker_url,
+            "HERMES_BASE_URL": model.base_url,
+            "HERMES_PROVIDER": "custom",
+            "HERMES_MODEL": "scripted",
+            "HERMES_LEASE_TTL_S": "2",
+            "HERMES_SWEEP_INTERVAL_S": "0.25",
+            "HERMES_RESEND_GRACE_S": "0.5",
+            "HERMES_DRAIN_S": "2",
+            **(more_environ or {}),
+        }
+        client = open_client(settings_module.load(environ))
+        stack.callback(client.close)
+        fleet = Fleet(
+            environ=environ,
+            directory=directory,
+            workers_per_role=workers_per_role,
+            concurrency=concurrency,
+            work_s=work_s,
+        )
+        stack.enter_context(fleet)
+        yield Rig(client=client, fleet=fleet, model=model, redis=client.redis, directory=directory)
