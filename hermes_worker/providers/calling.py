@@ -91,21 +91,24 @@ class Exchange:
 class Learner(Generic[_Dialect]):
     """Asks a server in the way it was found to understand, and in another one when it refuses the way of asking.
 
-    What it learns is kept for the process. ``adapt`` answers a refusal with a better dialect, or ``None`` when it was
-    about something else; each trait may change once, so asking again comes to an end.
+    What it learns is kept for the process.
     """
 
-    def __init__(self, first: _Dialect, adapt: Callable[[_Dialect, ModelCallError], _Dialect | None]) -> None:
+    def __init__(self, first: _Dialect) -> None:
         self._dialect = first
-        self._adapt = adapt
         self._lock = threading.Lock()
 
-    @property
-    def dialect(self) -> _Dialect:
-        return self._dialect
+    def ask(
+        self,
+        attempt: Callable[[_Dialect, Line], ModelReply],
+        adapt: Callable[[_Dialect, ModelCallError], _Dialect | None],
+        abort: Abort,
+    ) -> ModelReply:
+        """``adapt`` answers a refusal with a better dialect, or ``None`` when it was about something else; each trait
+        may change once, so asking again comes to an end.
 
-    def ask(self, attempt: Callable[[_Dialect, Line], ModelReply], abort: Abort) -> ModelReply:
-        """Raises ``ModelCallError``, with kind ``interrupted`` when ``abort`` was set."""
+        Raises ``ModelCallError``, with kind ``interrupted`` when ``abort`` was set.
+        """
         line = Line()
         abort.on_abort(line.cut)
         while True:
@@ -115,21 +118,37 @@ class Learner(Generic[_Dialect]):
             except ModelCallError as error:
                 if line.is_cut:
                     raise _interrupted() from error
-                if not self._learn(dialect, error):
+                better = adapt(dialect, error)
+                if better is None:
                     raise
+                self._take(better, instead_of=dialect)
             else:
                 if line.is_cut:
                     raise _interrupted()
                 return reply
 
-    def _learn(self, tried: _Dialect, error: ModelCallError) -> bool:
-        better = self._adapt(tried, error)
-        if better is None:
-            return False
+    def _take(self, better: _Dialect, *, instead_of: _Dialect) -> None:
         with self._lock:
-            if self._dialect == tried:  # otherwise another call has just learned something
+            if self._dialect == instead_of:  # otherwise another call has just learned something
                 self._dialect = better
-        return True
+
+
+_REFUSED = (
+    "not support",
+    "unsupported",
+    "not allowed",
+    "not permitted",
+    "unknown",
+    "unrecognized",
+    "extra",
+    "disabled",
+)
+
+
+def refusal_of(error: ModelCallError) -> str | None:
+    """What a refusal of the request itself says, in lower case, when it is about something that is not understood."""
+    text = error.message.lower()
+    return text if error.status in (400, 422) and any(word in text for word in _REFUSED) else None
 
 
 def patience_s(endpoint: Endpoint, request: ModelRequest) -> float:

@@ -129,10 +129,10 @@ class ReplyAssembler:
             self._finish_reason = "length"
         requests = tuple(_request(slot, index) for index, slot in enumerate(self._slots))
         return ModelReply(
-            text=_whole(self._text),
+            text=whole(self._text),
             tool_requests=with_unique_ids(requests),
-            reasoning=_whole(self._reasoning) or None,
-            finish_reason=_settled_reason(self._finish_reason or "stop", requests),
+            reasoning=whole(self._reasoning) or None,
+            finish_reason=settled_reason(self._finish_reason or "stop", requests),
             usage=self._usage,
             model=self._model,
             row_fields={"reasoning_details": self._details} if self._details else {},
@@ -264,7 +264,7 @@ def _block_of(piece: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _request(slot: _Slot, index: int) -> ToolRequest:
-    arguments = _whole(slot.arguments)
+    arguments = whole(slot.arguments)
     return ToolRequest(
         id=slot.id or generated_id(slot.name, arguments, index),
         name=slot.name,
@@ -285,9 +285,9 @@ def with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...
     return tuple(unique)
 
 
-def _settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
+def settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
     """What the reply is decides over what the server called it."""
-    if requests and any(_is_cut(request.arguments) for request in requests):
+    if requests and any(is_cut(request.arguments) for request in requests):
         return "length"
     if requests and reason == "stop":
         return "tool_calls"
@@ -296,7 +296,7 @@ def _settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
     return reason
 
 
-def _is_cut(arguments: str) -> bool:
+def is_cut(arguments: str) -> bool:
     """Not JSON, and without the bracket a whole text would end in. Text that is only wrong is the loop's to judge."""
     if not arguments.strip() or arguments.rstrip().endswith(("}", "]")):
         return False
@@ -329,7 +329,7 @@ def _text_of(content: object) -> str:
     raise MalformedReply(f"content is a {type(content).__name__}")
 
 
-def _whole(pieces: list[str]) -> str:
+def whole(pieces: list[str]) -> str:
     """The pieces as one text that encodes to UTF-8. A server may cut an emoji's surrogate pair in two."""
     text = "".join(pieces)
     if text.isascii() or not _SURROGATE.search(text):

@@ -439,6 +439,11 @@ def _as_httpx_errors() -> Iterator[None]:
         raise _HTTPX_ERRORS[known](str(error)) from error
 
 
+def timeouts(*, connect_s: float, read_s: float) -> httpx2.Timeout:
+    """The client's limits for a call that may be silent for ``read_s`` seconds."""
+    return httpx2.Timeout(connect=connect_s, read=read_s, write=WRITE_TIMEOUT_S, pool=None)
+
+
 @functools.cache
 def shared_ssl_context() -> ssl.SSLContext:
     """The system's certificates, read once: a context takes 20 ms and 1 MB to build."""

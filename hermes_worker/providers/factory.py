@@ -22,6 +22,7 @@ from hermes_worker.providers.catalog import (
 )
 from hermes_worker.providers.endpoint import READ_TIMEOUT_S, Endpoint, checked
 from hermes_worker.providers.openai_chat import OpenAIChat
+from hermes_worker.providers.openai_responses import OpenAIResponses
 
 
 class ModelSettings(Protocol):
@@ -40,7 +41,20 @@ class ModelSettings(Protocol):
 
 
 _NO_ROW = PROVIDERS["custom"]
-_WIRES: Mapping[Wire, Callable[[Endpoint], Provider]] = {Wire.CHAT_COMPLETIONS: OpenAIChat}
+
+
+def _messages(endpoint: Endpoint) -> Provider:
+    # Imported when it is needed: the anthropic SDK takes half a second that most workers need not spend.
+    from hermes_worker.providers.anthropic_messages import AnthropicMessages
+
+    return AnthropicMessages(endpoint)
+
+
+_WIRES: Mapping[Wire, Callable[[Endpoint], Provider]] = {
+    Wire.CHAT_COMPLETIONS: OpenAIChat,
+    Wire.CODEX_RESPONSES: OpenAIResponses,
+    Wire.ANTHROPIC_MESSAGES: _messages,
+}
 
 
 def build_provider(settings: ModelSettings, *, proxy_url: str | None = None) -> Provider:
@@ -106,9 +120,6 @@ def _api_mode(settings: ModelSettings) -> str | None:
 def _supported(choice: WireChoice) -> Wire:
     if choice.wire in _WIRES:
         return choice.wire
-    # Whoever serves Responses to API keys serves chat completions as well; only the ChatGPT backend does not.
-    if choice.wire is Wire.CODEX_RESPONSES and not choice.is_explicit and choice.provider != "openai-codex":
-        return Wire.CHAT_COMPLETIONS
     origin = "model.api_mode" if choice.is_explicit else f"the provider {choice.provider or 'at model.base_url'!r}"
     raise ConfigurationError(
         f"{origin} asks for the wire {choice.wire.value!r}, which is not built in; set model.api_mode to "

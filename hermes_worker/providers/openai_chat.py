@@ -19,7 +19,7 @@ import openai
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
 from hermes_worker.providers.base import Abort, OnDelta
-from hermes_worker.providers.calling import Exchange, Learner, carry_out, json_body, patience_s
+from hermes_worker.providers.calling import Exchange, Learner, carry_out, json_body, patience_s, refusal_of
 from hermes_worker.providers.catalog import output_cap_parameter
 from hermes_worker.providers.chat_reply import ReplyAssembler
 from hermes_worker.providers.connections import Line
@@ -45,7 +45,7 @@ class OpenAIChat:
         self._endpoint = checked(endpoint)
         self._client = OpenAIClient(self._endpoint)
         self._post = partial(self._client.send, "/chat/completions")
-        self._learner = Learner(Dialect(takes_stream_options=endpoint.sends_stream_options), adapted)
+        self._learner = Learner(Dialect(takes_stream_options=endpoint.sends_stream_options))
 
     def close(self) -> None:
         """Close idle connections. Calls in flight are not touched."""
@@ -67,7 +67,7 @@ class OpenAIChat:
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return self._learner.ask(attempt, abort)
+        return self._learner.ask(attempt, adapted, abort)
 
 
 def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
@@ -96,18 +96,6 @@ def _cache_key(session_id: str) -> str:
     return session_id if len(session_id) <= 64 else hashlib.sha256(session_id.encode()).hexdigest()
 
 
-_REFUSED = (
-    "not support",
-    "unsupported",
-    "not allowed",
-    "not permitted",
-    "unknown",
-    "unrecognized",
-    "extra",
-    "disabled",
-)
-
-
 def adapted(tried: Dialect, error: ModelCallError) -> Dialect | None:
     """How to ask after this refusal; ``None`` when it was not about the way of asking.
 
@@ -118,7 +106,7 @@ def adapted(tried: Dialect, error: ModelCallError) -> Dialect | None:
     text = error.message.lower()
     if tried.streams and tried.takes_stream_options and "stream_options" in text:
         return replace(tried, takes_stream_options=False)
-    if not any(word in text for word in _REFUSED):
+    if refusal_of(error) is None:
         return None
     if tried.output_cap is None and ("max_tokens" in text or "max_completion_tokens" in text):
         return replace(tried, output_cap=_other_cap(text))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import openai
 
-from hermes_worker.providers.connections import WRITE_TIMEOUT_S, CuttableTransport
+from hermes_worker.providers.connections import CuttableTransport, timeouts
 from hermes_worker.providers.endpoint import Endpoint
 
 
@@ -22,9 +22,7 @@ class OpenAIClient(openai.OpenAI):
         self._fixed_headers = _headers(endpoint)
         # The SDK insists on a credential unless its header is explicitly left out of the call.
         self._call_headers = {} if "Authorization" in self._fixed_headers else {"Authorization": openai.omit}
-        self._timeout = httpx2.Timeout(
-            connect=endpoint.connect_timeout_s, read=endpoint.read_timeout_s, write=WRITE_TIMEOUT_S, pool=None
-        )
+        self._connect_timeout_s = endpoint.connect_timeout_s
         super().__init__(
             api_key="none",  # the real one is among the fixed headers
             admin_api_key="",
@@ -34,7 +32,7 @@ class OpenAIClient(openai.OpenAI):
             base_url=endpoint.plain_url,
             default_query=endpoint.query,
             max_retries=0,
-            timeout=self._timeout,
+            timeout=timeouts(connect_s=endpoint.connect_timeout_s, read_s=endpoint.read_timeout_s),
             http_client=httpx2.Client(
                 transport=CuttableTransport(proxy_url=endpoint.proxy_url), trust_env=False, follow_redirects=False
             ),
@@ -46,9 +44,7 @@ class OpenAIClient(openai.OpenAI):
 
     def send(self, path: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
         """Post to ``path``; the response's body is still unread. Raises what the SDK raises."""
-        timeout = self._timeout
-        if read_timeout_s != timeout.read:
-            timeout = httpx2.Timeout(timeout, read=read_timeout_s)
+        timeout = timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
         response: object = self.post(
             path,
             content=body,

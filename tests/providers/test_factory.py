@@ -8,9 +8,11 @@ from fault_server import FaultServer, say_hello
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import ModelRequest, user_body
+from hermes_worker.providers.anthropic_messages import AnthropicMessages
 from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.factory import build_provider
 from hermes_worker.providers.openai_chat import OpenAIChat
+from hermes_worker.providers.openai_responses import OpenAIResponses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +76,20 @@ def test_local_servers_may_be_silent_for_longer() -> None:
     assert endpoint_for(Settings(provider="groq", api_key="k")).read_timeout_s == 120
 
 
-@pytest.mark.parametrize("provider", ["openai", "xai"])
-def test_a_wire_that_was_only_preferred_gives_way_to_chat_completions(provider: str) -> None:
-    assert isinstance(build_provider(Settings(provider=provider, api_key="k", model="gpt-5")), OpenAIChat)
+@pytest.mark.parametrize(
+    ("settings", "wire"),
+    [
+        (Settings(provider="openai", api_key="k", model="gpt-5"), OpenAIResponses),
+        (Settings(provider="xai", api_key="k"), OpenAIResponses),
+        (Settings(provider="anthropic", api_key="k"), AnthropicMessages),
+        (Settings(provider="minimax", api_key="k"), AnthropicMessages),
+        (Settings(base_url="http://127.0.0.1/anthropic"), AnthropicMessages),
+        (Settings(api_mode="codex_responses", base_url="http://127.0.0.1/v1"), OpenAIResponses),
+        (Settings(provider="groq", api_key="k"), OpenAIChat),
+    ],
+)
+def test_each_provider_is_spoken_to_over_its_wire(settings: Settings, wire: type) -> None:
+    assert isinstance(build_provider(settings), wire)
 
 
 def test_anthropic_is_reached_through_its_compatible_address_on_request() -> None:
@@ -88,9 +101,6 @@ def test_anthropic_is_reached_through_its_compatible_address_on_request() -> Non
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (Settings(provider="anthropic", api_key="k"), "model.api_mode"),
-        (Settings(provider="minimax", api_key="k"), "model.api_mode"),
-        (Settings(api_mode="codex_responses", base_url="http://127.0.0.1/v1"), "model.api_mode"),
         (Settings(api_mode="openai", base_url="http://127.0.0.1/v1"), "model.api_mode"),
         (Settings(provider="bedrock", base_url="https://x.test"), "model.api_mode"),
         (Settings(provider="opnai"), "model.provider"),

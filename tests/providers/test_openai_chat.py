@@ -502,6 +502,12 @@ def test_silence_before_the_first_byte_times_out(serve: Serve) -> None:
     assert error.kind is FailureKind.TIMEOUT
 
 
+def test_a_model_that_thinks_for_long_may_be_silent_for_longer(serve: Serve) -> None:
+    server = serve(say_hello)
+
+    assert ask(provider(server), ModelRequest(model="o3-mini", messages=(user_body("x"),))).text == "hello"
+
+
 def test_silence_after_some_text_keeps_the_text(serve: Serve) -> None:
     def handler(_: Received, reply: Reply) -> None:
         reply.head()
