@@ -194,6 +194,9 @@ class LeaseSettings:
     """How many workers may die on the same step before the run fails."""
     drain_s: float = _setting("lease.drain_s", "HERMES_DRAIN_S", number(0, 3600, "seconds"), 30.0)
     """How long a worker that is told to stop may finish what it does, in seconds; then it hands the rest back."""
+    drain_once_s: float = _setting("lease.drain_once_s", "HERMES_DRAIN_ONCE_S", number(0, 86_400, "seconds"), 600.0)
+    """How much longer it waits for tool calls that must not run twice, in seconds. Whatever kills it before that (a
+    pod's grace period, say) leaves their outcome unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from celery import signals
 
 from hermes_worker import settings as settings_module
 from hermes_worker.observe import log
-from hermes_worker.settings import Settings
+from hermes_worker.settings import LeaseSettings, Settings
 from hermes_worker.wiring import WorkerOptions, WorkerProcess, start_worker_process
 
 HAND_OVER_S = 3.0
@@ -54,14 +54,14 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
 
     def begin_child(**_: Any) -> None:
         here = process(settings)
-        drain_line.listen(here, settings.lease.drain_s)
+        drain_line.listen(here, settings.lease)
 
     def drain(**_: Any) -> None:
         if drain_line.is_open:
             drain_line.say_drain()
-            threading.Thread(target=_end_after, args=(settings.lease.drain_s + 2 * HAND_OVER_S,), daemon=True).start()
+            threading.Thread(target=_end_after, args=(_patience_s(settings.lease),), daemon=True).start()
             return
-        start_draining(process(settings), settings.lease.drain_s)
+        start_draining(process(settings), settings.lease)
 
     def leave(**_: Any) -> None:
         if drain_line.is_open:
@@ -76,13 +76,18 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
     signals.worker_process_shutdown.connect(leave, weak=False)
 
 
-def start_draining(here: WorkerProcess, drain_s: float) -> None:
+def _patience_s(lease: LeaseSettings) -> float:
+    """The longest that leaving in order can take."""
+    return lease.drain_s + lease.drain_once_s + 2 * HAND_OVER_S
+
+
+def start_draining(here: WorkerProcess, lease: LeaseSettings) -> None:
     """Take no new work from now on, and end this process when the drain period is over. Idempotent; returns at once."""
     if here.parts.leases.is_draining:
         return
     here.parts.leases.is_draining = True
-    log.info("worker.draining", in_flight=here.parts.leases.in_flight, drain_s=drain_s)
-    threading.Thread(target=_leave_in_time, args=(here, drain_s), name="hermes_drain", daemon=True).start()
+    log.info("worker.draining", in_flight=here.parts.leases.in_flight, drain_s=lease.drain_s)
+    threading.Thread(target=_leave_in_time, args=(here, lease), name="hermes_drain", daemon=True).start()
 
 
 def hurry() -> None:
@@ -90,15 +95,19 @@ def hurry() -> None:
     _hurry.set()
 
 
-def _leave_in_time(here: WorkerProcess, drain_s: float) -> None:
+def _leave_in_time(here: WorkerProcess, lease: LeaseSettings) -> None:
     leases = here.parts.leases
-    if _is_idle_within(here, drain_s, can_hurry=True):
+    if _is_idle_within(here, lease.drain_s, can_hurry=True):
         return
     handed = leases.hand_over()
     if _is_idle_within(here, HAND_OVER_S, can_hurry=False):
         log.info("worker.draining", handed_over=handed, in_flight=0)
         return
-    # What is left must not be handed over. Its outcome is recorded as unknown, which is the truth.
+    # What is left must not run twice, so only this process can learn how it ends.
+    log.info("worker.draining", handed_over=handed, in_flight=leases.in_flight, drain_once_s=lease.drain_once_s)
+    if _is_idle_within(here, lease.drain_once_s, can_hurry=True):
+        return
+    # It outlasted our patience. Its outcome is recorded as unknown, which is the truth.
     log.warning("worker.draining", handed_over=handed, abandoned=leases.in_flight)
     here.close()
     os._exit(0)
@@ -145,21 +154,21 @@ class _DrainLine:
             self._said = True
             os.close(self._ends[1])
 
-    def listen(self, here: WorkerProcess, drain_s: float) -> None:
+    def listen(self, here: WorkerProcess, lease: LeaseSettings) -> None:
         """In a child: hear what the parent says. Without a parent that forked there is nothing to hear."""
         if self._ends is None:
             return
         read_end, write_end = self._ends
         self._ends = None
         os.close(write_end)
-        heard = (read_end, os.getppid(), here, drain_s)
+        heard = (read_end, os.getppid(), here, lease)
         threading.Thread(target=_hear, args=heard, name="hermes_drain_line", daemon=True).start()
 
 
-def _hear(read_end: int, parent: int, here: WorkerProcess, drain_s: float) -> None:
+def _hear(read_end: int, parent: int, here: WorkerProcess, lease: LeaseSettings) -> None:
     os.read(read_end, 1)
     if os.getppid() == parent:
-        start_draining(here, drain_s)
+        start_draining(here, lease)
         return
     log.error("worker.draining", reason="the parent process died")
     here.parts.leases.hand_over()

@@ -155,3 +155,18 @@ def test_an_orderly_leave_hands_work_over_and_repeats_nothing(postgres_rig: Rig)
     assert len(marks) == len(set(marks)) == 200
     assert not [call for run in runs for call in rig.client.views.calls(run.run_id) if call.status == "unknown"]
     assert rig.broken_invariants() == []
+
+
+def test_a_leaving_worker_waits_for_a_call_that_must_not_run_twice(postgres_rig: Rig) -> None:
+    """The drain period of the rig is 2 s; the command takes 4."""
+    rig = postgres_rig
+    awake(rig)
+    slow = {"name": "terminal", "arguments": {"command": "echo began > began; sleep 4; echo survived"}}
+    run_id = rig.submit([{"calls": [slow]}])
+    until(lambda: (rig.directory / "workspace" / "began").exists() or None, "the command to run")
+    for worker in rig.fleet.workers:
+        if worker.role is Role.TOOLS:
+            rig.fleet.terminate(worker)
+    [run] = rig.ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+    assert "survived" in rig.tool_rows(run_id)[0]["content"]
