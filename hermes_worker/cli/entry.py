@@ -50,7 +50,7 @@ _SUMMARIES = {
     "scripted-model": "Serve the scripted stand-in for a model.",
     "doctor": "Check everything this configuration needs, by trying it.",
     "check": "Check the configuration without connecting to anything.",
-    "chaos": "Break a fleet on purpose and check that nothing is lost.",
+    "chaos": "Break a fleet on purpose and check that nothing was lost, repeated or miscounted.",
 }
 """Repeated here so that ``--help`` need not import the modules; a test compares them with the commands."""
 

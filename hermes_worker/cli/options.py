@@ -20,6 +20,18 @@ PROMPT_BYTES_MAX = 10 * 1024 * 1024
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+class _Text(click.ParamType):  # type: ignore[type-arg] - generic since click 8.4
+    """Text from the command line. Bytes that are no UTF-8 arrive as lone surrogates, which no database takes."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+TEXT = _Text()
+
+
 def _note_debugging(ctx: click.Context, _: click.Parameter, is_debugging: bool) -> None:
     if is_debugging:
         ctx.ensure_object(Invocation).is_debugging = True
@@ -70,7 +82,7 @@ def prompt_text(prompt: str) -> str:
     text = prompt if prompt != "-" else _read_stdin()
     if not text.strip():
         raise ConfigurationError("PROMPT is empty; say what is to be done")
-    if len(text.encode("utf-8", "surrogatepass")) > PROMPT_BYTES_MAX:
+    if len(text.encode()) > PROMPT_BYTES_MAX:
         raise ConfigurationError("PROMPT is longer than 10 MB; put the material into a file in the workspace")
     return text
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.options import common, load_settings
+from hermes_worker.cli.options import TEXT, common, load_settings
 
 _QUEUES = ("model", "tools", "system")
 
@@ -43,7 +43,7 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
     help="threads for model calls and ordinary tools; prefork for tools that need a process of their own.",
 )
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=16, show_default=True, help="Tasks at once.")
-@click.option("--name", help="Name among the workers. Default: host and process number.")
+@click.option("--name", type=TEXT, help="Name among the workers. Default: host and process number.")
 @click.option(
     "--alive-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -102,7 +102,7 @@ def _leave(_number: int, _frame: Any) -> None:
 
 @click.command(epilog="Example: hermes-worker api --host 0.0.0.0 --port 8642   (needs HERMES_SERVER_KEY)")
 @common
-@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--host", type=TEXT, help="Address to listen on. Default: 127.0.0.1.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Default: 8642.")
 def api(home: Path | None, host: str | None, port: int | None) -> int:
     """Run one HTTP API process."""

@@ -23,7 +23,7 @@ import click
 
 from hermes_worker.cli.entry import EXIT_INTERRUPTED
 from hermes_worker.cli.models import described, model_key, model_name
-from hermes_worker.cli.options import common, load_settings, prompt_text
+from hermes_worker.cli.options import TEXT, common, load_settings, prompt_text
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.embedded.children import ChildSpec
@@ -49,15 +49,15 @@ class _StackGone(HermesError):
     epilog="Example: hermes-worker run 'Find out why the tests in this directory fail' --workspace ~/project"
 )
 @common
-@click.argument("prompt", required=False)
+@click.argument("prompt", type=TEXT, required=False)
 @click.option(
     "--workspace",
     type=click.Path(path_type=Path),
     default=".",
     help="Directory the agent works in: it reads, writes and runs commands there. Default: this one.",
 )
-@click.option("--model", help="Model to ask. Default: HERMES_MODEL, or the provider's usual one.")
-@click.option("--base-url", help="Address of an OpenAI-compatible model server.")
+@click.option("--model", type=TEXT, help="Model to ask. Default: HERMES_MODEL, or the provider's usual one.")
+@click.option("--base-url", type=TEXT, help="Address of an OpenAI-compatible model server.")
 @click.option("--keep", is_flag=True, help="Keep everything running after the answer, until Ctrl-C.")
 def run(
     home: Path | None, prompt: str | None, workspace: Path, model: str | None, base_url: str | None, keep: bool

@@ -10,7 +10,7 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.follow import Notice, follow
-from hermes_worker.cli.options import common
+from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
 from hermes_worker.cli.screen import Screen, clean, coloured, one_line, summary, table
 from hermes_worker.core.run import RunStatus
@@ -28,7 +28,7 @@ def runs() -> None:
 @common
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs of this status.")
-@click.option("--session", help="Only runs of this session.")
+@click.option("--session", type=TEXT, help="Only runs of this session.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_runs(home: Path | None, limit: int, status: str | None, session: str | None, as_json: bool) -> None:
     """The newest runs first."""
@@ -45,7 +45,7 @@ def list_runs(home: Path | None, limit: int, status: str | None, session: str | 
 
 @runs.command(epilog="Example: hermes-worker runs show run_0123...")
 @common
-@click.argument("run_id")
+@click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, run_id: str, as_json: bool) -> None:
     """Status, usage, calls in doubt and the answer of one run."""
@@ -62,7 +62,7 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
 
 @runs.command(epilog="The exit code is 0 when the run completes and 1 when it fails or is cancelled.")
 @common
-@click.argument("run_id")
+@click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event.")
 def watch(home: Path | None, run_id: str, as_json: bool) -> int:
     """Follow one run from its beginning to its end. Ctrl-C ends the watching, not the run."""
@@ -71,7 +71,7 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
 
 @runs.command(epilog="Stopping a run that has ended changes nothing.")
 @common
-@click.argument("run_id")
+@click.argument("run_id", type=TEXT)
 def stop(home: Path | None, run_id: str) -> None:
     """Ask one run to stop."""
     records = open_records(home)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import client_settings, common, prompt_text
+from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.embedded.paths import running_stack
@@ -16,15 +16,15 @@ from hermes_worker.settings import Settings
 
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
 @common
-@click.argument("prompt")
-@click.option("--session", help="Continue this conversation, or start it under this name.")
+@click.argument("prompt", type=TEXT)
+@click.option("--session", type=TEXT, help="Continue this conversation, or start it under this name.")
 @click.option(
     "--workspace",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Directory a new session works in. Default: one of its own in the home.",
 )
-@click.option("--model", help="Model to ask. Default: the configured one.")
-@click.option("--idempotency-key", help="Submitting again with the same key gives the same run.")
+@click.option("--model", type=TEXT, help="Model to ask. Default: the configured one.")
+@click.option("--idempotency-key", type=TEXT, help="Submitting again with the same key gives the same run.")
 @click.option("--watch", is_flag=True, help="Follow the run to its end.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def submit(

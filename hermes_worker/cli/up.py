@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import common, load_settings
+from hermes_worker.cli.options import TEXT, common, load_settings
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
 from hermes_worker.embedded.supervisor import Supervisor
@@ -20,10 +20,10 @@ from hermes_worker.settings import Settings
     epilog="Example: hermes-worker up --home ./state --port 8642   then, elsewhere: hermes-worker submit '...' --watch"
 )
 @common
-@click.option("--host", help="Address of the API. Default: 127.0.0.1; another one needs HERMES_SERVER_KEY.")
+@click.option("--host", type=TEXT, help="Address of the API. Default: 127.0.0.1; another one needs HERMES_SERVER_KEY.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port of the API; 0 takes a free one. Default: 8642.")
-@click.option("--model", help="Model of runs that name none.")
-@click.option("--base-url", help="Address of an OpenAI-compatible model server.")
+@click.option("--model", type=TEXT, help="Model of runs that name none.")
+@click.option("--base-url", type=TEXT, help="Address of an OpenAI-compatible model server.")
 @click.option(
     "--model-concurrency", type=click.IntRange(1, 1000), default=32, show_default=True, help="Model calls at once."
 )

@@ -14,6 +14,7 @@ from celery.platforms import SecurityWarning
 from celery.worker import state
 
 from hermes_worker import faults
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.queue import QueueName
 from hermes_worker.settings import Settings
@@ -66,6 +67,11 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
 def _fail_early(settings: Settings, options: WorkerOptions, pool: Pool) -> None:
     """Build what the first task would build: a signal handler of Celery's would log an error and go on without."""
     if QueueName.MODEL in options.queues:
+        if settings.model.is_scripted:
+            raise ConfigurationError(
+                "no model is configured: set HERMES_API_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY or HERMES_BASE_URL; "
+                "'hermes-worker scripted-model' serves a stand-in"
+            )
         provider_of(settings)
     if pool is Pool.PREFORK:
         open_client(settings).close()

@@ -112,6 +112,16 @@ def test_submitting_without_a_broker_says_what_to_start(capsys: pytest.CaptureFi
     assert "hermes-worker up" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("action", ["show", "watch", "stop"])
+@pytest.mark.parametrize("run_id", ["run_nowhere", "", "../x", "x" * 300, "run_' or 1=1 --", "\udcff"])
+def test_an_unknown_run_is_one_sentence(action: str, run_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("migrate") == 0
+    assert call("runs", action, run_id) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("hermes-worker: there is no run")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("prompt", ["", " \n\t "])
 def test_an_empty_prompt_is_refused(prompt: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("migrate") == 0

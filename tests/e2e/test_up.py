@@ -1,0 +1,190 @@
+"""``hermes-worker up``: a service on one machine, through the command line and through HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import CommandLine, Running, call, script, wait_for
+
+pytestmark = pytest.mark.e2e
+Shared = tuple[CommandLine, Running]
+
+
+def api_of(up: Running) -> str:
+    return up.wait_for_line(r"API +(http://\S+)")[1]
+
+
+def ask(url: str, document: Any = None) -> Any:
+    """GET, or POST of a document; the JSON that comes back."""
+    data = None if document is None else json.dumps(document).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_up_says_where_everything_is(shared: Shared) -> None:
+    hermes, up = shared
+    for expected in (str(hermes.home), "hermes-worker.db", "scripted stand-in", "hermes-worker submit", "curl"):
+        assert expected in up.output
+
+
+def test_a_second_up_says_who_holds_the_home(shared: Shared) -> None:
+    hermes, up = shared
+    refused = hermes("up", "--port", "0")
+    assert refused.code == 2
+    assert re.fullmatch(rf"hermes-worker: 'hermes-worker up' \(pid {up.pid}, .*\) already runs on .*\n", refused.err)
+
+
+def test_a_task_is_submitted_watched_and_shown(shared: Shared, project: Path) -> None:
+    hermes, _ = shared
+    watched = hermes("submit", "Survey this", "--workspace", str(project), "--watch")
+    assert watched.code == 0, watched.said
+    run_id = watched.out.split()[0]
+    assert "→ search_files" in watched.out
+    assert (project / "hermes-report.md").exists()
+
+    listed = hermes("runs", "list")
+    assert run_id in listed.out
+    shown = hermes.run_of(run_id)
+    assert shown["status"] == "completed"
+    assert shown["usage"]["input"] > 0
+    again = hermes("runs", "watch", run_id, "--json")
+    assert again.code == 0
+    events = [json.loads(line) for line in again.out.splitlines()]
+    assert events[-1]["event"] == "run.completed"
+    assert events[-1]["output"] == shown["output"]
+
+
+def test_a_prompt_may_come_from_a_pipe_and_a_session_goes_on(shared: Shared) -> None:
+    hermes, _ = shared
+    first = hermes("submit", "-", "--session", "chat", "--watch", stdin=script(final="One."))
+    second = hermes("submit", script(final="Two."), "--session", "chat", "--json")
+    assert "One." in first.out
+    assert json.loads(second.out)["session_id"] == "chat"
+
+
+def test_the_same_idempotency_key_is_the_same_run(shared: Shared) -> None:
+    hermes, _ = shared
+    first, second = (hermes("submit", script(final="Once."), "--idempotency-key", "k1").out for _ in range(2))
+    assert first == second
+    conflict = hermes("submit", script(final="Other."), "--idempotency-key", "k1")
+    assert conflict.code == 2
+    assert "'k1'" in conflict.err
+
+
+def test_a_run_is_stopped_while_its_tool_runs(shared: Shared, project: Path) -> None:
+    hermes, _ = shared
+    prompt = script(call("terminal", command="touch begun; sleep 200", timeout=300))
+    run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
+    wait_for((project / "begun").exists)
+    assert hermes("runs", "stop", run_id).out.strip() == f"{run_id} cancelled"
+    watched = hermes("runs", "watch", run_id)
+    assert watched.code == 1
+    assert "cancelled" in watched.out
+
+
+def test_what_is_sent_to_the_api_is_seen_by_the_command_line_and_the_other_way_round(shared: Shared) -> None:
+    hermes, up = shared
+    api = api_of(up)
+    accepted = ask(f"{api}/v1/runs", {"input": script(final="By API.")})
+    assert accepted["status"] == "started"
+    watched = hermes("runs", "watch", accepted["run_id"])
+    assert "By API." in watched.out
+    run_id = hermes("submit", script(final="By command."), "--watch").out.split()[0]
+    assert ask(f"{api}/v1/runs/{run_id}")["output"] == "By command."
+    assert ask(f"{api}/health")["status"] == "ok"
+
+
+def test_run_uses_the_stack_that_is_up(shared: Shared, project: Path) -> None:
+    hermes, _ = shared
+    ended = hermes("run", script(final="Joined."), "--workspace", str(project))
+    assert ended.code == 0, ended.said
+    assert "using the 'hermes-worker up' that runs on" in ended.err
+    assert "Joined." in ended.out
+
+
+def test_run_does_not_use_a_stack_with_another_model(shared: Shared) -> None:
+    hermes, _ = shared
+    refused = hermes("run", "hello", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    assert refused.code == 2
+    assert "choose another directory with --home" in refused.err
+
+
+def test_the_doctor_finds_a_healthy_stack(shared: Shared, project: Path) -> None:
+    hermes, _ = shared
+    healthy = hermes("doctor", "--workspace", str(project))
+    assert healthy.code == 0, healthy.said
+    assert "broken" not in healthy.out
+    for subject in ("database", "broker", "workers", "API", "workspace"):
+        assert re.search(rf"^ok +{subject} ", healthy.out, re.MULTILINE), healthy.out
+
+
+def test_a_killed_model_worker_is_started_again_and_its_run_completes(hermes: CommandLine, project: Path) -> None:
+    prompt = script(
+        call("terminal", command="echo x >> effects"),
+        {"text": "Thinking.", "delay_s": 3, **call("todo")},
+        final="Through.",
+    )
+    with hermes.up() as up:
+        run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
+        wait_for((project / "effects").exists)
+        with hermes.started("runs", "watch", run_id) as watching:
+            up.child("--queues model").send_signal(signal.SIGKILL)
+            up.wait_for_line(r"child\.exited +child=model")
+            assert watching.wait() == 0, watching.output + up.output
+        assert "Through." in watching.output
+        assert (project / "effects").read_text() == "x\n"
+
+
+def test_a_killed_tool_workers_call_is_in_doubt_and_not_repeated(hermes: CommandLine, project: Path) -> None:
+    prompt = script(call("terminal", command="echo x >> effects; sleep 200", timeout=300), final="Told.")
+    with hermes.up() as up:
+        run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
+        wait_for((project / "effects").exists)
+        up.child("--queues tools").send_signal(signal.SIGKILL)
+        watched = hermes("runs", "watch", run_id)
+        assert watched.code == 0, watched.said
+        assert "outcome unknown" in watched.out
+        assert "in doubt  terminal (turn 1, call 1)" in hermes("runs", "show", run_id).out
+        assert (project / "effects").read_text() == "x\n"
+
+
+def test_a_watcher_survives_the_end_and_the_return_of_everything(hermes: CommandLine, project: Path) -> None:
+    prompt = script(
+        call("terminal", command="touch begun"), {"text": "Wait.", "delay_s": 3, **call("todo")}, final="Back."
+    )
+    with hermes.up() as up:
+        run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
+        wait_for((project / "begun").exists)
+        watching = hermes.started("runs", "watch", run_id)
+        running = watching.__enter__()
+        running.wait_for_line("terminal")
+        up.kill()
+        up.wait()
+        wait_for(lambda: not up.survivors(), saying=f"orphans: {up.survivors()}")
+    try:
+        running.wait_for_line("'hermes-worker up' carries on from here")
+        with hermes.up():
+            assert running.wait() == 0, running.output
+        assert "Back." in running.output
+        assert running.output.count("touch begun") == 1
+    finally:
+        watching.__exit__(None, None, None)
+
+
+def test_curl_as_printed_works(shared: Shared) -> None:
+    _, up = shared
+    line = up.wait_for_line(r"(curl http://\S+/v1/runs -H .*)")[1]
+    answer = json.loads(subprocess.check_output(["bash", "-c", line], text=True))
+    assert answer["status"] == "started"
+    stream = up.wait_for_line(r"(curl -N \S+/events)")[1].replace("RUN_ID", answer["run_id"])
+    said = subprocess.check_output(["bash", "-c", stream], text=True, timeout=60)
+    assert '"event":"run.completed"' in said
