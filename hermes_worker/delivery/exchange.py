@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 
@@ -57,6 +57,8 @@ class HttpRequest:
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False, default_factory=dict)
     body: bytes = field(repr=False, default=b"")
+    delivers: bool = True
+    """False for a request that only prepares (a token, an upload): without an answer to it nothing can have arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +99,27 @@ class NoAnswer(Exception):
 def perform(exchange: Exchange, send: Callable[[HttpRequest], HttpResponse]) -> Outcome:
     """Drive an exchange to its end. ``send`` makes one request without following redirects and raises ``NoAnswer`` or
     ``UnsafeUrl``; these, and ``Unsendable`` from the adapter, become the failure they mean."""
+    request: HttpRequest | None = None
     try:
         request = next(exchange)
         while True:
             request = exchange.send(send(request))
     except StopIteration as end:
-        outcome: Outcome = end.value
-        return outcome
+        return _judged(end.value, request)
     except NoAnswer as error:
         kind = SendErrorKind.AMBIGUOUS if error.was_sent else SendErrorKind.TRANSIENT
-        return DeliveryError(kind=kind, message=one_line(error.reason))
+        return _judged(DeliveryError(kind=kind, message=one_line(error.reason)), request)
     except (Unsendable, UnsafeUrl) as error:
         return DeliveryError(kind=SendErrorKind.REFUSED, message=str(error))
+
+
+def _judged(outcome: Outcome, last: HttpRequest | None) -> Outcome:
+    """What is open after a request that only prepares is whether it worked, not whether the message arrived."""
+    if not isinstance(outcome, DeliveryError) or outcome.kind is not SendErrorKind.AMBIGUOUS:
+        return outcome
+    if last is None or last.delivers:
+        return outcome
+    return replace(outcome, kind=SendErrorKind.TRANSIENT)
 
 
 # --- building --------------------------------------------------------------------------------------------------------
@@ -127,7 +138,7 @@ def json_request(method: str, url: str, payload: object, *, headers: Mapping[str
 
 def form_request(url: str, fields: Mapping[str, str], *, headers: Mapping[str, str] | None = None) -> HttpRequest:
     """A POST of form fields."""
-    body = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in fields.items())
+    body = "&".join(f"{name}={quote(value, safe='', errors='replace')}" for name, value in fields.items())
     own = {"Content-Type": "application/x-www-form-urlencoded", "User-Agent": USER_AGENT}
     return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=body.encode())
 
@@ -152,6 +163,11 @@ def multipart_request(
     chunks += [head.encode("utf-8", "replace"), attachment.content, f"\r\n--{boundary}--\r\n".encode()]
     own = {"Content-Type": f"multipart/form-data; boundary={boundary}", "User-Agent": USER_AGENT}
     return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=b"".join(chunks))
+
+
+def preparing(request: HttpRequest) -> HttpRequest:
+    """``request``, marked as one that does not deliver by itself."""
+    return replace(request, delivers=False)
 
 
 def form_filename(name: str) -> str:
@@ -217,7 +233,7 @@ def path_segment(value: str) -> str:
     """``value`` as one segment of a path: it cannot leave its place. Raises ``Unsendable`` for a step up."""
     if value in ("", ".", ".."):
         raise Unsendable("An id of the target is empty or a step in a path; check the target.")
-    return quote(value, safe="")
+    return quote(value, safe="", errors="replace")
 
 
 def key_token(key: str, length: int) -> str:

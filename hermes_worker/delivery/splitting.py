@@ -18,6 +18,7 @@ SIZE_MIN = 80
 _COUNTER_RESERVE = 10
 _LANGUAGE_CHARS_MAX = 32
 _MARKER_CHARS_MAX = 16
+_MARKER = re.compile(rf"`{{3,{_MARKER_CHARS_MAX}}}|~{{3,{_MARKER_CHARS_MAX}}}")
 _FENCE = re.compile(rf" {{0,3}}(?P<marker>`{{3,{_MARKER_CHARS_MAX}}}|~{{3,{_MARKER_CHARS_MAX}}})(?P<info>[^\n]*)")
 _JOINER = "\u200d"
 
@@ -68,7 +69,8 @@ class _OpenFence:
 
 def _cut_all(text: str, room: int, unit: TextUnit) -> list[str]:
     """``text`` in pieces of at most ``room``, fences included."""
-    closing_reserve = 1 + max((len(match["marker"]) for match in _fence_lines(text)), default=3)
+    # Any run of fence characters may come to stand at the beginning of a message, where it opens a block.
+    closing_reserve = 1 + max((len(run[0]) for run in _MARKER.finditer(text)), default=3)
     parts: list[str] = []
     fence: _OpenFence | None = None
     while text:

@@ -567,76 +567,7 @@ def test_mattermost_errors_are_understood(
     assert (outcome.kind, outcome.is_thread_missing) == (kind, is_thread_missing)
 
 
-# What all of them share.
-
-
-def exchanges(url: str):
-    """One text through every adapter."""
-    return {
-        "telegram": lambda: telegram.send(
-            part(), target("telegram", "42"), telegram.Credentials(token="1:S", base_url=url)
-        ),
-        "discord": lambda: discord.send(
-            part(), target("discord", "42"), discord.Credentials(token="SECRET", base_url=url)
-        ),
-        "slack": lambda: slack.send(part(), target("slack", "C1"), slack.Credentials(token="SECRET", base_url=url)),
-        "webhook": lambda: webhook.send(
-            part(), target("webhook", f"{url}/S"), webhook.Credentials(secret="SECRET"), at=AT
-        ),
-        "ntfy": lambda: ntfy.send(part(), target("ntfy", "t"), ntfy.Credentials(base_url=url, token="SECRET")),
-        "matrix": lambda: matrix.send(
-            part(), target("matrix", "!r:s"), matrix.Credentials(homeserver=url, access_token="SECRET")
-        ),
-        "mattermost": lambda: mattermost.send(
-            part(), target("mattermost", "c"), mattermost.Credentials(base_url=url, token="SECRET")
-        ),
-    }
-
-
-NAMES = sorted(exchanges(""))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_server_that_hangs_up_leaves_it_open_whether_the_message_arrived(platform, deliver, name):
-    platform.hang_up()
-    assert deliver(exchanges(platform.url)[name]()).kind is SendErrorKind.AMBIGUOUS
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_server_that_is_not_there_got_nothing(platform, deliver, name):
-    platform.close()
-    assert deliver(exchanges(platform.url)[name]()).kind is SendErrorKind.TRANSIENT
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b"null", b"[" * 100_000, b'{"ok": "yes", "error": {"a": 1}}', b"\xff\xfe"]
-)
-def test_any_answer_is_understood_as_something(platform, deliver, name, body):
-    platform.answer(503, body)
-    outcome = deliver(exchanges(platform.url)[name]())
-    assert (outcome.kind, outcome.status) == (SendErrorKind.TRANSIENT, 503)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_redirect_is_not_followed(platform, deliver, name):
-    platform.answer(307, {}, Location=f"{platform.url}/elsewhere")
-    outcome = deliver(exchanges(platform.url)[name]())
-    assert outcome.kind is SendErrorKind.REFUSED
-    assert len(platform.received) == 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_shown_holds_no_secret_and_no_text(name):
-    request = next(exchanges("https://service.example")[name]())
-    assert repr(request) == f"HttpRequest(method='{'PUT' if name == 'matrix' else 'POST'}')"
-    assert "SECRET" not in repr(slack.Credentials(token="SECRET"))
-    assert "Rain" not in repr(part())
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "webhook"])
-def test_a_service_address_that_is_none_sends_nothing(deliver, name):
-    assert deliver(exchanges("file:///etc")[name]()).kind is SendErrorKind.REFUSED
+# Hostile settings and targets.
 
 
 @pytest.mark.parametrize("module", [discord, slack, mattermost])

@@ -121,6 +121,7 @@ texts = st.lists(fragments, max_size=25).map("".join)
 
 @settings(max_examples=400, deadline=None)
 @given(texts, st.sampled_from(list(TextUnit)), st.integers(80, 200))
+@example("word " * 12 + "`" * 10 + "word " * 12, TextUnit.CHARACTERS, 80)
 @example("~" * 40 + "\n" + "x" * 200, TextUnit.BYTES, 80)
 @example("```" + "é" * 60 + "\n" + "x" * 200, TextUnit.BYTES, 80)
 def test_every_message_fits_and_nothing_is_lost(text, unit, size_max):

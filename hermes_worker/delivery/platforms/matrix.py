@@ -26,6 +26,7 @@ from hermes_worker.delivery.exchange import (
     media_type,
     number_of,
     path_segment,
+    preparing,
     service_url,
     text_of,
 )
@@ -124,34 +125,35 @@ def _build_event(content: dict[str, object], part: Part, target: Target, credent
 
 
 def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpRequest:
-    query = urlencode({"filename": attachment.name})
+    query = urlencode({"filename": attachment.name}, errors="replace")
     return HttpRequest(
         method="POST",
         url=service_url(credentials.homeserver, f"_matrix/media/v3/upload?{query}"),
         headers=bearer(credentials.access_token) | {"Content-Type": media_type(attachment.name)},
         body=attachment.content,
+        delivers=False,
     )
 
 
 def _direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | HttpResponse]:
     """The id of the direct room with ``user``, or the response that failed. A room that is opened is noted in the
     account's ``m.direct``, so that the next message finds it."""
-    me = yield _request("GET", "v3/account/whoami", None, credentials)
+    me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
     own_id = text_of(json_object(me).get("user_id"))
     if not own_id:
         return me
     path = f"v3/user/{path_segment(own_id)}/account_data/m.direct"
-    known = yield _request("GET", path, None, credentials)
+    known = yield preparing(_request("GET", path, None, credentials))
     direct = json_object(known) if is_success(known) else {}
     rooms = [text_of(room) for room in list_of(direct.get(user)) if text_of(room)]
     if rooms:
         return rooms[-1]
     invitation = {"preset": "trusted_private_chat", "is_direct": True, "invite": [user]}
-    created = yield _request("POST", "v3/createRoom", invitation, credentials)
+    created = yield preparing(_request("POST", "v3/createRoom", invitation, credentials))
     room_id = text_of(json_object(created).get("room_id"))
     if not room_id:
         return created
-    yield _request("PUT", path, direct | {user: [room_id]}, credentials)
+    yield preparing(_request("PUT", path, direct | {user: [room_id]}, credentials))
     return room_id
 
 

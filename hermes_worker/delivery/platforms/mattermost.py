@@ -20,6 +20,7 @@ from hermes_worker.delivery.exchange import (
     list_of,
     multipart_request,
     object_of,
+    preparing,
     service_url,
     text_of,
 )
@@ -60,13 +61,9 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """A file is uploaded first and then named in the post."""
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
-    uploaded = yield multipart_request(
-        _url("files", credentials),
-        {"channel_id": target.chat},
-        "files",
-        part.attachment,
-        headers=bearer(credentials.token),
-    )
+    url, fields = _url("files", credentials), {"channel_id": target.chat}
+    upload = multipart_request(url, fields, "files", part.attachment, headers=bearer(credentials.token))
+    uploaded = yield preparing(upload)
     infos = list_of(json_object(uploaded).get("file_infos"))
     file_id = text_of(object_of(infos[0]).get("id")) if infos else ""
     if not file_id:

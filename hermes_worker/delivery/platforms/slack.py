@@ -24,6 +24,7 @@ from hermes_worker.delivery.exchange import (
     list_of,
     media_type,
     object_of,
+    preparing,
     service_url,
     text_of,
 )
@@ -91,7 +92,7 @@ def classify(response: HttpResponse) -> Outcome:
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """To a person: opens the conversation first. A file: asks for an address, uploads, publishes."""
     if target.form is ChatForm.USER:
-        opened = yield _call("conversations.open", {"users": target.chat}, credentials)
+        opened = yield preparing(_call("conversations.open", {"users": target.chat}, credentials))
         channel = text_of(object_of(json_object(opened).get("channel")).get("id"))
         if not channel:
             return _refusal(opened)
@@ -104,13 +105,17 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def _send_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> Exchange:
     fields = {"filename": attachment.name[:200], "length": str(len(attachment.content))}
     url = service_url(credentials.base_url, "files.getUploadURLExternal")
-    offered = yield form_request(url, fields, headers=bearer(credentials.token))
+    offered = yield preparing(form_request(url, fields, headers=bearer(credentials.token)))
     answer = json_object(offered)
     upload_url, file_id = text_of(answer.get("upload_url")), text_of(answer.get("file_id"))
     if not upload_url or not file_id:
         return _refusal(offered)
     uploaded = yield HttpRequest(
-        method="POST", url=upload_url, headers={"Content-Type": media_type(attachment.name)}, body=attachment.content
+        method="POST",
+        url=upload_url,
+        headers={"Content-Type": media_type(attachment.name)},
+        body=attachment.content,
+        delivers=False,
     )
     if not is_success(uploaded):
         return failure(uploaded, "the file could not be uploaded")
