@@ -40,13 +40,12 @@ def outstanding(run: Run) -> frozenset[Effect]:
     """
     if run.status.is_terminal or run.status.is_parked:
         return frozenset()
-    unsettled = run.unsettled
-    if unsettled:
-        segment = min(call.segment for call in unsettled)
+    due = run.open_segment
+    if due:
         return frozenset(
             RunTool(run_id=run.run_id, iteration=run.iteration, position=call.position, attempt=call.attempt)
-            for call in unsettled
-            if call.segment == segment and call.status is CallStatus.PENDING
+            for call in due
+            if call.status is CallStatus.PENDING
         )
     if run.is_asking or run.status is RunStatus.STOPPING:
         return frozenset()

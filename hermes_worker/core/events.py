@@ -7,7 +7,7 @@ from typing import Literal
 
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import CallStatus, ExitReason
+from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class CapacityAwaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitEnded:
-    """What a parked run waited for has come."""
+    """The time until which a run was parked has come."""
 
     kind: Literal["wait_ended"] = "wait_ended"
 
@@ -103,6 +103,37 @@ class CallSettled:
     position: int
     status: CallStatus
     kind: Literal["call_settled"] = "call_settled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallParked:
+    """The worker that claimed the call did not begin it: it has to wait for something. Nobody holds it now."""
+
+    position: int
+    waits_for: WaitKind
+    kind: Literal["call_parked"] = "call_parked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAllowed:
+    """A waiting call may run. (A call whose wait ends otherwise is settled, by ``CallSettled``.)"""
+
+    position: int
+    kind: Literal["call_allowed"] = "call_allowed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRequested:
+    """Nothing new is begun until ``ResumeRequested``; what is in flight ends as it would."""
+
+    kind: Literal["pause_requested"] = "pause_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRequested:
+    has_turn: bool = True
+    """The run has its session's turn; without it, it was paused while it waited for it, and waits again."""
+    kind: Literal["resume_requested"] = "resume_requested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +169,10 @@ Event = (
     | CallReleased
     | CallLost
     | CallSettled
+    | CallParked
+    | CallAllowed
+    | PauseRequested
+    | ResumeRequested
     | StopRequested
     | DeadlinePassed
     | Broken

@@ -61,7 +61,9 @@ _ALIVE = frozenset(RunStatus) - TERMINAL
 RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | TERMINAL,
     RunStatus.RUNNING: PARKED | {RunStatus.STOPPING} | TERMINAL,
-    **{parked: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.STOPPING}) | TERMINAL for parked in PARKED},
+    **{parked: (PARKED | {RunStatus.RUNNING, RunStatus.STOPPING} | TERMINAL) - {parked} for parked in PARKED},
+    RunStatus.PAUSED: (PARKED | {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPING} | TERMINAL)
+    - {RunStatus.PAUSED},
     RunStatus.STOPPING: TERMINAL,
     **{terminal: frozenset[RunStatus]() for terminal in TERMINAL},
 }
@@ -72,6 +74,8 @@ class CallStatus(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     """Claimed: the intent to run it is recorded."""
+    WAITING = "waiting"
+    """It has not run: it waits for what ``Call.waits_for`` says, and nobody holds it (invariant I8)."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     """The tool answered with an error; the model sees it and goes on."""
@@ -87,10 +91,30 @@ class CallStatus(StrEnum):
 SETTLED = frozenset({CallStatus.SUCCEEDED, CallStatus.FAILED, CallStatus.CANCELLED, CallStatus.UNKNOWN})
 CALL_TRANSITIONS: Mapping[CallStatus, frozenset[CallStatus]] = {
     CallStatus.PENDING: frozenset({CallStatus.RUNNING, CallStatus.CANCELLED}),
-    CallStatus.RUNNING: SETTLED | {CallStatus.PENDING},
+    CallStatus.RUNNING: SETTLED | {CallStatus.PENDING, CallStatus.WAITING},
+    CallStatus.WAITING: (SETTLED - {CallStatus.UNKNOWN}) | {CallStatus.PENDING},
     **{settled: frozenset[CallStatus]() for settled in SETTLED},
 }
-"""A running call goes back to pending only when its claim was lost or handed back."""
+"""A running call goes back to pending only when its claim was lost or handed back, a waiting one when it may run."""
+
+
+class WaitKind(StrEnum):
+    """What a waiting call waits for."""
+
+    APPROVAL = "approval"
+    """Somebody has to allow it. Allowed, it becomes pending again; otherwise it is settled without having run."""
+    INPUT = "input"
+    """Somebody has to answer a question. The answer is its result."""
+    CHILDREN = "children"
+    """Other runs have to end. What they leave is its result."""
+
+    @property
+    def parked_as(self) -> RunStatus:
+        return RunStatus(f"waiting_for_{self.value}")
+
+
+CALL_WAITS = frozenset(kind.parked_as for kind in WaitKind)
+"""The statuses of a run in which nothing can go on until one of its calls has what it waits for."""
 
 
 class ExitReason(StrEnum):
@@ -133,6 +157,8 @@ class Call:
     attempt: int = 1
     timeout_s: float = 120.0
     """How long the tool may take once it is claimed."""
+    waits_for: WaitKind | None = None
+    """Set exactly while ``status`` is waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +194,13 @@ class Run:
     @property
     def unsettled(self) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if not call.status.is_settled)
+
+    @property
+    def open_segment(self) -> tuple[Call, ...]:
+        """The unsettled calls that may run now: those of the first segment that has any."""
+        unsettled = self.unsettled
+        first = min((call.segment for call in unsettled), default=0)
+        return tuple(call for call in unsettled if call.segment == first)
 
     @property
     def is_held(self) -> bool:

@@ -15,6 +15,7 @@ from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
     CALL_TRANSITIONS,
+    CALL_WAITS,
     RUN_TRANSITIONS,
     Call,
     CallStatus,
@@ -57,6 +58,14 @@ def apply(run: Run, event: ev.Event) -> Run:
             return _lose_call(run, event.position)
         case ev.CallSettled():
             return _settle_call(run, event)
+        case ev.CallParked():
+            return _park_call(run, event)
+        case ev.CallAllowed():
+            return _allow_call(run, event.position)
+        case ev.PauseRequested():
+            return _pause(run)
+        case ev.ResumeRequested():
+            return _unpause(run, event)
         case ev.StopRequested():
             return _stop(run)
         case ev.DeadlinePassed():
@@ -117,12 +126,14 @@ def _lose_turn(run: Run) -> Run:
 def _park(run: Run, event: ev.CapacityAwaited) -> Run:
     if run.status is RunStatus.STOPPING:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
-    parked = replace(run, is_asking=False, recovery=event.recovery, resume_at=event.resume_at)
-    return _to(parked, RunStatus.WAITING_FOR_CAPACITY)
+    parked = replace(run, is_asking=False, recovery=event.recovery)
+    if run.status is RunStatus.PAUSED:
+        return parked  # whoever resumes it does not mean "and then wait"
+    return _to(replace(parked, resume_at=event.resume_at), RunStatus.WAITING_FOR_CAPACITY)
 
 
 def _resume(run: Run) -> Run:
-    if not run.status.is_parked:
+    if run.status is not RunStatus.WAITING_FOR_CAPACITY:
         raise InvalidTransition(f"run {run.run_id!r} is not waiting (status {run.status.value})")
     return _to(replace(run, resume_at=None), RunStatus.RUNNING)
 
@@ -147,7 +158,53 @@ def _settle_call(run: Run, event: ev.CallSettled) -> Run:
     if not event.status.is_settled or call.status is CallStatus.PENDING:
         what = f"cannot settle from {call.status.value} to {event.status.value}"
         raise InvalidTransition(f"call {event.position} of run {run.run_id!r} {what}")
-    return _settle_stop(_with_call(run, event.position, event.status))
+    return _settled(_with_call(run, event.position, event.status))
+
+
+def _park_call(run: Run, event: ev.CallParked) -> Run:
+    call = _call(run, event.position)
+    if call.status is not CallStatus.RUNNING:
+        raise InvalidTransition(f"nobody holds call {event.position} of run {run.run_id!r} (status {call.status})")
+    if run.status is RunStatus.STOPPING:
+        return _settle_stop(_with_call(run, event.position, CallStatus.CANCELLED))
+    parked = _with_call(run, event.position, CallStatus.WAITING)
+    return _rested(_replace_call(parked, replace(_call(parked, event.position), waits_for=event.waits_for)))
+
+
+def _allow_call(run: Run, position: int) -> Run:
+    call = _call(run, position)
+    if call.status is not CallStatus.WAITING:
+        raise InvalidTransition(f"call {position} of run {run.run_id!r} is not waiting (status {call.status})")
+    return _rested(_with_call(run, position, CallStatus.PENDING))
+
+
+def _settled(run: Run) -> Run:
+    """After a call was settled: a run that is being stopped may end now, a parked one go on, another one park."""
+    return _settle_stop(run) if run.status is RunStatus.STOPPING else _rested(run)
+
+
+def _rested(run: Run) -> Run:
+    """Parked when nothing can go on before a waiting call has what it waits for; running otherwise."""
+    if run.status is not RunStatus.RUNNING and run.status not in CALL_WAITS:
+        return run
+    waits = [call.waits_for for call in run.open_segment if call.waits_for is not None]
+    if not waits or len(waits) < len(run.open_segment):
+        return _to(run, RunStatus.RUNNING)
+    return _to(run, waits[0].parked_as)
+
+
+def _pause(run: Run) -> Run:
+    if run.status in (RunStatus.PAUSED, RunStatus.STOPPING):
+        return run
+    return _to(replace(run, resume_at=None), RunStatus.PAUSED)
+
+
+def _unpause(run: Run, event: ev.ResumeRequested) -> Run:
+    if run.status is not RunStatus.PAUSED:
+        return run
+    if not event.has_turn:
+        return _to(run, RunStatus.QUEUED)
+    return _rested(_to(run, RunStatus.RUNNING))
 
 
 def _lose_call(run: Run, position: int) -> Run:
@@ -157,7 +214,7 @@ def _lose_call(run: Run, position: int) -> Run:
     if call.status is not CallStatus.RUNNING:
         raise InvalidTransition(f"nobody holds call {position} of run {run.run_id!r}")
     if call.replay is Replay.ONCE:
-        return _settle_stop(_with_call(run, position, CallStatus.UNKNOWN))
+        return _settled(_with_call(run, position, CallStatus.UNKNOWN))
     if run.status is RunStatus.STOPPING:
         return _settle_stop(_with_call(run, position, CallStatus.CANCELLED))
     if call.attempt >= run.attempts_max:
@@ -169,7 +226,7 @@ def _lose_call(run: Run, position: int) -> Run:
 def _stop(run: Run) -> Run:
     if run.status is RunStatus.STOPPING:
         return run
-    cancelled = _cancel(run, CallStatus.PENDING)
+    cancelled = _cancel(run, CallStatus.PENDING, CallStatus.WAITING)
     if not cancelled.is_held:
         return _finish(cancelled, RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER)
     return _to(cancelled, RunStatus.STOPPING)
@@ -199,7 +256,7 @@ def _finish(run: Run, status: RunStatus, reason: ExitReason, failure: Failure | 
 
     A ``once`` call that is running now cannot be called back: its outcome is unknown, not cancelled.
     """
-    ended = _cancel(_to(run, status), CallStatus.PENDING)
+    ended = _cancel(_to(run, status), CallStatus.PENDING, CallStatus.WAITING)
     for call in ended.unsettled:
         lost = CallStatus.UNKNOWN if call.replay is Replay.ONCE else CallStatus.CANCELLED
         ended = _with_call(ended, call.position, lost)
@@ -214,9 +271,9 @@ def _to(run: Run, status: RunStatus) -> Run:
     return replace(run, status=status)
 
 
-def _cancel(run: Run, status: CallStatus) -> Run:
+def _cancel(run: Run, *statuses: CallStatus) -> Run:
     for call in run.calls:
-        if call.status is status:
+        if call.status in statuses:
             run = _with_call(run, call.position, CallStatus.CANCELLED)
     return run
 
@@ -234,7 +291,7 @@ def _with_call(run: Run, position: int, status: CallStatus) -> Run:
         return run
     if status not in CALL_TRANSITIONS[call.status]:
         raise InvalidTransition(f"call {position} of run {run.run_id!r} cannot go from {call.status} to {status}")
-    return _replace_call(run, replace(call, status=status))
+    return _replace_call(run, replace(call, status=status, waits_for=None))
 
 
 def _replace_call(run: Run, call: Call) -> Run:

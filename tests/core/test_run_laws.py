@@ -18,12 +18,14 @@ from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
     CALL_TRANSITIONS,
+    CALL_WAITS,
     RUN_TRANSITIONS,
     SETTLED,
     CallStatus,
     ExitReason,
     Run,
     RunStatus,
+    WaitKind,
 )
 from hermes_worker.core.step import apply, step
 
@@ -62,6 +64,8 @@ def every_event(run: Run) -> list[ev.Event]:
         ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED),
         ev.CapacityAwaited(resume_at=9.0, recovery="{}"),
         ev.WaitEnded(),
+        ev.PauseRequested(),
+        ev.ResumeRequested(),
         ev.StopRequested(),
         ev.DeadlinePassed(reason=ExitReason.IDLE_EXCEEDED, failure=FAILURE),
         ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=FAILURE),
@@ -71,7 +75,9 @@ def every_event(run: Run) -> list[ev.Event]:
             ev.CallClaimed(position=position),
             ev.CallReleased(position=position),
             ev.CallLost(position=position),
+            ev.CallAllowed(position=position),
         ]
+        events += [ev.CallParked(position=position, waits_for=kind) for kind in WaitKind]
         events += [ev.CallSettled(position=position, status=status) for status in CallStatus]
     return events
 
@@ -243,10 +249,12 @@ def test_the_effects_of_a_step_are_what_it_added_to_the_outstanding(history: lis
 @law
 @given(histories())
 def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) -> None:
-    """What drops out of the outstanding was claimed, cut off by the end of the run, or (a call) cancelled."""
+    """What drops out of the outstanding was claimed, put off by a pause, cut off by the end, or (a call) cancelled."""
     for taken in history:
         for gone in outstanding(taken.before) - outstanding(taken.after):
             after = taken.after
+            if after.status is RunStatus.PAUSED:
+                continue
             if isinstance(gone, AskModel):
                 assert after.is_asking or after.status.is_terminal
             else:
@@ -259,12 +267,60 @@ def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) 
 
 @law
 @given(histories())
-def test_no_effect_is_handed_out_twice_in_one_attempt_except_after_a_release_or_a_pause(history: list[Step]) -> None:
+def test_no_effect_is_handed_out_twice_in_one_attempt_except_after_a_release_or_a_wait(history: list[Step]) -> None:
     handed: Counter[Effect] = Counter(outstanding(history[0].before))
+    again = ev.TurnReleased | ev.CallReleased | ev.WaitEnded | ev.CallAllowed | ev.ResumeRequested
     for taken in history:
-        if not isinstance(taken.event, ev.TurnReleased | ev.CallReleased | ev.WaitEnded):
+        if not isinstance(taken.event, again):
             assert all(handed[effect] == 0 for effect in taken.effects)
         handed.update(taken.effects)
+
+
+@law
+@given(histories())
+def test_a_call_says_what_it_waits_for_exactly_while_it_waits(history: list[Step]) -> None:
+    for taken in history:
+        for call in taken.after.calls:
+            assert (call.waits_for is not None) == (call.status is CallStatus.WAITING)
+
+
+@law
+@given(histories())
+def test_a_run_is_parked_for_its_calls_exactly_while_they_are_all_that_can_go_on(history: list[Step]) -> None:
+    for taken in history:
+        run = taken.after
+        stuck = bool(run.open_segment) and all(call.status is CallStatus.WAITING for call in run.open_segment)
+        if run.status in CALL_WAITS:
+            assert stuck
+            assert not run.is_held
+            assert run.status in {call.waits_for.parked_as for call in run.open_segment if call.waits_for}
+        elif run.status is RunStatus.RUNNING:
+            assert not stuck
+
+
+@law
+@given(histories())
+def test_a_waiting_call_runs_only_after_it_was_allowed(history: list[Step]) -> None:
+    for taken in history:
+        for position, was, became in call_changes(taken):
+            if was is CallStatus.WAITING and became is CallStatus.PENDING:
+                assert taken.event == ev.CallAllowed(position=position)
+            assert was is not CallStatus.WAITING or became is not CallStatus.RUNNING
+
+
+@law
+@given(histories())
+def test_a_paused_run_begins_nothing_and_goes_on_where_it_was(history: list[Step]) -> None:
+    run = history[-1].after
+    if run.status.is_terminal or run.status is RunStatus.STOPPING:
+        return
+    paused = apply(run, ev.PauseRequested())
+    assert paused.status is RunStatus.PAUSED
+    assert outstanding(paused) == frozenset()
+    resumed = apply(paused, ev.ResumeRequested())
+    assert resumed.calls == run.calls
+    assert outstanding(resumed) >= outstanding(run)
+    assert resumed.status in CALL_WAITS or resumed.is_held or outstanding(resumed)
 
 
 @law

@@ -103,8 +103,9 @@ def test_every_status_can_reach_an_end() -> None:
         assert RUN_TRANSITIONS[status] & TERMINAL, status
 
 
-def test_nothing_but_a_new_run_is_queued() -> None:
-    assert all(RunStatus.QUEUED not in targets for targets in RUN_TRANSITIONS.values())
+def test_nothing_but_a_new_run_and_one_that_was_paused_is_queued() -> None:
+    before = {status for status, targets in RUN_TRANSITIONS.items() if RunStatus.QUEUED in targets}
+    assert before == {RunStatus.PAUSED}
 
 
 # --- one event, one outcome ------------------------------------------------------------------------------------------
