@@ -49,7 +49,9 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "tool_call.refused": "A result came too late, or its start was no longer safe; nothing was stored.",
         "tool_call.raised": "A tool raised instead of returning an error.",
         "lease.lost": "Claims of this process were not renewed in time and now belong to others.",
+        "lease.stray": "Claims that stood under this process and that nothing in it worked on were let go.",
         "lease.expired": "The sweeper took claims from a worker that no longer renews them.",
+        "thread.failed": "A thread beside the work met a defect or a full disk, and goes on.",
         "worker.started": "A process is ready for work.",
         "worker.stopped": "A process ended in an orderly way.",
         "worker.draining": "A process takes no new work and waits for what it is doing.",
@@ -67,6 +69,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "child.killed": "A process of the supervisor did not start or stop in time and was killed.",
         "broker.unreachable": "Redis or Valkey did not answer.",
         "database.unreachable": "The database did not answer.",
+        "request.failed": "An HTTP request met a defect of ours; its traceback follows.",
         "settings.noted": "Something in the configuration has no effect.",
     }
 )

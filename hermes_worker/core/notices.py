@@ -24,6 +24,12 @@ INTERRUPTED = canonical_json(
         "error": "Interrupted: the run was stopped while this was running. Part of its effect may remain.",
     }
 )
+NOT_STARTED = canonical_json(
+    {
+        "status": "not_started",
+        "error": "The worker could not start this call in time. It had no effect: make the call again if it is needed.",
+    }
+)
 STOPPED_ANSWER = "(stopped before an answer was written)"
 SUMMARY_REQUEST = (
     "You have used all the steps this task allows and can call no more tools. Write your final answer now: what you "

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from hermes_worker.store.database import Database, db_now
-from hermes_worker.store.tables import workers
+from hermes_worker.store.tables import runs, tool_calls, workers
+
+_NOBODY = 0
+"""The number of no worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,28 @@ class Workers:
                 _RENEW, {"worker": registration.pk, "ttl_s": ttl_s, "marks": json.dumps(dict(watermarks))}
             )
             return renewed.rowcount == 1
+
+    def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
+        """Let go of the claims of this process that are older than ``older_than_s`` and none of ``except_for``.
+
+        The sweeper then finds them without an owner and treats them as lost. Returns how many there were.
+        """
+        return sum(self._give_up(table, registration, except_for, older_than_s) for table in (runs, tool_calls))
+
+    def _give_up(
+        self, table: sa.Table, registration: Registration, except_for: Collection[str], older_than_s: float
+    ) -> int:
+        old = (table.c.lease_owner == registration.pk) & (table.c.claimed_at < db_now() - older_than_s)
+        with self._database.read() as connection:
+            tokens = connection.execute(sa.select(table.c.lease_token).where(old)).scalars().all()
+        strays = [token for token in tokens if token not in except_for]
+        if not strays:
+            return 0
+        with self._database.statement() as connection:
+            given = connection.execute(
+                sa.update(table).where(old, table.c.lease_token.in_(strays)).values(lease_owner=_NOBODY)
+            )
+            return given.rowcount
 
     def retire(self, registration: Registration) -> None:
         """The process is leaving; whatever it still holds may be taken at once. Idempotent."""

@@ -10,6 +10,7 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.notices import NOT_STARTED
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.faults import FaultPoint
@@ -65,26 +66,33 @@ def tool_entry(claim: CallClaim) -> LiveEntry:
 
 
 def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[Hint]:
-    if not parts.leases.is_trusted:
-        # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
-        count("tool_call.refused")
-        log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
-        return []
     began = time.monotonic()
-    result = _run(parts, claim, abort)
+    if parts.leases.is_trusted:
+        result = _run(parts, claim, abort)
+        write = partial(_write, parts, claim, result, time.monotonic() - began, abort)
+    else:
+        # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
+        log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
+        write = partial(_decline, parts, claim)
     faults.point(FaultPoint.CALL_TOOL_AFTER_RUN)
-    duration_s = time.monotonic() - began
     try:
-        hints = persist(
-            partial(_write, parts, claim, result, duration_s, abort), abort, patience_s=parts.commit_patience_s
-        )
+        hints = persist(write, abort, patience_s=parts.commit_patience_s)
     except LeaseLost as lost:
         count("tool_call.refused")
         log.warning("tool_call.refused", tool=claim.request.name, reason=str(lost))
         return []
     count("tool_call.settled")
-    log.debug("tool_call.settled", tool=claim.request.name, duration_s=round(duration_s, 3), error=result.is_error)
+    log.debug("tool_call.settled", tool=claim.request.name, duration_s=round(time.monotonic() - began, 3))
     return hints
+
+
+def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
+    """Give back a call that has not begun. Raises ``LeaseLost`` when it is somebody else's already."""
+    if claim.replay is not Replay.ONCE:
+        return parts.calls.release(claim)
+    # It could run once still, but nobody can see in its row that it did not begin; so the model decides.
+    refusal = Settlement(status=CallStatus.FAILED, text=NOT_STARTED, duration_s=0.0, session_updates={})
+    return parts.calls.settle(claim, refusal)
 
 
 def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:

@@ -57,6 +57,8 @@ class Keeper:
         self._alive_file = alive_file
         self._stalled_after_s = stalled_after_s
         self._backlog_since: float | None = None
+        self._next_prune = time.monotonic() + _PRUNE_EVERY_S
+        self._next_strays = 0.0
         self._end = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -82,31 +84,45 @@ class Keeper:
                 self._touch()
             except UnavailableError as error:
                 log.warning("database.unreachable", doing="heartbeat", error=str(error))
+            except Exception:
+                # Without its heartbeat this process would claim step after step and lose every one of them.
+                log.exception("thread.failed", doing="heartbeat")
             if self._end.wait(max(0.05, self._leases.beat_every_s - (time.monotonic() - began))):
                 return
 
     def _keep_sweeping(self) -> None:
-        next_prune = time.monotonic() + _PRUNE_EVERY_S
         while not self._end.wait(self._sweep_every_s):
             try:
-                depths = self._sender.depths()
-                self._notice_deafness(depths)
-                swept = self._sweeper.sweep(depths)
-                if time.monotonic() > next_prune:
-                    self._sweeper.prune()
-                    next_prune = time.monotonic() + _PRUNE_EVERY_S
+                self._sweep_once()
             except UnavailableError as error:
                 log.warning("database.unreachable", doing="sweep", error=str(error))
-                continue
-            if swept is not None:
-                faults.point(FaultPoint.SWEEP_AFTER_RELEASE)
-                report(swept)
-                self._sender.send(swept.hints)
+            except Exception:
+                log.exception("thread.failed", doing="sweep")
+
+    def _sweep_once(self) -> None:
+        depths = self._sender.depths()
+        self._notice_deafness(depths)
+        swept = self._sweeper.sweep(depths)
+        if swept is not None:
+            faults.point(FaultPoint.SWEEP_AFTER_RELEASE)
+            report(swept)
+            self._sender.send(swept.hints)
+        now = time.monotonic()
+        if now > self._next_strays:
+            self._next_strays = now + self._leases.term_s
+            self._leases.give_up_strays()
+        if now > self._next_prune:
+            self._next_prune = now + _PRUNE_EVERY_S
+            self._sweeper.prune()
 
     def _touch(self) -> None:
         """Kubernetes looks at the age of this file; asking Celery instead costs 2.6 s of CPU."""
-        if self._alive_file is not None:
+        if self._alive_file is None:
+            return
+        try:
             self._alive_file.touch()
+        except OSError as error:
+            log.warning("thread.failed", doing="alive file", error=str(error))
 
     def _notice_deafness(self, depths: object) -> None:
         backlog = isinstance(depths, dict) and any(depths.get(queue, 0) for queue in self._queues)

@@ -53,6 +53,7 @@ class Leases:
         self._queues = queues
         self._ttl_s = ttl_s
         self._lock = threading.Lock()
+        self._beating = threading.RLock()
         self._held: dict[str, Holding] = {}
         self._watermarks: dict[str, float] = {}
         self._registration: Registration | None = None
@@ -62,7 +63,15 @@ class Leases:
 
     @property
     def owner(self) -> int:
-        """The number claims are made under. Raises ``UnavailableError`` when there is none and none can be had."""
+        """The number claims are made under. Raises ``UnavailableError`` when there is none and none can be had.
+
+        A process that was frozen learns here, before it claims, whether its place is still its own: claims under a
+        place that was taken away are lost as soon as they are made.
+        """
+        if not self.is_trusted:
+            with self._beating:
+                if not self.is_trusted:
+                    self.beat()
         registration = self._registration
         return registration.pk if registration is not None else self.register().pk
 
@@ -70,6 +79,11 @@ class Leases:
     def is_trusted(self) -> bool:
         """Whether our leases surely live: the last renewal is younger than the trusted part of the term."""
         return time.monotonic() - self._renewed_at < self._ttl_s * _TRUSTED_PART
+
+    @property
+    def term_s(self) -> float:
+        """How long a renewal lasts."""
+        return self._ttl_s
 
     @property
     def beat_every_s(self) -> float:
@@ -116,6 +130,10 @@ class Leases:
 
         Raises ``UnavailableError`` when the database did not answer.
         """
+        with self._beating:
+            return self._beat()
+
+    def _beat(self) -> bool:
         registration = self.register()
         began = time.monotonic()
         if self._workers.renew(registration, ttl_s=self._ttl_s, watermarks=dict(self._watermarks)):
@@ -128,6 +146,21 @@ class Leases:
             self._registration = None
         self.register()
         return False
+
+    def give_up_strays(self) -> int:
+        """Let go of claims that stand under this process and that nothing in it works on; returns how many.
+
+        A task that the database fails (in the middle of a claim, before its work, after all patience) ends and cannot
+        say so. Raises ``UnavailableError``.
+        """
+        registration = self.register()
+        with self._lock:
+            held = set(self._held)
+        strays = self._workers.give_up(registration, except_for=held, older_than_s=self._ttl_s)
+        if strays:
+            count("lease.stray", strays)
+            log.warning("lease.stray", claims=strays, worker=self._name)
+        return strays
 
     def abort_run(self, run_id: str, reason: AbortReason) -> int:
         """Tell whatever this process does for a run to give up; returns how many steps that were."""

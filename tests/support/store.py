@@ -148,7 +148,10 @@ class Store:
 
     def ask_tools(self, run_id: str, asked: Asked, owner: int | None = None) -> list[Hint]:
         """One iteration up to its tools: claim the call and commit a reply that asks for them."""
-        return self.runs.commit_reply(self.turn(run_id, owner), asked.reply, asked.calls)
+        return self.ask_tools_with(self.turn(run_id, owner), asked)
+
+    def ask_tools_with(self, claim: TurnClaim, asked: Asked) -> list[Hint]:
+        return self.runs.commit_reply(claim, asked.reply, asked.calls)
 
     def answer(self, run_id: str, reply: ModelReply = ANSWER) -> list[Hint]:
         return self.runs.commit_reply(self.turn(run_id), reply, ())

@@ -1,0 +1,261 @@
+"""What a process holds when its database, its disk or its own time fails it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.store import TTL_S, Store, asks, opened, settlement
+
+from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import RunStatus
+from hermes_worker.tasks import leases as leases_module
+from hermes_worker.tasks.keeper import Keeper
+from hermes_worker.tasks.leases import Leases
+
+
+class Clock:
+    """``time`` for one module."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        yield store
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(leases_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def leases(store: Store, clock: Clock) -> Leases:
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=TTL_S)
+    leases.register()
+    return leases
+
+
+def claim_turn(store: Store, leases: Leases) -> tuple[str, Any]:
+    created = store.submit()
+    effect = created.hints[0].effect
+    assert isinstance(effect, AskModel)
+    claim = store.runs.claim_turn(effect, leases.owner)
+    assert claim is not None
+    return created.run_id, claim
+
+
+# --- a process that was frozen ---------------------------------------------------------------------------------------
+
+
+def test_a_process_that_was_frozen_takes_its_place_anew_before_it_claims(
+    store: Store, leases: Leases, clock: Clock
+) -> None:
+    """Claims under a place that was taken away are lost at once, and three of those quarantine a healthy step."""
+    before = leases.owner
+    store.let_pass(TTL_S * 2)
+    clock.now += TTL_S * 2
+    store.sweep()
+
+    run_id, _ = claim_turn(store, leases)
+
+    assert leases.owner != before
+    assert leases.is_trusted
+    store.sweep()
+    assert store.due(run_id) == []
+
+
+def test_a_hundred_threads_that_wake_together_take_one_new_place(store: Store, leases: Leases, clock: Clock) -> None:
+    store.let_pass(TTL_S * 2)
+    clock.now += TTL_S * 2
+    store.sweep()
+    start = threading.Barrier(20)
+
+    def wake(_: int) -> int:
+        start.wait()
+        return leases.owner
+
+    with ThreadPoolExecutor(20) as pool:
+        assert len(set(pool.map(wake, range(20)))) == 1
+    assert len(store.workers.alive()) == 1
+
+
+def test_a_process_whose_heartbeats_are_late_renews_before_it_claims(
+    store: Store, leases: Leases, clock: Clock
+) -> None:
+    owner = leases.owner
+    clock.now += TTL_S * 0.9
+    assert not leases.is_trusted
+
+    assert leases.owner == owner
+    assert leases.is_trusted
+
+
+# --- claims that nobody works on -------------------------------------------------------------------------------------
+
+
+def test_a_claim_whose_task_ended_without_giving_it_up_is_given_up(store: Store, leases: Leases) -> None:
+    """The database was away when the task needed it: the claim stands, under a process that is alive and well."""
+    run_id, _ = claim_turn(store, leases)
+    tooling = store.submit().run_id
+    store.ask_tools(tooling, asks(Replay.PURE))
+    store.calls.claim(RunTool(run_id=tooling, iteration=1, position=0, attempt=1), leases.owner)
+    store.let_pass(TTL_S + 1)
+
+    assert leases.beat()
+    assert leases.give_up_strays() == 2
+
+    swept = store.sweep()
+    assert (swept.turns_lost, swept.calls_lost) == (1, 1)
+    assert store.turn(run_id).loaded.run.attempt == 2
+
+
+def test_a_claim_that_somebody_works_on_is_kept_however_old(store: Store, leases: Leases) -> None:
+    _, claim = claim_turn(store, leases)
+    with leases.holding(claim.token, claim.run_id, may_hand_over=True):
+        store.let_pass(TTL_S * 10)
+        leases.beat()
+
+        assert leases.give_up_strays() == 0
+
+
+def test_a_claim_that_was_made_just_now_is_not_a_stray(store: Store, leases: Leases) -> None:
+    claim_turn(store, leases)
+
+    assert leases.give_up_strays() == 0
+
+
+def test_the_claims_of_other_processes_are_theirs(store: Store, leases: Leases) -> None:
+    other = store.worker(ttl_s=1e6)
+    store.turn(store.submit().run_id, other.pk)
+    store.let_pass(TTL_S * 2)
+    leases.beat()
+
+    assert leases.give_up_strays() == 0
+
+
+# --- threads that must not die ---------------------------------------------------------------------------------------
+
+
+class Sender:
+    def send(self, hints: object) -> int:
+        return 0
+
+    def depths(self) -> None:
+        return None
+
+
+def keeper(store: Store, leases: Leases, **changes: Any) -> Keeper:
+    facts: dict[str, Any] = {
+        "leases": leases,
+        "sweeper": store.sweeper,
+        "sender": Sender(),
+        "stopping": store.runs.stopping,
+        "queues": ["model"],
+        "sweep_every_s": 0.01,
+        "alive_file": None,
+    }
+    return Keeper(**{**facts, **changes})
+
+
+def test_the_heartbeat_outlives_a_disk_that_is_full(store: Store, tmp_path: Path) -> None:
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    beats = threading.Semaphore(0)
+    renew = leases.beat
+
+    def counted() -> bool:
+        beats.release()
+        return renew()
+
+    leases.beat = counted  # type: ignore[method-assign]
+    watched = keeper(store, leases, alive_file=tmp_path / "missing" / "folder" / "alive")
+    watched.start()
+    try:
+        assert all(beats.acquire(timeout=10) for _ in range(3))
+    finally:
+        watched.stop()
+
+
+def test_the_threads_outlive_a_defect(store: Store) -> None:
+    """Without its heartbeat a process would claim step after step and lose every one of them."""
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    calls = threading.Semaphore(0)
+
+    def broken(*_: object) -> Any:
+        calls.release()
+        raise KeyError("a defect")
+
+    class BrokenSweeper:
+        sweep = broken
+
+    watched = keeper(store, leases, stopping=broken, sweeper=BrokenSweeper())
+    watched.start()
+    try:
+        assert all(calls.acquire(timeout=10) for _ in range(8))
+    finally:
+        watched.stop()
+
+
+# --- who may break a run off -----------------------------------------------------------------------------------------
+
+
+def test_a_defect_ends_the_run_whose_step_it_struck(store: Store, leases: Leases) -> None:
+    run_id, _ = claim_turn(store, leases)
+    effect = AskModel(run_id=run_id, iteration=1, attempt=1)
+
+    store.runs.break_off_step(effect, leases.owner, "ValueError in the worker")
+
+    view = store.views.run(run_id)
+    assert (view.status, view.exit_reason) == (RunStatus.FAILED, "internal_error")
+    assert view.error is not None and "ValueError" in view.error
+
+
+def test_a_defect_before_the_claim_ends_the_run_too(store: Store, leases: Leases) -> None:
+    run_id = store.with_tools(Replay.PURE)
+
+    store.runs.break_off_step(RunTool(run_id=run_id, iteration=1, position=0, attempt=1), leases.owner, "boom")
+
+    assert store.status(run_id) is RunStatus.FAILED
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_zombies_defect_does_not_end_a_run_that_has_moved_on(store: Store, leases: Leases, is_taken: bool) -> None:
+    run_id, _ = claim_turn(store, leases)
+    zombie = AskModel(run_id=run_id, iteration=1, attempt=1)
+    store.let_pass(TTL_S * 2)
+    store.sweep()
+    successor = store.turn(run_id) if is_taken else None
+
+    assert store.runs.break_off_step(zombie, leases.owner, "too late") == []
+
+    assert not store.status(run_id).is_terminal
+    if successor is not None:
+        store.ask_tools_with(successor, asks(Replay.ONCE))
+        late = RunTool(run_id=run_id, iteration=1, position=0, attempt=1)
+        store.runs.break_off_step(zombie, leases.owner, "even later")
+        store.calls.settle(store.call(run_id), settlement())
+        store.runs.break_off_step(late, leases.owner, "after its settle")
+        assert not store.status(run_id).is_terminal
+
+
+def test_a_zombies_defect_does_not_end_a_run_whose_call_another_worker_got_back(store: Store, leases: Leases) -> None:
+    """Handed back and taken again, the attempt is the same; the holder is not."""
+    run_id, claim = claim_turn(store, leases)
+    store.runs.release_turn(claim)
+    store.turn(run_id)
+
+    assert store.runs.break_off_step(AskModel(run_id=run_id, iteration=1, attempt=1), leases.owner, "late") == []
+    assert store.status(run_id) is RunStatus.RUNNING
