@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel
-from hermes_worker.core.errors import HermesError, LeaseLost
+from hermes_worker.core.effects import AskModel, Effect
+from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, assistant_body, canonical_json
-from hermes_worker.core.run import STATE_VERSION, TERMINAL, RunStatus
+from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
@@ -32,7 +32,7 @@ from hermes_worker.store.rows import (
     to_loaded,
     with_run,
 )
-from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions
+from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions, tool_calls
 from hermes_worker.store.transitions import Additions, StateMoved, activate, break_off, save
 
 
@@ -254,6 +254,18 @@ class Runs:
             pk = find(connection, run_id)
         return break_off(self._database, pk, event)
 
+    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
+        """End a run because our own code failed at this step of it. Raises ``RunNotFound``.
+
+        Nothing happens when the step is not ``owner``'s to speak of any more: settled, in a later attempt, or in
+        another worker's hands. A worker that came back from the dead must not end what others carry on (I2).
+        """
+        with self._database.read() as connection:
+            pk = find(connection, effect.run_id)
+        failure = Failure(kind=ExitReason.INTERNAL_ERROR.value, message=message)
+        event = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure)
+        return break_off(self._database, pk, event, lambda connection: _is_open_to(connection, pk, effect, owner))
+
     def stopping(self, run_ids: Collection[str]) -> set[str]:
         """Those of ``run_ids`` that were asked to stop or have ended: nothing should be done for them any more."""
         if not run_ids:
@@ -279,6 +291,21 @@ class Runs:
                 .where(runs.c.run_id.in_(run_ids), runs.c.status.not_in([s.value for s in TERMINAL]))
                 .values(watched_until=db_now() + for_s)
             )
+
+
+def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> bool:
+    """Whether the step is still to be done, and by nobody else than ``owner``."""
+    if isinstance(effect, AskModel):
+        table = runs
+        same = (runs.c.pk == pk) & (runs.c.iteration == effect.iteration - 1) & (runs.c.attempt == effect.attempt)
+        is_open = runs.c.exit_reason.is_(None)
+    else:
+        table = tool_calls
+        same = (tool_calls.c.run_pk == pk) & (tool_calls.c.iteration == effect.iteration)
+        same &= (tool_calls.c.position == effect.position) & (tool_calls.c.attempt == effect.attempt)
+        is_open = tool_calls.c.settled_at.is_(None)
+    is_ours = sa.or_(table.c.lease_token.is_(None), table.c.lease_owner == owner)
+    return connection.execute(sa.select(sa.literal(1)).where(same, is_open, is_ours)).first() is not None
 
 
 def find(connection: Connection, run_id: str) -> int:

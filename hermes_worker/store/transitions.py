@@ -8,7 +8,7 @@ matches, and ``StateMoved`` tells the caller to read again and decide again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -361,12 +361,17 @@ def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEve
             return []
 
 
-def break_off(database: Database, pk: int, event: ev.Broken) -> list[Hint]:
-    """End a run that cannot go on, even one whose rows cannot be read. Idempotent."""
+def break_off(
+    database: Database, pk: int, event: ev.Broken, may: Callable[[Connection], bool] = lambda connection: True
+) -> list[Hint]:
+    """End a run that cannot go on, even one whose rows cannot be read. Idempotent.
+
+    ``may`` is asked under the run's lock whether it is still the caller's to end.
+    """
     try:
         with database.write() as connection:
             loaded = lock_run(connection, pk)
-            if loaded is None or loaded.run.status.is_terminal:
+            if loaded is None or loaded.run.status.is_terminal or not may(connection):
                 return []
             return save(connection, loaded, apply(loaded.run, event))
     except UnavailableError:
@@ -375,7 +380,7 @@ def break_off(database: Database, pk: int, event: ev.Broken) -> list[Hint]:
         # The rows do not even let the run be ended by the rules. It must still end, and nothing else may suffer.
         log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
         with database.write() as connection:
-            return _force_end(connection, pk, event)
+            return _force_end(connection, pk, event) if may(connection) else []
 
 
 def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:

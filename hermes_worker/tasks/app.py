@@ -11,10 +11,8 @@ from typing import Any
 from celery import Celery
 
 from hermes_worker import settings as settings_module
-from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel, RunTool
-from hermes_worker.core.errors import Failure, LeaseLost, UnavailableError
-from hermes_worker.core.run import ExitReason
+from hermes_worker.core.effects import AskModel, Effect, RunTool
+from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.queue import TaskName
 from hermes_worker.settings import Settings
@@ -36,12 +34,12 @@ def build(settings: Settings) -> Celery:
     @app.task(name=TaskName.ITERATE.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def iterate_task(run_id: str, iteration: int, attempt: int, at: float) -> None:
         effect = AskModel(run_id=run_id, iteration=iteration, attempt=attempt)
-        _guarded(settings, run_id, lambda here: iterate(here.parts, effect, at))
+        _guarded(settings, effect, lambda here: iterate(here.parts, effect, at))
 
     @app.task(name=TaskName.CALL_TOOL.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def call_tool_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
         effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt)
-        _guarded(settings, run_id, lambda here: call_tool(here.parts, effect, at))
+        _guarded(settings, effect, lambda here: call_tool(here.parts, effect, at))
 
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
@@ -60,26 +58,24 @@ def build(settings: Settings) -> Celery:
     return app
 
 
-def _guarded(settings: Settings, run_id: str, body: Callable[[WorkerProcess], None]) -> None:
+def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:
     """Run a task body. Celery acknowledges a task that raised, so nothing may be left to it.
 
     A server that is away leaves the row due or claimed, and the sweeper finds it. Anything else is a defect or a
-    row that cannot be read: it ends this one run, visibly.
+    row that cannot be read: it ends this one run, visibly, as long as the step is still ours.
     """
     here = process(settings)
     try:
         body(here)
     except (UnavailableError, LeaseLost) as error:
-        log.warning("task.interrupted", run_id=run_id, error=str(error))
+        log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
     except Exception as error:
-        log.exception("task.failed", run_id=run_id)
+        log.exception("task.failed", run_id=effect.run_id)
         message = f"{type(error).__name__} in the worker; the worker's log has the details"
-        failure = Failure(kind="internal_error", message=message)
-        event = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure)
         try:
-            here.parts.sender.send(here.runs.break_off(run_id, event))
+            here.parts.sender.send(here.runs.break_off_step(effect, here.parts.leases.owner, message))
         except (RunNotFound, UnavailableError) as second:
-            log.warning("task.interrupted", run_id=run_id, error=str(second))
+            log.warning("task.interrupted", run_id=effect.run_id, error=str(second))
 
 
 def __getattr__(name: str) -> Any:
