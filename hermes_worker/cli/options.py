@@ -20,7 +20,7 @@ PROMPT_BYTES_MAX = 10 * 1024 * 1024
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class _Text(click.ParamType):  # type: ignore[type-arg] - generic since click 8.4
+class _Text(click.ParamType):  # type: ignore[type-arg]
     """Text from the command line. Bytes that are no UTF-8 arrive as lone surrogates, which no database takes."""
 
     name = "text"

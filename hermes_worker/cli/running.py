@@ -127,7 +127,8 @@ class _Task:
         return "\n".join(lines)
 
     def _on_own_stack(self, held: HeldHome, *, keep: bool) -> int:
-        settings = replace(self._settings, lease=replace(self._settings.lease, drain_s=_DRAIN_S))
+        lease = replace(self._settings.lease, drain_s=_DRAIN_S, drain_once_s=_DRAIN_S)
+        settings = replace(self._settings, lease=lease)
         stack = Stack(settings, Plan(has_beat=False, has_api=False))
         log_path = logs_dir(settings.home) / "run.log"
         try:

@@ -23,7 +23,7 @@ from hermes_worker.settings import Settings, as_environ
 from hermes_worker.store.revisions import newest
 
 _LEAVING_S = 8.0
-"""A worker gets its drain period and then this long to end, before it is killed."""
+"""A worker gets its drain periods and then this long to end, before it is killed."""
 _BROKER_GRACE_S = 10.0
 _READY_PATIENCE_S = 60.0
 """The first start on a slow disk compiles every module."""
@@ -139,13 +139,14 @@ class Stack:
         return self._role(name, [*arguments, "--alive-file", str(alive)], ready=alive.exists)
 
     def _role(self, name: str, arguments: Sequence[str], ready: Callable[[], bool] | None = None) -> ChildSpec:
+        lease = self.settings.lease
         return ChildSpec(
             name=name,
             argv=[sys.executable, "-m", "hermes_worker.cli", *arguments],
             env=as_environ(self.settings),
             ready=ready,
             ready_timeout_s=_READY_PATIENCE_S,
-            grace_s=self.settings.lease.drain_s + _LEAVING_S,
+            grace_s=lease.drain_s + lease.drain_once_s + _LEAVING_S,
             group="roles",
         )
 

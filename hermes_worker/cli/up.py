@@ -110,5 +110,5 @@ Try, in another terminal:
   curl {key}{note.api_url}/v1/runs -H 'Content-Type: application/json' -d '{{"input": "Say hello"}}'
   curl {key}-N {note.api_url}/v1/runs/RUN_ID/events
 
-Ctrl-C drains and stops.
+Ctrl-C drains and stops; a second Ctrl-C stops at once.
 """
