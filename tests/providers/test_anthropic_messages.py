@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fault_server import FaultServer, Received, Reply
+from support.fault_server import FaultServer, Received, Reply
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import (

@@ -3,7 +3,7 @@ import os
 from dataclasses import dataclass
 
 import pytest
-from fault_server import FaultServer, say_hello
+from support.fault_server import FaultServer, say_hello
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError

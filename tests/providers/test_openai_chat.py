@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import (
+from support.fault_server import (
     FaultServer,
     Handler,
     Received,

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from fault_server import FaultServer, Received, Reply
+from support.fault_server import FaultServer, Received, Reply
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import (
