@@ -298,6 +298,16 @@ def failure(
     )
 
 
+def failure_of_code(
+    response: HttpResponse, code: object, said: str, kinds: Mapping[int, SendErrorKind]
+) -> DeliveryError:
+    """The failure of a platform that answers with error numbers, often under status 200."""
+    kind = kinds.get(code) if isinstance(code, int) else None
+    if kind is None and is_success(response):
+        kind = SendErrorKind.UNKNOWN
+    return failure(response, " ".join(word for word in (text_of(code), said) if word), kind=kind)
+
+
 def retry_after(response: HttpResponse) -> float | None:
     """Seconds that the server asks us to wait, from a number or a date. A date is read against the server's own
     clock."""

@@ -17,6 +17,7 @@ from hermes_worker.delivery.exchange import (
     Receipt,
     bearer,
     failure,
+    failure_of_code,
     is_success,
     json_object,
     json_request,
@@ -75,11 +76,7 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("code") == 0:
         return Receipt(message_id=text_of(object_of(answer.get("data")).get("message_id")) or None)
-    code = answer.get("code")
-    kind = _KINDS.get(code) if isinstance(code, int) else None
-    if kind is None and is_success(response):
-        kind = SendErrorKind.UNKNOWN
-    return failure(response, " ".join(word for word in (text_of(code), text_of(answer.get("msg"))) if word), kind=kind)
+    return failure_of_code(response, answer.get("code"), text_of(answer.get("msg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:

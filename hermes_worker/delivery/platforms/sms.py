@@ -14,7 +14,7 @@ from hermes_worker.delivery.exchange import (
     Outcome,
     Part,
     Receipt,
-    failure,
+    failure_of_code,
     form_request,
     is_success,
     json_object,
@@ -64,10 +64,7 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
         return Receipt(message_id=text_of(answer.get("sid")) or None)
-    code = answer.get("code")
-    kind = _KINDS.get(code) if isinstance(code, int) else None
-    said = " ".join(word for word in (text_of(code), text_of(answer.get("message"))) if word)
-    return failure(response, said, kind=kind)
+    return failure_of_code(response, answer.get("code"), text_of(answer.get("message")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:

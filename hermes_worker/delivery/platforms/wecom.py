@@ -14,7 +14,7 @@ from hermes_worker.delivery.exchange import (
     Outcome,
     Part,
     Receipt,
-    failure,
+    failure_of_code,
     is_success,
     json_object,
     json_request,
@@ -56,11 +56,7 @@ def classify(response: HttpResponse) -> Outcome:
     code = answer.get("errcode")
     if is_success(response) and code == 0:
         return Receipt()
-    kind = _KINDS.get(code) if isinstance(code, int) else None
-    if kind is None and is_success(response):
-        kind = SendErrorKind.UNKNOWN
-    said = " ".join(word for word in (text_of(code), text_of(answer.get("errmsg"))) if word)
-    return failure(response, said, kind=kind)
+    return failure_of_code(response, code, text_of(answer.get("errmsg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:

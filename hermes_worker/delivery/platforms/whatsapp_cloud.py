@@ -14,7 +14,7 @@ from hermes_worker.delivery.exchange import (
     Part,
     Receipt,
     bearer,
-    failure,
+    failure_of_code,
     is_success,
     json_object,
     json_request,
@@ -49,11 +49,11 @@ _KINDS: Mapping[int, SendErrorKind] = {
     131026: SendErrorKind.NOT_FOUND,
     131030: SendErrorKind.FORBIDDEN,
     131031: SendErrorKind.AUTH,
+    # More than 24 hours since the person last wrote. They may write again, so the chat is not dead.
+    131047: SendErrorKind.UNKNOWN,
     131048: SendErrorKind.RATE_LIMITED,
     131056: SendErrorKind.RATE_LIMITED,
 }
-# 131047: more than 24 hours since the person last wrote. They may write again, so the chat is not dead.
-_OUTSIDE_WINDOW = 131047
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,8 @@ def classify(response: HttpResponse) -> Outcome:
     if is_success(response) and messages:
         return Receipt(message_id=text_of(object_of(messages[0]).get("id")) or None)
     error = object_of(answer.get("error"))
-    code = error.get("code")
-    kind = _KINDS.get(code) if isinstance(code, int) else None
-    if code == _OUTSIDE_WINDOW or (kind is None and is_success(response)):
-        kind = SendErrorKind.UNKNOWN
     details = text_of(object_of(error.get("error_data")).get("details")) or text_of(error.get("message"))
-    return failure(response, " ".join(word for word in (text_of(code), details) if word), kind=kind)
+    return failure_of_code(response, error.get("code"), details, _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
