@@ -7,12 +7,13 @@ sweeper repeats if it is lost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes_worker import faults
 from hermes_worker.core.errors import ConfigurationError, HermesError
@@ -28,7 +29,7 @@ from hermes_worker.tools.catalog import Catalog, default_catalog
 from hermes_worker.wiring import Client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, session_workspace
 
-__all__ = ["InvalidSubmission", "Submission", "accept", "announce", "resolve_model", "submit"]
+__all__ = ["TEXT_CHARS_MAX", "InvalidSubmission", "Submission", "accept", "announce", "resolve_model", "submit"]
 
 DEFAULT_MODEL_ALIAS = "hermes-agent"
 """The name under which the reference offers itself as a model (around §3.1); it means the configured one."""
@@ -48,7 +49,7 @@ class Submission:
     """What somebody wants done. ``None`` leaves a choice to the settings."""
 
     input: str | Sequence[Mapping[str, Any]]
-    """The user's message: text, or chat-completions content parts. Not empty."""
+    """The user's message: text, or chat-completions content parts."""
     instructions: str | None = None
     history: Sequence[Mapping[str, Any]] = ()
     """Earlier turns to start a new session with; ignored when the session exists."""
@@ -66,6 +67,28 @@ class Submission:
     metadata: Mapping[str, str] = field(default_factory=dict)
     idempotency_key: str | None = None
     """The same key with the same submission gives the same run, however often it is submitted."""
+
+
+TEXT_CHARS_MAX = 1_000_000
+"""Of one message. Longer ones are refused, never cut: the reference cuts at 65,536 and says nothing."""
+
+
+class _Form(NamedTuple):
+    pattern: re.Pattern[str]
+    words: str
+    """Completes the sentence "... must be"."""
+
+
+_FORMS: Mapping[str, _Form] = {
+    # It can be a header and never looks like a path (reference, around §3.2).
+    "session_id": _Form(
+        re.compile(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}"),
+        "1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'",
+    ),
+    "model": _Form(re.compile(r"[A-Za-z0-9_.:/@+-]{1,200}"), "1 to 200 letters, digits and any of _ . : / @ + -"),
+    "idempotency_key": _Form(re.compile(r"(?=.*\S)[\x20-\x7e]{1,256}"), "1 to 256 printable ASCII characters"),
+}
+"""What the fields may hold that become keys, names and headers."""
 
 
 def submit(client: Client, submission: Submission) -> Created:
@@ -107,7 +130,19 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
     return model, provider
 
 
+def _require_valid(submission: Submission) -> None:
+    for name, form in _FORMS.items():
+        value = getattr(submission, name)
+        if value is not None and not form.pattern.fullmatch(value):
+            raise InvalidSubmission(name, f"{name} must be {form.words}")
+    if isinstance(submission.input, str) and not submission.input.strip():
+        raise InvalidSubmission("input", "the message is empty")
+    if len(submission.input) > TEXT_CHARS_MAX:
+        raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
+
+
 def _new_run(settings: Settings, submission: Submission) -> NewRun:
+    _require_valid(submission)
     run_id = new_run_id()
     model, provider = resolve_model(settings.model, submission.model)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or _USUAL_TOOLSETS)

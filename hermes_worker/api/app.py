@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.api import schema
 from hermes_worker.api.auth import Guard, require_safe
 from hermes_worker.api.context import ApiContext
-from hermes_worker.api.errors import install_handlers
+from hermes_worker.api.errors import DefectLog, install_handlers
 from hermes_worker.api.followers import Followers, FollowPolicy
 from hermes_worker.api.limits import BodyLimit
 from hermes_worker.api.routes import events, health, runs
@@ -58,7 +58,7 @@ class Api(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         stack = super().build_middleware_stack()
         key = self.state.context.client.settings.server.key
-        return SecurityHeaders(Guard(BodyLimit(stack), key=key))
+        return DefectLog(SecurityHeaders(Guard(BodyLimit(stack), key=key)))
 
     def openapi(self) -> dict[str, Any]:
         document = super().openapi()

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
@@ -116,7 +117,8 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(InvalidSubmission)
     async def _submission(_request: Request, error: InvalidSubmission) -> JSONResponse:
-        return invalid(error.field, str(error)).response
+        param = "Idempotency-Key" if error.field == "idempotency_key" else error.field
+        return invalid(param, f"Invalid {param!r}: {error}.").response
 
     @app.exception_handler(RunNotFound)
     async def _run(request: Request, _error: RunNotFound) -> JSONResponse:
@@ -139,5 +141,30 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _defect(_request: Request, _error: Exception) -> JSONResponse:
-        # Starlette raises it again after this answer, and uvicorn logs it with its traceback.
+        # Starlette raises it again after this answer, for ``DefectLog``.
         return ApiError(500, "Internal server error; the server's log says more.", code="internal_error").response
+
+
+class DefectLog:
+    """Logs what no route should have raised. Outermost: the answer was given further in, by ``install_handlers``.
+
+    uvicorn would log it too, and then close a connection on which the client may have sent its next request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_answered = False
+
+        async def noting(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            if not is_answered:
+                raise  # in the middle of a stream: only closing the connection tells the client
+            log.exception("request.failed", method=scope.get("method"), path=scope.get("path"))

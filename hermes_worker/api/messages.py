@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.submission import TEXT_CHARS_MAX
 
-TEXT_CHARS_MAX = 1_000_000
-"""Of one message. The reference cuts at 65,536 and says nothing."""
 ITEMS_MAX = 1_000
 """Messages of a conversation, and parts of a message."""
 

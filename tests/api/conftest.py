@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,9 +28,25 @@ from hermes_worker.store.migrate import migrate
 KEY = "test-key-0123456789"
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite database to copy: migrating one takes longer than most tests here."""
+    path = tmp_path_factory.mktemp("api") / "migrated.db"
+    _migrate(f"sqlite:///{path}")
+    return path
+
+
+def _migrate(url: str) -> None:
+    database = Database(url)
+    migrate(database)
+    database.close()
+
+
 @pytest.fixture
-def settings(tmp_path: Path, broker_url: str) -> Settings:
+def settings(tmp_path: Path, broker_url: str, migrated_file: Path) -> Settings:
     """An installation with an SQLite file and the scripted model, without a key."""
+    (tmp_path / "home").mkdir()
+    shutil.copy(migrated_file, tmp_path / "test.db")
     return Settings(
         home=tmp_path / "home",
         database=DatabaseSettings(url=f"sqlite:///{tmp_path / 'test.db'}"),
@@ -51,10 +68,8 @@ def serve(settings: Settings) -> Iterator[Callable[..., Served]]:
 
         def start(chosen: Settings | None = None, policy: FollowPolicy = FAST) -> Served:
             chosen = chosen or settings
-            chosen.home.mkdir(exist_ok=True)
-            database = Database(chosen.database_url)
-            migrate(database)
-            database.close()
+            if chosen.database_url != settings.database_url:
+                _migrate(chosen.database_url)
             return stack.enter_context(served(chosen, policy))
 
         yield start

@@ -187,7 +187,7 @@ def test_what_is_not_json_is_refused(http: httpx.Client, body: bytes) -> None:
 def test_text_that_utf8_cannot_carry_is_stored_all_the_same(api: Served, store: Store) -> None:
     answer = api.http.post("/v1/runs", content=b'{"input": "a\\ud800b\\u0000c"}')
     assert answer.status_code == 202
-    assert store.bodies(answer.json()["run_id"])[0]["content"] == "a?b\0c"
+    assert store.bodies(answer.json()["run_id"])[0]["content"] == "a\ufffdb\0c"
 
 
 # --- idempotency -----------------------------------------------------------------------------------------------------

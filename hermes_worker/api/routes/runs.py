@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
 from hermes_worker.api import schema
 from hermes_worker.api.context import Context
@@ -37,6 +38,8 @@ async def _json_body(request: Request) -> Any:
             body = await request.body()
     except TimeoutError:
         raise ApiError(408, "The request body did not arrive in time.", code="request_timeout") from None
+    except ClientDisconnect:
+        raise ApiError(400, "The connection was closed before the body was complete.", code="incomplete_body") from None
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except RecursionError:
@@ -86,13 +89,6 @@ def _submission(body: schema.CreateRun, idempotency_key: str | None) -> Submissi
     )
 
 
-def _checked_key(text: str | None) -> str | None:
-    try:
-        return None if text is None else schema.checked_idempotency_key(text)
-    except ValueError as error:
-        raise invalid("Idempotency-Key", f"Invalid 'Idempotency-Key': it {error}.") from None
-
-
 _BODY_SCHEMA = {
     "requestBody": {
         "required": True,
@@ -110,7 +106,7 @@ async def create_run(
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> schema.Started:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
-    submission = _submission(body, _checked_key(idempotency_key))
+    submission = _submission(body, idempotency_key)
     created = await context.store(accept, context.client, submission)
     if created.was_replayed:
         response.headers["Idempotent-Replayed"] = "true"

@@ -1,0 +1,317 @@
+"""Who is let in, and how much they may bring."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from conftest import KEY
+from serving import PATIENCE_S, Served
+
+from hermes_worker.api.app import SECURITY_HEADERS, create_app
+from hermes_worker.api.auth import require_safe
+from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings import Secret, ServerSettings, Settings
+
+PATHS = [
+    ("GET", "/v1/runs"),
+    ("POST", "/v1/runs"),
+    ("GET", "/v1/runs/run_1"),
+    ("GET", "/v1/runs/run_1/events"),
+    ("POST", "/v1/runs/run_1/stop"),
+    ("GET", "/health/detailed"),
+    ("GET", "/openapi.json"),
+    ("GET", "/no/such/path"),
+]
+
+
+def code(answer: httpx.Response) -> str:
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return str(error["code"])
+
+
+# --- with a key ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked(serve: Callable[..., Served], keyed: Settings) -> Served:
+    return serve(keyed)
+
+
+def test_everything_but_health_needs_the_key(locked: Served) -> None:
+    for method, path in PATHS:
+        answer = httpx.request(method, locked.url + path)
+        assert answer.status_code == 401, path
+        assert answer.json() == {
+            "error": {
+                "message": "Invalid API key",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": "invalid_api_key",
+            }
+        }
+        assert answer.headers["www-authenticate"] == "Bearer"
+    for path in ("/health", "/v1/health"):
+        assert httpx.get(locked.url + path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "Bearer", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", KEY, f"Basic {KEY}", f"Bearer {KEY.upper()}", "Bearer é"],
+)
+def test_what_is_not_the_key_is_refused(locked: Served, value: str) -> None:
+    answer = httpx.get(f"{locked.url}/v1/runs", headers={"Authorization": value.encode("latin-1").strip()})  # type: ignore[dict-item]
+    assert answer.status_code == 401
+
+
+def test_two_keys_are_none(locked: Served) -> None:
+    headers = [("Authorization", f"Bearer {KEY}"), ("Authorization", "Bearer other")]
+    assert httpx.get(f"{locked.url}/v1/runs", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_key_opens(locked: Served, scheme: str) -> None:
+    answer = httpx.get(f"{locked.url}/v1/runs", headers={"Authorization": f"{scheme} {KEY}"})
+    assert answer.json() == {"object": "list", "data": [], "has_more": False}
+
+
+def test_with_a_key_any_host_name_is_right(locked: Served) -> None:
+    assert locked.http.get("/v1/runs", headers={"Host": "hermes.example:8642"}).status_code == 200
+
+
+def test_nobody_but_a_holder_of_the_key_makes_us_read_a_body(locked: Served) -> None:
+    with socket.create_connection(locked.url.removeprefix("http://").split(":"), timeout=PATIENCE_S) as raw:
+        raw.sendall(b"POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n")
+        assert raw.recv(4096).startswith(b"HTTP/1.1 401 ")
+
+
+# --- without one -----------------------------------------------------------------------------------------------------
+
+
+STRANGERS = [
+    "evil.example",
+    "evil.example:8642",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "10.0.0.1",
+    "[::2]:1",
+    "localhost:x",
+    "127.0.0.1:1:2",
+    "[::1]x",
+    "[::1",
+    "0.0.0.0",
+    "127.1",
+    "user@localhost",
+]
+
+
+@pytest.mark.parametrize("host", STRANGERS)
+def test_without_a_key_a_strangers_name_for_this_machine_is_refused(http: httpx.Client, host: str) -> None:
+    answer = http.get("/v1/runs", headers={"Host": host})
+    assert (answer.status_code, code(answer)) == (403, "host_not_allowed")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.8.9.1:80", "[::1]", "[::1]:8642"])
+def test_without_a_key_this_machine_is_let_in(http: httpx.Client, host: str) -> None:
+    assert http.get("/v1/runs", headers={"Host": host}).status_code == 200
+
+
+def test_web_pages_are_refused_with_and_without_a_key(locked: Served, http: httpx.Client) -> None:
+    for client in (locked.http, http):
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": str(client.base_url)},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            for method, path in (("POST", "/v1/runs"), ("GET", "/v1/runs"), ("OPTIONS", "/v1/runs")):
+                answer = client.request(method, path, headers=headers, content=b'{"input": "x"}')
+                assert (answer.status_code, code(answer)) == (403, "origin_not_allowed")
+                assert "access-control-allow-origin" not in answer.headers
+    assert http.get("/v1/runs").json()["data"] == []
+
+
+def test_an_address_that_others_reach_needs_a_key(api: Served, settings: Settings) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):
+        with pytest.raises(ConfigurationError, match="HERMES_SERVER_KEY"):
+            require_safe(ServerSettings(host=host))
+        require_safe(ServerSettings(host=host, key=Secret(KEY)))
+    for host in ("127.0.0.1", "localhost", "::1"):
+        require_safe(ServerSettings(host=host))
+    public = replace(api.client, settings=replace(settings, server=ServerSettings(host="0.0.0.0")))
+    with pytest.raises(ConfigurationError):
+        create_app(public)
+
+
+# --- how much --------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_at_once(api: Served) -> None:
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=PATIENCE_S)
+    connection.putrequest("POST", "/v1/runs")
+    connection.putheader("Content-Length", str(BODY_BYTES_MAX + 1))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == 413
+    assert json.loads(answer.read())["error"]["code"] == "body_too_large"
+
+
+def test_a_body_that_turns_out_too_large_is_refused(api: Served) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b'{"input": "'
+        for _ in range(200):
+            yield b"x" * 100_000
+
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=PATIENCE_S)
+    try:
+        connection.request(
+            "POST", "/v1/runs", body=chunks(), encode_chunked=True, headers={"Transfer-Encoding": "chunked"}
+        )
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it may hang up before everything was sent
+    answer = connection.getresponse()
+    assert answer.status == 413
+    assert json.loads(answer.read())["error"]["code"] == "body_too_large"
+    assert api.client.views.runs() == []
+
+
+def test_a_body_of_just_the_allowed_size_is_read(http: httpx.Client) -> None:
+    start, end = b'{"input": "x", "metadata": {"a": "', b'"}}'
+    body = start + b"y" * (BODY_BYTES_MAX - len(start) - len(end)) + end
+    answer = http.post("/v1/runs", content=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "metadata.a")
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1.5", "1e3", "0x10"])
+def test_a_length_that_is_no_number_is_refused(api: Served, length: str) -> None:
+    """By uvicorn's HTTP parser, whose answer has our shape."""
+    with socket.create_connection(api.url.removeprefix("http://").split(":"), timeout=PATIENCE_S) as raw:
+        raw.sendall(f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{{}}".encode())
+        head, _, body = raw.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["code"] == "invalid_http_request"
+
+
+@pytest.mark.parametrize("lengths", [["abc"], ["-1"], ["٣"], ["5", "6"], [""]])
+def test_behind_another_parser_a_bad_length_is_refused_too(lengths: list[str]) -> None:
+    sent: list[Any] = []
+
+    async def never(*_: Any) -> None:
+        raise AssertionError("the application was called")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", length.encode("utf-8")) for length in lengths]
+    run(BodyLimit(never)({"type": "http", "headers": headers}, never, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 400
+    assert json.loads(sent[1]["body"])["error"]["code"] == "invalid_content_length"
+
+
+def test_a_length_of_a_million_digits_is_refused_without_counting() -> None:
+    sent: list[Any] = []
+
+    async def never(*_: Any) -> None:
+        raise AssertionError("the application was called")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", b"9" * 1_000_000)]
+    run(BodyLimit(never)({"type": "http", "headers": headers}, never, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 413
+
+
+def run(coroutine: Any) -> None:
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+def test_garbage_is_answered_like_everything_else(api: Served) -> None:
+    for garbage in (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
+        b"x" * 100_000,
+    ):
+        with socket.create_connection(api.url.removeprefix("http://").split(":"), timeout=PATIENCE_S) as raw:
+            raw.sendall(garbage + b"\r\n\r\n")
+            answer = raw.makefile("rb").read()
+            assert answer == b"" or b'{"error":' in answer.replace(b" ", b"")
+    assert api.http.get("/health").status_code == 200
+
+
+# --- every answer ----------------------------------------------------------------------------------------------------
+
+
+def test_every_answer_has_the_security_headers_and_errors_have_one_shape(
+    http: httpx.Client, api: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("boom sk-abcdefghijklmnopqrstuvwxyz")
+
+    monkeypatch.setattr(type(api.client.views), "call_counts", fail)
+    run_id = api.submit()
+    expected = {
+        ("GET", "/nothing"): (404, "not_found"),
+        ("GET", "/v1/runs/run_x"): (404, "run_not_found"),
+        ("POST", "/v1/runs/run_x/stop"): (404, "run_not_found"),
+        ("DELETE", "/v1/runs"): (405, "method_not_allowed"),
+        ("PUT", "/health"): (405, "method_not_allowed"),
+        ("GET", f"/v1/runs/{run_id}"): (500, "internal_error"),
+        ("GET", "/v1/runs?limit=x"): (400, "invalid_value"),
+    }
+    for (method, path), (status, name) in expected.items():
+        answer = http.request(method, path)
+        assert (answer.status_code, code(answer)) == (status, name), path
+        assert {header: answer.headers[header] for header in SECURITY_HEADERS} == SECURITY_HEADERS
+        assert answer.headers["cache-control"] == "no-store"
+        assert "server" not in answer.headers
+        assert "boom" not in answer.text
+        assert "Traceback" not in answer.text
+    logged = capfd.readouterr().err
+    assert "request.failed" in logged
+    assert "RuntimeError: boom sk-abc...wxyz" in logged
+    assert "allow" in http.delete("/v1/runs").headers
+    assert http.get("/v1/runs/run_x").json()["error"]["type"] == "invalid_request_error"
+
+
+def test_what_a_client_sends_does_not_come_back_whole(http: httpx.Client) -> None:
+    answer = http.get("/v1/runs/" + "sk-abcdefghijklmnopqrstuvwxyz" + "y" * 5_000)
+    assert answer.status_code == 404
+    assert len(answer.content) < 500
+    assert "sk-abcdefghijkl" not in answer.text
+
+
+def test_slashes_and_dots_in_an_id_reach_no_other_place(http: httpx.Client) -> None:
+    for path in ("/v1/runs/..%2f..%2fetc", "/v1/runs/%2e%2e/health", "/v1/runs/a%00b", "/v1/runs/%ff", "/v1/runs/'--"):
+        answer = http.get(path)
+        assert answer.status_code == 404, path
+        assert code(answer) in ("run_not_found", "not_found")
+
+
+def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    assert set(document["paths"]) == {
+        "/health",
+        "/v1/health",
+        "/health/detailed",
+        "/v1/runs",
+        "/v1/runs/{run_id}",
+        "/v1/runs/{run_id}/events",
+        "/v1/runs/{run_id}/stop",
+    }
+    body = document["paths"]["/v1/runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["input"]
+    assert body["additionalProperties"] is False
+    assert "#/$defs" not in json.dumps(document)
+    assert "422" not in json.dumps(document)
+    assert http.get("/docs").status_code == 404

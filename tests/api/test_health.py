@@ -1,0 +1,117 @@
+"""What the installation says of itself."""
+
+from __future__ import annotations
+
+import os
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from serving import Served
+from support.store import Store
+
+from hermes_worker import __version__
+from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Settings
+from hermes_worker.store.migrate import newest
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def detailed(http: httpx.Client, status: int = 200) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The document, and its checks."""
+    answer = http.get("/health/detailed")
+    assert answer.status_code == status, answer.text
+    return answer.json(), answer.json()["readiness"]["checks"]
+
+
+def test_health_is_what_the_reference_says(http: httpx.Client) -> None:
+    for path in ("/health", "/v1/health"):
+        assert http.get(path).json() == {"status": "ok", "platform": "hermes-agent", "version": __version__}
+
+
+def test_all_is_well_with_workers_and_servers(api: Served, store: Store, http: httpx.Client) -> None:
+    store.workers.register(name="host:1", queues="model,tools,system", ttl_s=60)
+    api.submit()
+    run_id = api.submit()
+    store.turn(run_id)
+    document, checks = detailed(http)
+    assert document["status"] == document["readiness"]["status"] == "ok"
+    assert document["pid"] == os.getpid()
+    assert document["version"] == __version__
+    assert document["active_agents"] == 1
+    assert checks["state_db"]["schema_revision"] == newest()
+    assert checks["state_db"]["backend"] == "sqlite"
+    assert set(checks["broker"]["queue_depths"]) == {"model", "tools", "system"}
+    assert checks["workers"]["processes"][0]["name"] == "host:1"
+    assert checks["runs"]["by_status"] == {"queued": 1, "running": 1}
+    assert checks["config"]["model"] == "scripted"
+
+
+def test_runs_that_have_ended_cost_a_health_check_nothing(api: Served, store: Store, http: httpx.Client) -> None:
+    run_id = api.submit()
+    store.answer(run_id)
+    assert detailed(http)[1]["runs"]["by_status"] == {}
+
+
+def test_a_queue_that_nobody_serves_is_named(api: Served, store: Store, http: httpx.Client) -> None:
+    document, checks = detailed(http)
+    assert document["status"] == "degraded"
+    assert checks["workers"]["error"] == "no live worker serves model, tools, system"
+    store.workers.register(name="host:1", queues="model,system", ttl_s=60)
+    assert detailed(http)[1]["workers"]["error"] == "no live worker serves tools"
+
+
+def test_a_broker_that_is_away_degrades(serve: Callable[..., Served], settings: Settings) -> None:
+    api = serve(replace(settings, broker=BrokerSettings(url="redis://:hunter2hunter2@127.0.0.1:1/0")))
+    answer = api.http.get("/health/detailed")
+    assert answer.json()["readiness"]["checks"]["broker"]["status"] == "degraded"
+    assert "hunter2" not in answer.text
+
+
+def test_a_database_that_is_away_is_unavailable(
+    serve: Callable[..., Served], settings: Settings, own_postgres: Any
+) -> None:
+    api = serve(replace(settings, database=DatabaseSettings(url=own_postgres.url())))
+    own_postgres.stop()
+    document, checks = detailed(api.http, 503)
+    assert document["status"] == "unavailable"
+    assert checks["state_db"] == {"status": "unavailable", "error": "the database does not answer"}
+    assert checks["broker"]["status"] == "ok"
+    assert api.http.get("/health").status_code == 200
+
+
+def test_a_schema_that_is_not_ours_is_unavailable(api: Served, http: httpx.Client) -> None:
+    with api.client.database.write() as connection:
+        connection.execute(sa.text("update alembic_version set version_num = 'future'"))
+    _, checks = detailed(http, 503)
+    assert checks["state_db"]["schema_revision"] == "future"
+    assert newest() in checks["state_db"]["error"]
+
+
+@pytest.mark.parametrize(("free", "status"), [(11, "ok"), (10, "degraded"), (0, "degraded")])
+def test_a_disk_that_is_nearly_full_degrades(
+    api: Served, store: Store, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
+    store.workers.register(name="host:1", queues="model,tools,system", ttl_s=60)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: Usage(100, 100 - free, free))
+    document, checks = detailed(http)
+    assert checks["disk"]["status"] == document["status"] == status
+
+
+def test_a_home_that_is_gone_degrades(api: Served, http: httpx.Client, settings: Settings) -> None:
+    Path(settings.home).rmdir()
+    assert detailed(http)[1]["disk"]["status"] == "degraded"
+
+
+def test_a_model_that_is_not_named_degrades(serve: Callable[..., Served], settings: Settings) -> None:
+    model = ModelSettings(provider="custom", base_url="http://127.0.0.1:1/v1")
+    api = serve(replace(settings, model=model))
+    assert "HERMES_MODEL" in detailed(api.http)[1]["config"]["error"]
+    answer = api.http.post("/v1/runs", json={"input": "x"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+    assert api.http.post("/v1/runs", json={"input": "x", "model": "m"}).status_code == 202

@@ -1,0 +1,138 @@
+"""The process: its sockets, its signals, its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import PATIENCE_S
+
+from hermes_worker.api.server import allow_many_connections, listen, serve
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings import ServerSettings, Settings, as_environ, load
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+
+PROGRAM = """
+from hermes_worker.api.server import serve
+from hermes_worker.observe import configure_logging
+from hermes_worker.settings import load
+settings = load()
+configure_logging(settings.log, "api", secrets=settings.secrets)
+serve(settings, on_ready=lambda url: print(url, flush=True))
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, broker_url: str) -> Settings:
+    home = tmp_path / "home"
+    home.mkdir()
+    environ = {"HERMES_BROKER_URL": broker_url, "HERMES_SERVER_PORT": "0", "HERMES_HOME": str(home)}
+    settings = load({**environ, "HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+    database = Database(settings.database_url)
+    migrate(database)
+    database.close()
+    return settings
+
+
+@pytest.fixture
+def process(installed: Settings) -> Iterator[subprocess.Popen[str]]:
+    running = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env=as_environ(installed) | {"PYTHONPATH": str(Path.cwd())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield running
+    running.kill()
+    running.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_streams_and_the_process_with_0(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
+    run_id = httpx.post(f"{url}/v1/runs", json={"input": "x"}).json()["run_id"]
+    with httpx.stream("GET", f"{url}/v1/runs/{run_id}/events", timeout=PATIENCE_S) as stream:
+        process.send_signal(number)
+        assert b"".join(stream.iter_raw()) == b": server is going away, reconnect with Last-Event-ID\n\n"
+    assert process.wait(timeout=PATIENCE_S) == 0
+    _, stderr = process.communicate()
+    assert "Traceback" not in stderr
+    assert "worker.stopped" in stderr
+
+
+def test_a_port_that_is_taken_is_a_sentence(installed: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=rf"port {port} on 127\.0\.0\.1 is in use.*HERMES_SERVER_PORT"):
+            serve(replace(installed, server=ServerSettings(port=port)))
+
+
+def test_an_address_that_is_not_ours_is_a_sentence() -> None:
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        with pytest.raises(ConfigurationError, match="HERMES_SERVER_HOST"):
+            listen(ServerSettings(host=host, port=0))
+
+
+def test_without_a_key_no_public_address_is_served(installed: Settings) -> None:
+    with pytest.raises(ConfigurationError, match="HERMES_SERVER_KEY"):
+        serve(replace(installed, server=ServerSettings(host="0.0.0.0", port=0)))
+
+
+def test_localhost_is_served_on_every_address_it_has() -> None:
+    sockets = listen(ServerSettings(host="localhost", port=0))
+    try:
+        assert sockets[0].family == socket.AF_INET
+        assert len({sock.getsockname()[1] for sock in sockets}) == 1
+        # asyncio looks at this before it sets TCP_NODELAY; without it every answer takes 40 ms.
+        assert all(sock.proto == socket.IPPROTO_TCP for sock in sockets)
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def test_the_limit_on_open_files_is_raised_as_far_as_allowed() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        allow_many_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 65_536) if hard > 0 else 65_536
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_a_client_says_is_not_logged(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    answer = httpx.post(f"{url}/v1/runs", json={"input": "my deepest secret", "metadata": {"a": "another"}})
+    assert answer.status_code == 202
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert answer.json()["run_id"] in stderr
+    assert "secret" not in stderr
+    assert "another" not in stderr
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_request_leaves_no_traceback(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(f"POST /v1/runs HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\nhalf".encode())
+    assert httpx.get(f"{url}/health").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in stderr

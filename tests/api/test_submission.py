@@ -1,0 +1,180 @@
+"""The one way a run comes into being, without a server in front."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.store import Store
+
+from hermes_worker import faults
+from hermes_worker.faults import FaultInjected
+from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
+from hermes_worker.store.runs import IdempotencyConflict
+from hermes_worker.submission import InvalidSubmission, Submission, resolve_model, submit
+from hermes_worker.wiring import Client, open_client
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[Client]:
+    opened = open_client(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(client: Client) -> Store:
+    return Store.over(client.database)
+
+
+def with_settings(client: Client, **changes: object) -> Client:
+    return replace(client, settings=replace(client.settings, **changes))  # type: ignore[arg-type]
+
+
+def test_a_submission_is_durable_before_it_is_announced(client: Client, store: Store) -> None:
+    faults.arm("submit.after_commit=raise")
+    try:
+        with pytest.raises(FaultInjected):
+            submit(client, Submission(input="x", idempotency_key="k"))
+    finally:
+        faults.disarm()
+    assert client.publisher.depths() == {"model": 0, "tools": 0, "system": 0}
+    [view] = client.views.runs()
+    assert store.due(view.run_id), "the sweeper finds it"
+    again = submit(client, Submission(input="x", idempotency_key="k"))
+    assert (again.run_id, again.was_replayed) == (view.run_id, True)
+
+
+def test_the_settings_fill_in_what_was_not_asked_for(client: Client) -> None:
+    agent = AgentSettings(iterations_max=5, wall_s_max=60.0, idle_s_max=None, toolsets=("file",))
+    chosen = with_settings(client, agent=agent, model=ModelSettings(provider="scripted", name="my-model"))
+    view = client.views.run(submit(chosen, Submission(input="x")).run_id)
+    assert (view.model, view.iterations_max) == ("my-model", 5)
+    asked = Submission(input="x", model="other", iterations_max=7)
+    view = client.views.run(submit(chosen, asked).run_id)
+    assert (view.model, view.iterations_max) == ("other", 7)
+
+
+def test_a_retry_after_a_change_of_settings_is_still_a_retry(client: Client) -> None:
+    asked = Submission(input="x", idempotency_key="k")
+    first = submit(client, asked)
+    changed = with_settings(client, agent=AgentSettings(iterations_max=3))
+    assert submit(changed, asked).run_id == first.run_id
+    with pytest.raises(IdempotencyConflict):
+        submit(client, replace(asked, source="cli"))
+
+
+def test_tools_are_the_same_bytes_whatever_the_order_of_the_toolsets(client: Client, store: Store) -> None:
+    def tools(*toolsets: str) -> str:
+        run_id = submit(client, Submission(input="x", toolsets=toolsets)).run_id
+        return store.runs.session_of(store.turn(run_id).loaded.session_pk).tools
+
+    assert tools("file", "terminal") == tools("terminal", "file", "file")
+    assert {tool["function"]["name"] for tool in json.loads(tools("terminal"))} == {"terminal"}
+
+
+def test_a_toolset_that_is_not_there_is_named(client: Client) -> None:
+    with pytest.raises(InvalidSubmission, match="'nope'") as caught:
+        submit(client, Submission(input="x", toolsets=("nope",)))
+    assert caught.value.field == "toolsets"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"input": ""},
+        {"input": " \n\t"},
+        {"input": "x" * 1_000_001},
+        {"session_id": "../x"},
+        {"session_id": "a\n"},
+        {"session_id": "a/b"},
+        {"session_id": "a\\b"},
+        {"session_id": ""},
+        {"model": "a b"},
+        {"model": "m" * 201},
+        {"idempotency_key": ""},
+        {"idempotency_key": "k\n"},
+    ],
+)
+def test_whoever_asks_is_told_which_field_is_wrong(client: Client, wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidSubmission) as caught:
+        submit(client, Submission(**{"input": "x", **wrong}))  # type: ignore[arg-type]
+    assert [caught.value.field] == list(wrong)
+    assert client.views.runs() == []
+
+
+@pytest.mark.parametrize("name", ["a", "agent:main:telegram:dm:42", "!", "~", "[", "]", "^", "s" * 256, "a.b"])
+def test_a_session_may_have_any_harmless_name(client: Client, name: str) -> None:
+    assert submit(client, Submission(input="x", session_id=name)).session_id == name
+
+
+# --- where it works --------------------------------------------------------------------------------------------------
+
+
+def root_of(client: Client, store: Store, asked: Submission) -> str:
+    run_id = submit(client, asked).run_id
+    return str(json.loads(store.runs.session_of(store.turn(run_id).loaded.session_pk).workspace)["root"])
+
+
+def test_two_sessions_have_two_directories_below_the_home(client: Client, store: Store) -> None:
+    below = client.settings.home / "workspaces"
+    roots = {root_of(client, store, Submission(input="x", session_id=name)) for name in ("a", "A:b", ".a", ".", "_")}
+    assert len(roots) == 5
+    assert {Path(root).parent for root in roots} == {below}
+    assert {Path(root).resolve().parent for root in roots} == {below.resolve()}
+    assert not below.exists()
+
+
+def test_a_given_directory_is_worked_in(client: Client, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "link").symlink_to("project")
+    asked = Submission(input="x", directory=str(tmp_path / "link"), source="cli")
+    assert root_of(client, store, asked) == str(tmp_path / "project")
+    session = store.runs.session_of(store.turn(submit(client, asked).run_id).loaded.session_pk)
+    assert str(tmp_path / "project") in session.system_prompt
+
+
+def test_what_cannot_be_worked_in_is_refused(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "sneaky").symlink_to(client.settings.home)
+    (client.settings.home / "logs").mkdir()
+    for directory in ("relative", str(tmp_path / "nope"), str(tmp_path / "file"), "/x\0y"):
+        with pytest.raises(InvalidSubmission, match="not an absolute path of a directory"):
+            submit(client, Submission(input="x", directory=directory))
+    for directory in (client.settings.home, client.settings.home / "logs", tmp_path / "sneaky"):
+        with pytest.raises(InvalidSubmission, match="holds the state"):
+            submit(client, Submission(input="x", directory=str(directory)))
+    assert client.views.runs() == []
+
+
+# --- which model -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked_for", "expected"),
+    [
+        (ModelSettings(provider="scripted"), None, ("scripted", "scripted")),
+        (ModelSettings(), None, ("scripted", "custom")),
+        (ModelSettings(provider="openai", api_key=Secret("sk-x")), "gpt-x", ("gpt-x", "openai")),
+        (ModelSettings(provider="openai", name="gpt-y"), "hermes-agent", ("gpt-y", "openai")),
+        (ModelSettings(base_url="https://api.openai.com/v1", name="gpt-y"), None, ("gpt-y", "openai")),
+        (ModelSettings(base_url="http://127.0.0.1:1/v1", name="local"), None, ("local", "custom")),
+    ],
+)
+def test_the_model_is_what_was_asked_for_or_is_usual(
+    settings: ModelSettings, asked_for: str | None, expected: tuple[str, str]
+) -> None:
+    assert resolve_model(settings, asked_for) == expected
+
+
+def test_a_known_provider_has_a_usual_model() -> None:
+    model, provider = resolve_model(ModelSettings(provider="anthropic"), None)
+    assert (bool(model), provider) == (True, "anthropic")
+
+
+def test_a_server_of_ones_own_has_no_usual_model() -> None:
+    with pytest.raises(InvalidSubmission, match="HERMES_MODEL"):
+        resolve_model(ModelSettings(base_url="http://127.0.0.1:1/v1"), None)
