@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.database import Database
 from hermes_worker.store.revisions import MIGRATIONS, newest, require_current, revision
+from hermes_worker.store.tables import metadata
 
 __all__ = ["migrate", "newest", "require_current", "revision"]
 
@@ -49,7 +50,8 @@ def _refuse_strangers(connection: Connection) -> None:
         raise ConfigurationError(
             f"the database schema is at revision {found!r}, which this version does not know; use a newer hermes-worker"
         )
-    if found is None and sa.inspect(connection).has_table("runs"):
+    theirs = sorted(metadata.tables.keys() & set(sa.inspect(connection).get_table_names()))
+    if found is None and theirs:
         raise ConfigurationError(
-            "the database has a table 'runs' that is not ours; give hermes-worker its own database"
+            f"the database has a table {theirs[0]!r} that is not ours; give hermes-worker its own database"
         )

@@ -1,0 +1,178 @@
+"""The schema: migrations build exactly what the code is written for, once, and refuse what is not ours."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from support.store import Store, check
+
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate, newest, require_current, revision
+from hermes_worker.store.tables import metadata
+
+
+def opened(url: str) -> Database:
+    return Database(url, pool_size=20)
+
+
+def tables(database: Database) -> set[str]:
+    return set(sa.inspect(database.engine).get_table_names())
+
+
+def test_the_migrations_build_exactly_the_tables_of_the_code(database_url: str) -> None:
+    database = opened(database_url)
+    migrate(database)
+
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+    assert tables(database) == {*metadata.tables, "alembic_version"}
+    assert constraints(database) == expected_constraints(database)
+    database.close()
+
+
+def constraints(database: Database) -> set[tuple[str, str]]:
+    """What autogeneration does not compare: CHECK constraints, and where partial indexes apply."""
+    inspector = sa.inspect(database.engine)
+    found: set[tuple[str, str]] = set()
+    for table in metadata.tables:
+        found |= {(table, str(check["name"])) for check in inspector.get_check_constraints(table)}
+        for index in inspector.get_indexes(table):
+            options = index.get("dialect_options", {})
+            if any(str(key).endswith("_where") for key in options):
+                found.add((table, str(index["name"])))
+    return found
+
+
+def expected_constraints(database: Database) -> set[tuple[str, str]]:
+    dialect = database.engine.dialect.name
+    found: set[tuple[str, str]] = set()
+    for table in metadata.tables.values():
+        found |= {(table.name, str(c.name)) for c in table.constraints if isinstance(c, sa.CheckConstraint)}
+        found |= {
+            (table.name, str(i.name)) for i in table.indexes if i.dialect_options[dialect].get("where") is not None
+        }
+    return found
+
+
+def test_migrating_again_changes_nothing(database_url: str) -> None:
+    database = opened(database_url)
+
+    assert migrate(database) is None
+    assert migrate(database) == newest()
+    assert revision(database) == newest()
+    database.close()
+
+
+def test_eight_processes_may_migrate_at_once(database_url: str) -> None:
+    databases = [opened(database_url) for _ in range(8)]
+    start = threading.Barrier(8)
+
+    def run(database: Database) -> None:
+        start.wait()
+        migrate(database)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, databases))
+
+    for database in databases:
+        assert revision(database) == newest()
+        require_current(database)
+        database.close()
+
+
+def test_a_database_that_is_not_migrated_is_refused_by_the_workers(database_url: str) -> None:
+    database = opened(database_url)
+
+    with pytest.raises(ConfigurationError, match="hermes-worker migrate"):
+        require_current(database)
+    assert tables(database) == set()
+    database.close()
+
+
+def test_a_newer_schema_is_refused_and_left_alone(store: Store) -> None:
+    store.submit()
+    with store.database.write() as connection:
+        connection.execute(sa.text("update alembic_version set version_num = '9999'"))
+
+    for step in (migrate, require_current):
+        with pytest.raises(ConfigurationError, match="9999"):
+            step(store.database)
+    assert revision(store.database) == "9999"
+    assert len(store.views.runs()) == 1
+
+
+@pytest.mark.parametrize("name", ["runs", "messages", "sessions", "workers"])
+def test_a_database_with_somebody_elses_tables_is_refused_and_left_alone(database_url: str, name: str) -> None:
+    """Any of our names may be taken, not only the most telling one."""
+    database = opened(database_url)
+    with database.write() as connection:
+        connection.execute(sa.text(f"create table {name} (id integer primary key, theirs text)"))
+        connection.execute(sa.text(f"insert into {name} (id, theirs) values (1, 'precious')"))
+
+    with pytest.raises(ConfigurationError, match=f"{name!r}.*its own database"):
+        migrate(database)
+
+    assert tables(database) == {name}
+    with database.read() as connection:
+        assert connection.execute(sa.text(f"select theirs from {name}")).scalar_one() == "precious"
+    database.close()
+
+
+def test_a_migration_that_fails_half_way_leaves_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash in the middle must not leave a database that neither is empty nor can be migrated."""
+    from alembic import op
+
+    database = opened(database_url)
+    create_table = op.create_table
+    made: list[str] = []
+
+    def failing(name: str, *columns: object, **more: object) -> object:
+        if len(made) == 4:
+            raise RuntimeError("killed")
+        made.append(name)
+        return create_table(name, *columns, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(op, "create_table", failing)
+    with pytest.raises(RuntimeError, match="killed"):
+        migrate(database)
+    monkeypatch.undo()
+
+    assert len(made) == 4
+    assert tables(database) == set()
+    migrate(database)
+    check(Store.over(database))
+    database.close()
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "oracle://localhost/x"])
+def test_another_kind_of_database_is_refused_by_name(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="HERMES_DATABASE_URL"):
+        Database(url)
+
+
+def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    database = Database(f"postgresql://nobody@/nothing?host={tmp_path}")
+
+    with pytest.raises(UnavailableError):
+        revision(database)
+    database.close()
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "torn.db"
+    content = b"this is not a database at all, not even nearly" * 100
+    path.write_bytes(content)
+    database = Database(f"sqlite:///{path}")
+
+    with pytest.raises(sa.exc.DatabaseError, match="not a database"):
+        migrate(database)
+    database.close()
+    assert path.read_bytes() == content
