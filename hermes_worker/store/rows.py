@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import Effect
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
+from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.tables import blobs, messages, runs, tool_calls
@@ -31,6 +31,17 @@ class Hint:
 
     effect: Effect
     at: float
+    group: str | None = None
+    """Hints that began together and are sent as one Celery group; ``None`` groups by run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentCall:
+    """The call that a child run does the work of."""
+
+    run_pk: int
+    iteration: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +59,12 @@ class LoadedRun:
     is_watched: bool
     """Somebody follows the stream, so deltas are worth sending."""
     lease_token: str | None
+    parent: ParentCall | None
+    """``None`` for a run that nobody delegated."""
+    root_pk: int
+    """The run at the top of the delegation tree; this run itself when it has no parent."""
+    depth: int
+    """0 at the top of the tree."""
 
 
 RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
@@ -66,6 +83,11 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.message_seq,
     runs.c.event_seq,
     runs.c.lease_token,
+    runs.c.parent_pk,
+    runs.c.parent_iteration,
+    runs.c.parent_position,
+    runs.c.root_pk,
+    runs.c.depth,
     (runs.c.watched_until > db_now()).label("is_watched"),
 )
 
@@ -75,6 +97,7 @@ _CALL_COLUMNS = (
     tool_calls.c.replay,
     tool_calls.c.segment,
     tool_calls.c.status,
+    tool_calls.c.waits_for,
     tool_calls.c.attempt,
     tool_calls.c.result_seq,
 )
@@ -110,6 +133,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
                 segment=call.segment,
                 status=CallStatus(call.status),
                 attempt=call.attempt,
+                waits_for=WaitKind(call.waits_for) if call.waits_for else None,
             )
             for call in calls
         ),
@@ -124,7 +148,16 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         result_seqs=tuple(call.result_seq for call in calls),
         is_watched=bool(row.is_watched),
         lease_token=row.lease_token,
+        parent=parent_of(row),
+        root_pk=row.root_pk or row.pk,
+        depth=row.depth,
     )
+
+
+def parent_of(row: Any) -> ParentCall | None:
+    if row.parent_pk is None:
+        return None
+    return ParentCall(run_pk=row.parent_pk, iteration=row.parent_iteration, position=row.parent_position)
 
 
 def lock_run(connection: Connection, pk: int) -> LoadedRun | None:

@@ -77,6 +77,12 @@ runs = sa.Table(
     sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk"), nullable=False),
     sa.Column("model", sa.String(200), nullable=False),
     sa.Column("status", sa.String(24), nullable=False),
+    sa.Column("parent_pk", BigId),
+    sa.Column("parent_iteration", sa.Integer()),
+    sa.Column("parent_position", sa.SmallInteger()),
+    sa.Column("child_index", sa.Integer()),
+    sa.Column("root_pk", BigId),
+    sa.Column("depth", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("state_version", sa.SmallInteger(), nullable=False),
     sa.Column("iteration", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("iterations_max", sa.Integer(), nullable=False),
@@ -108,6 +114,7 @@ runs = sa.Table(
     sa.Column("exit_reason", sa.String(40)),
     sa.Column("failure_kind", sa.String(60)),
     sa.Column("failure_message", sa.Text()),
+    sa.Column("deliver", sa.Text()),
     sa.CheckConstraint(f"(status in {_TERMINAL}) = (exit_reason is not null)", name="exit_reason"),
     sa.CheckConstraint(
         f"status not in {_TERMINAL} or (lease_token is null and hinted_at is null)", name="terminal_is_at_rest"
@@ -115,6 +122,19 @@ runs = sa.Table(
     sa.CheckConstraint("(lease_token is null) = (lease_owner is null)", name="lease"),
     sa.CheckConstraint("lease_token is null or hinted_at is null", name="claimed_is_not_due"),
     sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name="counters"),
+    sa.CheckConstraint("(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name="tree"),
+    sa.Index(
+        "ix_runs_child_of_call",
+        "parent_pk",
+        "parent_iteration",
+        "parent_position",
+        "child_index",
+        unique=True,
+        postgresql_where=sa.text("parent_pk is not null"),
+        sqlite_where=sa.text("parent_pk is not null"),
+    ),
+    _partial("ix_runs_open_children", "parent_pk", "pk", where=f"parent_pk is not null and status not in {_TERMINAL}"),
+    _partial("ix_runs_tree", "root_pk", where="root_pk is not null"),
     _partial("ix_runs_due", "hinted_at", where="hinted_at is not null"),
     _partial("ix_runs_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_runs_open", "session_pk", "pk", where=f"status not in {_TERMINAL}"),
@@ -141,6 +161,8 @@ tool_calls = sa.Table(
     sa.Column("replay", sa.String(5), nullable=False),
     sa.Column("segment", sa.SmallInteger(), nullable=False),
     sa.Column("status", sa.String(10), nullable=False),
+    sa.Column("waits_for", sa.String(8)),
+    sa.Column("children_max", sa.SmallInteger()),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("timeout_s", sa.REAL(), nullable=False),
     sa.Column("result_seq", sa.Integer(), nullable=False),
@@ -152,8 +174,9 @@ tool_calls = sa.Table(
     sa.Column("deadline_at", Seconds),
     sa.Column("settled_at", Seconds),
     sa.CheckConstraint(
-        "status in ('pending', 'running', 'succeeded', 'failed', 'cancelled', 'unknown')", name="status"
+        "status in ('pending', 'running', 'waiting', 'succeeded', 'failed', 'cancelled', 'unknown')", name="status"
     ),
+    sa.CheckConstraint("(status = 'waiting') = (waits_for is not null)", name="waiting_for_something"),
     sa.CheckConstraint("(status = 'running') = (lease_token is not null)", name="running_is_claimed"),
     sa.CheckConstraint("hinted_at is null or status = 'pending'", name="due_is_pending"),
     _partial("ix_tool_calls_due", "hinted_at", where="hinted_at is not null"),
@@ -214,3 +237,92 @@ maintenance = sa.Table(
 )
 """When each periodic job last ran anywhere, so that many processes may offer to run it and one does.
 After a time in which nobody ran it (the database was away) ``hold_until`` gives the workers a moment to be heard."""
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("job_id", sa.String(12), nullable=False, unique=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("definition", sa.Text(), nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("next_slot", Seconds),
+    sa.Column("next_fire_at", Seconds),
+    sa.Column("completed", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("consecutive_failures", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("paused_at", Seconds),
+    sa.Column("paused_reason", sa.Text()),
+    sa.Column("last_run_at", Seconds),
+    sa.Column("last_status", sa.String(10)),
+    sa.Column("last_error", sa.Text()),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("updated_at", Seconds, nullable=False),
+    sa.Column("removed_at", Seconds),
+    sa.CheckConstraint("state in ('scheduled', 'paused', 'completed', 'error')", name="state"),
+    sa.CheckConstraint("next_fire_at is null or (state = 'scheduled' and removed_at is null)", name="due_is_scheduled"),
+    _partial("ix_jobs_due", "next_fire_at", where="next_fire_at is not null"),
+)
+"""Scheduled jobs. ``definition`` is what its owner wrote, as JSON; the other columns are what became of it. A removed
+job keeps its row, because its firings do."""
+
+firings = sa.Table(
+    "firings",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("job_pk", BigId, sa.ForeignKey("jobs.pk"), nullable=False),
+    sa.Column("slot", Seconds, nullable=False),
+    sa.Column("outcome", sa.String(20), nullable=False),
+    sa.Column("reason", sa.Text(), nullable=False),
+    sa.Column("run_pk", BigId),
+    sa.Column("is_waiting", sa.Boolean(), nullable=False, server_default=sa.false()),
+    sa.Column("settled_at", Seconds, nullable=False),
+    sa.Column("ended_at", Seconds),
+    sa.UniqueConstraint("job_pk", "slot"),
+    sa.CheckConstraint(
+        "outcome in ('fired', 'caught_up', 'skipped_overlap', 'missed', 'blocked_budget', 'failed_to_start')",
+        name="outcome",
+    ),
+    sa.CheckConstraint("(outcome in ('fired', 'caught_up')) = (run_pk is not null)", name="run"),
+    _partial("ix_firings_open", "job_pk", "run_pk", where="run_pk is not null and ended_at is null"),
+)
+"""The slot ledger: one row for every slot that came due, whatever became of it. ``is_waiting``: its run starts when
+the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job."""
+
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("delivery_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE")),
+    sa.Column("job_pk", BigId, sa.ForeignKey("jobs.pk")),
+    sa.Column("target", sa.Text(), nullable=False),
+    sa.Column("body", sa.Text()),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("attempts", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("parts_sent", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("adjustments", sa.String(200), nullable=False, server_default=""),
+    sa.Column("is_in_doubt", sa.Boolean(), nullable=False, server_default=sa.false()),
+    sa.Column("not_before", Seconds),
+    sa.Column("hinted_at", Seconds),
+    sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_owner", BigId),
+    sa.Column("claimed_at", Seconds),
+    sa.Column("first_attempt_at", Seconds),
+    sa.Column("receipt", sa.Text()),
+    sa.Column("error_kind", sa.String(20)),
+    sa.Column("error", sa.Text()),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("updated_at", Seconds, nullable=False),
+    sa.Column("settled_at", Seconds),
+    sa.CheckConstraint("state in ('pending', 'attempting', 'delivered', 'failed', 'abandoned')", name="state"),
+    sa.CheckConstraint("(state = 'attempting') = (lease_token is not null)", name="attempting_is_claimed"),
+    sa.CheckConstraint("hinted_at is null or (state = 'pending' and not_before is null)", name="due_is_pending"),
+    sa.CheckConstraint("(state in ('delivered', 'failed', 'abandoned')) = (settled_at is not null)", name="settled"),
+    sa.Index("ix_deliveries_run_pk", "run_pk"),
+    _partial("ix_deliveries_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_deliveries_later", "not_before", where="not_before is not null"),
+    _partial("ix_deliveries_claimed", "lease_owner", where="lease_owner is not null"),
+)
+"""The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
+a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived."""

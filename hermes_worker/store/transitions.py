@@ -115,6 +115,7 @@ _UPDATE_CALL = Prepared(
     )
     .values(
         status=sa.bindparam("new_status"),
+        waits_for=sa.bindparam("new_waits_for"),
         attempt=sa.bindparam("new_attempt"),
         lease_token=None,
         lease_owner=None,
@@ -233,6 +234,7 @@ def _write_calls(
                 "iter": after.iteration,
                 "pos": call.position,
                 "new_status": call.status.value,
+                "new_waits_for": call.waits_for.value if call.waits_for else None,
                 "new_attempt": call.attempt,
                 "is_due": call.position in due,
                 "is_settled": call.status.is_settled,

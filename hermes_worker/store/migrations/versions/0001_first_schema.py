@@ -1,7 +1,7 @@
 """first schema"""
 
-import sqlalchemy as sa
 from alembic import op
+import sqlalchemy as sa
 
 revision = "0001"
 down_revision = None
@@ -26,6 +26,41 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("key", name=op.f("pk_idempotency_keys")),
     )
     op.create_index("ix_idempotency_keys_created_at", "idempotency_keys", ["created_at"], unique=False)
+    op.create_table(
+        "jobs",
+        sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.String(length=12), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("definition", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("next_slot", sa.Double(), nullable=True),
+        sa.Column("next_fire_at", sa.Double(), nullable=True),
+        sa.Column("completed", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("consecutive_failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("paused_at", sa.Double(), nullable=True),
+        sa.Column("paused_reason", sa.Text(), nullable=True),
+        sa.Column("last_run_at", sa.Double(), nullable=True),
+        sa.Column("last_status", sa.String(length=10), nullable=True),
+        sa.Column("last_error", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("removed_at", sa.Double(), nullable=True),
+        sa.CheckConstraint(
+            "next_fire_at is null or (state = 'scheduled' and removed_at is null)",
+            name=op.f("ck_jobs_due_is_scheduled"),
+        ),
+        sa.CheckConstraint("state in ('scheduled', 'paused', 'completed', 'error')", name=op.f("ck_jobs_state")),
+        sa.PrimaryKeyConstraint("pk", name=op.f("pk_jobs")),
+        sa.UniqueConstraint("job_id", name=op.f("uq_jobs_job_id")),
+    )
+    op.create_index(
+        "ix_jobs_due",
+        "jobs",
+        ["next_fire_at"],
+        unique=False,
+        postgresql_where=sa.text("next_fire_at is not null"),
+        sqlite_where=sa.text("next_fire_at is not null"),
+    )
     op.create_table(
         "maintenance",
         sa.Column("name", sa.String(length=40), nullable=False),
@@ -61,6 +96,34 @@ def upgrade() -> None:
         sa.UniqueConstraint("worker_id", name=op.f("uq_workers_worker_id")),
     )
     op.create_table(
+        "firings",
+        sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("job_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("slot", sa.Double(), nullable=False),
+        sa.Column("outcome", sa.String(length=20), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("is_waiting", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("settled_at", sa.Double(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.CheckConstraint("(outcome in ('fired', 'caught_up')) = (run_pk is not null)", name=op.f("ck_firings_run")),
+        sa.CheckConstraint(
+            "outcome in ('fired', 'caught_up', 'skipped_overlap', 'missed', 'blocked_budget', 'failed_to_start')",
+            name=op.f("ck_firings_outcome"),
+        ),
+        sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_firings_job_pk")),
+        sa.PrimaryKeyConstraint("pk", name=op.f("pk_firings")),
+        sa.UniqueConstraint("job_pk", "slot", name=op.f("uq_firings_job_pk_slot")),
+    )
+    op.create_index(
+        "ix_firings_open",
+        "firings",
+        ["job_pk", "run_pk"],
+        unique=False,
+        postgresql_where=sa.text("run_pk is not null and ended_at is null"),
+        sqlite_where=sa.text("run_pk is not null and ended_at is null"),
+    )
+    op.create_table(
         "messages",
         sa.Column("session_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
@@ -82,6 +145,12 @@ def upgrade() -> None:
         sa.Column("session_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("model", sa.String(length=200), nullable=False),
         sa.Column("status", sa.String(length=24), nullable=False),
+        sa.Column("parent_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("parent_iteration", sa.Integer(), nullable=True),
+        sa.Column("parent_position", sa.SmallInteger(), nullable=True),
+        sa.Column("child_index", sa.Integer(), nullable=True),
+        sa.Column("root_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("depth", sa.SmallInteger(), server_default="0", nullable=False),
         sa.Column("state_version", sa.SmallInteger(), nullable=False),
         sa.Column("iteration", sa.Integer(), server_default="0", nullable=False),
         sa.Column("iterations_max", sa.Integer(), nullable=False),
@@ -113,6 +182,7 @@ def upgrade() -> None:
         sa.Column("exit_reason", sa.String(length=40), nullable=True),
         sa.Column("failure_kind", sa.String(length=60), nullable=True),
         sa.Column("failure_message", sa.Text(), nullable=True),
+        sa.Column("deliver", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "(status in ('completed', 'failed', 'cancelled', 'expired')) = (exit_reason is not null)",
             name=op.f("ck_runs_exit_reason"),
@@ -122,11 +192,22 @@ def upgrade() -> None:
             name=op.f("ck_runs_terminal_is_at_rest"),
         ),
         sa.CheckConstraint("(lease_token is null) = (lease_owner is null)", name=op.f("ck_runs_lease")),
+        sa.CheckConstraint(
+            "(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name=op.f("ck_runs_tree")
+        ),
         sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name=op.f("ck_runs_counters")),
         sa.CheckConstraint("lease_token is null or hinted_at is null", name=op.f("ck_runs_claimed_is_not_due")),
         sa.ForeignKeyConstraint(["session_pk"], ["sessions.pk"], name=op.f("fk_runs_session_pk")),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_runs")),
         sa.UniqueConstraint("run_id", name=op.f("uq_runs_run_id")),
+    )
+    op.create_index(
+        "ix_runs_child_of_call",
+        "runs",
+        ["parent_pk", "parent_iteration", "parent_position", "child_index"],
+        unique=True,
+        postgresql_where=sa.text("parent_pk is not null"),
+        sqlite_where=sa.text("parent_pk is not null"),
     )
     op.create_index(
         "ix_runs_claimed",
@@ -173,12 +254,30 @@ def upgrade() -> None:
         sqlite_where=sa.text("status not in ('completed', 'failed', 'cancelled', 'expired')"),
     )
     op.create_index(
+        "ix_runs_open_children",
+        "runs",
+        ["parent_pk", "pk"],
+        unique=False,
+        postgresql_where=sa.text(
+            "parent_pk is not null and status not in ('completed', 'failed', 'cancelled', 'expired')"
+        ),
+        sqlite_where=sa.text("parent_pk is not null and status not in ('completed', 'failed', 'cancelled', 'expired')"),
+    )
+    op.create_index(
         "ix_runs_resume",
         "runs",
         ["resume_at"],
         unique=False,
         postgresql_where=sa.text("resume_at is not null"),
         sqlite_where=sa.text("resume_at is not null"),
+    )
+    op.create_index(
+        "ix_runs_tree",
+        "runs",
+        ["root_pk"],
+        unique=False,
+        postgresql_where=sa.text("root_pk is not null"),
+        sqlite_where=sa.text("root_pk is not null"),
     )
     op.create_table(
         "session_documents",
@@ -190,6 +289,75 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("session_pk", "key", name=op.f("pk_session_documents")),
     )
+    op.create_table(
+        "deliveries",
+        sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("delivery_id", sa.String(length=40), nullable=False),
+        sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("job_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=True),
+        sa.Column("state", sa.String(length=10), nullable=False),
+        sa.Column("attempts", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("parts_sent", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("adjustments", sa.String(length=200), server_default="", nullable=False),
+        sa.Column("is_in_doubt", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("not_before", sa.Double(), nullable=True),
+        sa.Column("hinted_at", sa.Double(), nullable=True),
+        sa.Column("hints", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("lease_token", sa.String(length=32), nullable=True),
+        sa.Column("lease_owner", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("claimed_at", sa.Double(), nullable=True),
+        sa.Column("first_attempt_at", sa.Double(), nullable=True),
+        sa.Column("receipt", sa.Text(), nullable=True),
+        sa.Column("error_kind", sa.String(length=20), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("settled_at", sa.Double(), nullable=True),
+        sa.CheckConstraint(
+            "(state = 'attempting') = (lease_token is not null)", name=op.f("ck_deliveries_attempting_is_claimed")
+        ),
+        sa.CheckConstraint(
+            "(state in ('delivered', 'failed', 'abandoned')) = (settled_at is not null)",
+            name=op.f("ck_deliveries_settled"),
+        ),
+        sa.CheckConstraint(
+            "hinted_at is null or (state = 'pending' and not_before is null)", name=op.f("ck_deliveries_due_is_pending")
+        ),
+        sa.CheckConstraint(
+            "state in ('pending', 'attempting', 'delivered', 'failed', 'abandoned')", name=op.f("ck_deliveries_state")
+        ),
+        sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_deliveries_job_pk")),
+        sa.ForeignKeyConstraint(["run_pk"], ["runs.pk"], name=op.f("fk_deliveries_run_pk"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("pk", name=op.f("pk_deliveries")),
+        sa.UniqueConstraint("delivery_id", name=op.f("uq_deliveries_delivery_id")),
+    )
+    op.create_index(
+        "ix_deliveries_claimed",
+        "deliveries",
+        ["lease_owner"],
+        unique=False,
+        postgresql_where=sa.text("lease_owner is not null"),
+        sqlite_where=sa.text("lease_owner is not null"),
+    )
+    op.create_index(
+        "ix_deliveries_due",
+        "deliveries",
+        ["hinted_at"],
+        unique=False,
+        postgresql_where=sa.text("hinted_at is not null"),
+        sqlite_where=sa.text("hinted_at is not null"),
+    )
+    op.create_index(
+        "ix_deliveries_later",
+        "deliveries",
+        ["not_before"],
+        unique=False,
+        postgresql_where=sa.text("not_before is not null"),
+        sqlite_where=sa.text("not_before is not null"),
+    )
+    op.create_index("ix_deliveries_run_pk", "deliveries", ["run_pk"], unique=False)
     op.create_table(
         "events",
         sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -216,6 +384,8 @@ def upgrade() -> None:
         sa.Column("replay", sa.String(length=5), nullable=False),
         sa.Column("segment", sa.SmallInteger(), nullable=False),
         sa.Column("status", sa.String(length=10), nullable=False),
+        sa.Column("waits_for", sa.String(length=8), nullable=True),
+        sa.Column("children_max", sa.SmallInteger(), nullable=True),
         sa.Column("attempt", sa.SmallInteger(), server_default="1", nullable=False),
         sa.Column("timeout_s", sa.REAL(), nullable=False),
         sa.Column("result_seq", sa.Integer(), nullable=False),
@@ -229,9 +399,12 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "(status = 'running') = (lease_token is not null)", name=op.f("ck_tool_calls_running_is_claimed")
         ),
+        sa.CheckConstraint(
+            "(status = 'waiting') = (waits_for is not null)", name=op.f("ck_tool_calls_waiting_for_something")
+        ),
         sa.CheckConstraint("hinted_at is null or status = 'pending'", name=op.f("ck_tool_calls_due_is_pending")),
         sa.CheckConstraint(
-            "status in ('pending', 'running', 'succeeded', 'failed', 'cancelled', 'unknown')",
+            "status in ('pending', 'running', 'waiting', 'succeeded', 'failed', 'cancelled', 'unknown')",
             name=op.f("ck_tool_calls_status"),
         ),
         sa.ForeignKeyConstraint(["run_pk"], ["runs.pk"], name=op.f("fk_tool_calls_run_pk"), ondelete="CASCADE"),
@@ -274,12 +447,46 @@ def downgrade() -> None:
     op.drop_table("tool_calls")
     op.drop_table("run_inputs")
     op.drop_table("events")
+    op.drop_index("ix_deliveries_run_pk", table_name="deliveries")
+    op.drop_index(
+        "ix_deliveries_later",
+        table_name="deliveries",
+        postgresql_where=sa.text("not_before is not null"),
+        sqlite_where=sa.text("not_before is not null"),
+    )
+    op.drop_index(
+        "ix_deliveries_due",
+        table_name="deliveries",
+        postgresql_where=sa.text("hinted_at is not null"),
+        sqlite_where=sa.text("hinted_at is not null"),
+    )
+    op.drop_index(
+        "ix_deliveries_claimed",
+        table_name="deliveries",
+        postgresql_where=sa.text("lease_owner is not null"),
+        sqlite_where=sa.text("lease_owner is not null"),
+    )
+    op.drop_table("deliveries")
     op.drop_table("session_documents")
+    op.drop_index(
+        "ix_runs_tree",
+        table_name="runs",
+        postgresql_where=sa.text("root_pk is not null"),
+        sqlite_where=sa.text("root_pk is not null"),
+    )
     op.drop_index(
         "ix_runs_resume",
         table_name="runs",
         postgresql_where=sa.text("resume_at is not null"),
         sqlite_where=sa.text("resume_at is not null"),
+    )
+    op.drop_index(
+        "ix_runs_open_children",
+        table_name="runs",
+        postgresql_where=sa.text(
+            "parent_pk is not null and status not in ('completed', 'failed', 'cancelled', 'expired')"
+        ),
+        sqlite_where=sa.text("parent_pk is not null and status not in ('completed', 'failed', 'cancelled', 'expired')"),
     )
     op.drop_index(
         "ix_runs_open",
@@ -315,11 +522,31 @@ def downgrade() -> None:
         postgresql_where=sa.text("lease_owner is not null"),
         sqlite_where=sa.text("lease_owner is not null"),
     )
+    op.drop_index(
+        "ix_runs_child_of_call",
+        table_name="runs",
+        postgresql_where=sa.text("parent_pk is not null"),
+        sqlite_where=sa.text("parent_pk is not null"),
+    )
     op.drop_table("runs")
     op.drop_table("messages")
+    op.drop_index(
+        "ix_firings_open",
+        table_name="firings",
+        postgresql_where=sa.text("run_pk is not null and ended_at is null"),
+        sqlite_where=sa.text("run_pk is not null and ended_at is null"),
+    )
+    op.drop_table("firings")
     op.drop_table("workers")
     op.drop_table("sessions")
     op.drop_table("maintenance")
+    op.drop_index(
+        "ix_jobs_due",
+        table_name="jobs",
+        postgresql_where=sa.text("next_fire_at is not null"),
+        sqlite_where=sa.text("next_fire_at is not null"),
+    )
+    op.drop_table("jobs")
     op.drop_index("ix_idempotency_keys_created_at", table_name="idempotency_keys")
     op.drop_table("idempotency_keys")
     op.drop_table("blobs")
