@@ -165,7 +165,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     fields["model"] = canonical_json(conversion.model_name(request.model))
     fields["stream"] = "true" if dialect.streams else "false"
     fields.pop("messages", None)
-    return json_body(fields, "messages", map(canonical_json, prompt.messages))
+    return json_body(fields, "messages", map(canonical_json, conversion.begun_by_user(prompt.messages)))
 
 
 def _thinking(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Mapping[str, Any]:

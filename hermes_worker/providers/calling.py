@@ -222,9 +222,16 @@ def _parsed(data: bytes) -> object:
 
 def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line) -> bool:
     """Feed every event; tells whether the stream came to its regular end."""
-    for data in event_data(chunks):
+    events = event_data(chunks)
+    for data in events:
         if data != b"[DONE]":
-            assembler.feed(_parsed(data))
+            try:
+                document = _parsed(data)
+            except MalformedReply:
+                if next(events, None) is None:
+                    return False  # half an event: the stream broke off inside it
+                raise
+            assembler.feed(document)
             if line.is_cut:
                 return False
             if not assembler.is_over:

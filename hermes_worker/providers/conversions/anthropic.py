@@ -92,6 +92,12 @@ def to_messages(rows: Iterable[Row], policy: ThinkingPolicy = ThinkingPolicy.NAT
     return AnthropicPrompt(system=_system(system_rows), messages=[_message(turn) for turn in _with_few_images(thought)])
 
 
+def begun_by_user(messages: list[Block]) -> list[Block]:
+    """A conversation that somebody handed in may begin with the assistant's greeting, which is refused."""
+    is_greeting = bool(messages) and messages[0]["role"] == "assistant"
+    return [{"role": "user", "content": EMPTY_MESSAGE}, *messages] if is_greeting else messages
+
+
 def _turn(row: Row) -> _Turn:
     if row.get("role") == "assistant":
         return _Turn(role="assistant", blocks=tuple(_assistant_blocks(row)))
