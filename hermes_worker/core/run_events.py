@@ -35,6 +35,8 @@ TERMINAL_EVENTS = frozenset({RunEventName.RUN_COMPLETED, RunEventName.RUN_FAILED
 class RunEvent:
     name: RunEventName
     data: Mapping[str, Any] = field(default_factory=dict)
+    at: float | None = None
+    """When it happened, in epoch seconds; ``None`` for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
