@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import FAST, Served, served
+from serving import FAST, KEY, Served, served
 from support.store import Store
 
 from hermes_worker.api.followers import FollowPolicy
@@ -24,8 +24,6 @@ from hermes_worker.settings import (
 )
 from hermes_worker.store.database import Database
 from hermes_worker.store.migrate import migrate
-
-KEY = "test-key-0123456789"
 
 
 @pytest.fixture(scope="session")

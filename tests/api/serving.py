@@ -21,6 +21,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.wiring import Client, open_client
 
 PATIENCE_S = 15.0
+KEY = "test-key-0123456789"
 FAST = FollowPolicy(rows_every_s=0.1, rows_every_without_broker_s=0.05, keepalive_s=5.0)
 
 
@@ -32,6 +33,11 @@ def until(is_so: Callable[[], Any], what: str) -> Any:
             return found
         time.sleep(0.01)
     raise AssertionError(f"not within {PATIENCE_S:g} s: {what}")
+
+
+def hints_waiting(client: Client) -> int:
+    """Messages in the queues of the broker."""
+    return sum((client.publisher.depths() or {}).values())
 
 
 @dataclass

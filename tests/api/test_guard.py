@@ -11,8 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import KEY
-from serving import PATIENCE_S, Served
+from serving import KEY, PATIENCE_S, Served
 
 from hermes_worker.api.app import SECURITY_HEADERS, create_app
 from hermes_worker.api.auth import require_safe

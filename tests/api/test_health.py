@@ -16,9 +16,11 @@ from serving import Served
 from support.store import Store
 
 from hermes_worker import __version__
+from hermes_worker.queue import QueueName
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Settings
-from hermes_worker.store.migrate import newest
+from hermes_worker.store.revisions import newest
 
+ALL_QUEUES = ",".join(QueueName)
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -35,7 +37,7 @@ def test_health_is_what_the_reference_says(http: httpx.Client) -> None:
 
 
 def test_all_is_well_with_workers_and_servers(api: Served, store: Store, http: httpx.Client) -> None:
-    store.workers.register(name="host:1", queues="model,tools,system", ttl_s=60)
+    store.workers.register(name="host:1", queues=ALL_QUEUES, ttl_s=60)
     api.submit()
     run_id = api.submit()
     store.turn(run_id)
@@ -46,7 +48,7 @@ def test_all_is_well_with_workers_and_servers(api: Served, store: Store, http: h
     assert document["active_agents"] == 1
     assert checks["state_db"]["schema_revision"] == newest()
     assert checks["state_db"]["backend"] == "sqlite"
-    assert set(checks["broker"]["queue_depths"]) == {"model", "tools", "system"}
+    assert set(checks["broker"]["queue_depths"]) == set(QueueName)
     assert checks["workers"]["processes"][0]["name"] == "host:1"
     assert checks["runs"]["by_status"] == {"queued": 1, "running": 1}
     assert checks["config"]["model"] == "scripted"
@@ -61,8 +63,9 @@ def test_runs_that_have_ended_cost_a_health_check_nothing(api: Served, store: St
 def test_a_queue_that_nobody_serves_is_named(api: Served, store: Store, http: httpx.Client) -> None:
     document, checks = detailed(http)
     assert document["status"] == "degraded"
-    assert checks["workers"]["error"] == "no live worker serves model, tools, system"
-    store.workers.register(name="host:1", queues="model,system", ttl_s=60)
+    assert checks["workers"]["error"] == f"no live worker serves {', '.join(QueueName)}"
+    but_tools = ",".join(name for name in QueueName if name is not QueueName.TOOLS)
+    store.workers.register(name="host:1", queues=but_tools, ttl_s=60)
     assert detailed(http)[1]["workers"]["error"] == "no live worker serves tools"
 
 
@@ -97,7 +100,7 @@ def test_a_schema_that_is_not_ours_is_unavailable(api: Served, http: httpx.Clien
 def test_a_disk_that_is_nearly_full_degrades(
     api: Served, store: Store, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, free: int, status: str
 ) -> None:
-    store.workers.register(name="host:1", queues="model,tools,system", ttl_s=60)
+    store.workers.register(name="host:1", queues=ALL_QUEUES, ttl_s=60)
     monkeypatch.setattr("shutil.disk_usage", lambda _path: Usage(100, 100 - free, free))
     document, checks = detailed(http)
     assert checks["disk"]["status"] == document["status"] == status

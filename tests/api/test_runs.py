@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from serving import Reader, Served, until
+from serving import Reader, Served, hints_waiting, until
 from support.store import Store
 
 from hermes_worker.core.errors import Failure
@@ -155,9 +155,9 @@ def test_stopping_what_has_ended_tells_how_it_ended(api: Served, store: Store, h
 
 def test_stopping_a_run_lets_the_next_of_its_session_go(api: Served, http: httpx.Client) -> None:
     first, second = api.submit(session_id="s"), api.submit(session_id="s")
-    until(lambda: api.client.publisher.depths() == {"model": 1, "tools": 0, "system": 0}, "the first hint")
+    until(lambda: hints_waiting(api.client) == 1, "the first hint")
     http.post(f"/v1/runs/{first}/stop")
-    until(lambda: api.client.publisher.depths() == {"model": 2, "tools": 0, "system": 0}, f"the hint for {second}")
+    until(lambda: hints_waiting(api.client) == 2, f"the hint for {second}")
 
 
 def test_a_stop_needs_a_run(http: httpx.Client) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from serving import hints_waiting
 from support.store import Store
 
 from hermes_worker import faults
@@ -41,7 +42,7 @@ def test_a_submission_is_durable_before_it_is_announced(client: Client, store: S
             submit(client, Submission(input="x", idempotency_key="k"))
     finally:
         faults.disarm()
-    assert client.publisher.depths() == {"model": 0, "tools": 0, "system": 0}
+    assert hints_waiting(client) == 0
     [view] = client.views.runs()
     assert store.due(view.run_id), "the sweeper finds it"
     again = submit(client, Submission(input="x", idempotency_key="k"))

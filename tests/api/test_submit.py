@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Served, until
+from serving import Served, hints_waiting, until
 from support.store import Store
 
 from hermes_worker.queue import KEY_PREFIX
@@ -35,7 +35,7 @@ def test_a_submission_is_stored_announced_and_answered(api: Served, store: Store
     assert answer.json() == {"run_id": run_id, "status": "started"}
     assert answer.headers["X-Hermes-Session-Id"] == run_id
     assert store.bodies(run_id) == [{"role": "user", "content": "count the files"}]
-    until(lambda: api.client.publisher.depths() == {"model": 1, "tools": 0, "system": 0}, "the hint")
+    until(lambda: hints_waiting(api.client) == 1, "the hint")
     message = json.loads(api.client.redis.lrange(f"{KEY_PREFIX}model", 0, 0)[0])  # type: ignore[index]
     assert message["headers"]["task"] == "hermes.iterate"
 

@@ -18,7 +18,6 @@ from hermes_worker.api.followers import Feed, News
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
-from hermes_worker.observe import log
 from hermes_worker.store.views import Views
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -26,7 +25,6 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _PAGE = 500
 """Rows in one read."""
 _CALLS_OF_AN_ITERATION = 256
-_RETRY_S = 1.0
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -130,9 +128,8 @@ async def _new_rows(context: ApiContext, run_id: str, merge: sse.Merge, feed: Fe
     while not merge.is_over:
         try:
             rows, usage = await context.store(_read, context.client.views, run_id, merge.cursor.seq)
-        except UnavailableError as error:
-            log.warning("database.unreachable", doing="stream", error=str(error))
-            asyncio.get_running_loop().call_later(_RETRY_S, feed.look_again)
+        except UnavailableError:
+            # The thread that looks for rows says so once for all readers, and wakes them when the database is back.
             return
         told = merge.rows(rows, usage)
         feed.rows_read = merge.cursor.seq
@@ -156,6 +153,6 @@ async def _watch(context: ApiContext, run_id: str) -> None:
     """Tell the workers that somebody looks, so that they send what they are writing."""
     try:
         await context.store(context.client.runs.watch, run_id, context.policy.watch_for_s)
-    except UnavailableError as error:
-        log.warning("database.unreachable", doing="watch", error=str(error))
+    except UnavailableError:
+        pass  # renewed with the watches of all readers once the database is back
     await context.tell_broker(context.client.publisher.nudge, "watch", run_id)
