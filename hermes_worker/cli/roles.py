@@ -12,7 +12,7 @@ import click
 
 from hermes_worker.cli.options import TEXT, common, load_settings
 
-_QUEUES = ("model", "tools", "system")
+_QUEUES = ("model", "tools", "delivery", "system")
 
 
 def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
     default=",".join(_QUEUES),
     show_default=True,
     callback=_queue_names,
-    help="Queues to consume: model calls, tool calls, maintenance.",
+    help="Queues to consume: model calls, tool calls, deliveries, maintenance.",
 )
 @click.option(
     "--pool",
@@ -90,6 +90,7 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
+    _ = service.scheduler  # connects, or says why it cannot
     log.info("worker.started", schedule="maintenance")
     service.start()
     log.info("worker.stopped")

@@ -222,7 +222,7 @@ def _note(stack: Stack, settings: Settings) -> StackNote:
 
 @contextmanager
 def _supervised(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path: Path) -> Iterator[None]:
-    supervisor = Supervisor(specs, on_exit=stack.on_exit, output=output)
+    supervisor = Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload, output=output)
     try:
         with supervisor.running(meanwhile=_import_the_rest):
             yield

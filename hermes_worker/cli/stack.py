@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.children import ChildExit, ChildSpec
 from hermes_worker.embedded.paths import logs_dir
@@ -68,13 +70,28 @@ class Stack:
         if self.settings.model.is_scripted:
             specs.append(self._scripted())
         specs.append(self._worker("model", "model", self._plan.model_concurrency))
-        specs.append(self._worker("tools", "tools,system", self._plan.tool_concurrency))
+        specs.append(self._worker("tools", "tools,delivery,system", self._plan.tool_concurrency))
         if self._plan.has_beat:
             specs.append(self._role("beat", ["beat"]))
         if self._plan.has_api:
             server = self.settings.server
             specs.append(self._role("api", ["api"], ready=_answers_on(server.host, server.port)))
         return specs
+
+    def preload(self) -> None:
+        """Import what the processes have in common, once, in the process that forks them."""
+        import celery.concurrency.thread
+        import celery.worker.consumer  # noqa: F401
+
+        import hermes_worker.providers.factory
+        import hermes_worker.providers.scripted.__main__
+        import hermes_worker.tasks.main
+        import hermes_worker.tools.catalog
+
+        if self._plan.has_beat:
+            import scheduler.beat  # noqa: F401
+        if self._plan.has_api:
+            import hermes_worker.api.server  # noqa: F401
 
     @property
     def api_url(self) -> str | None:
@@ -127,6 +144,7 @@ class Stack:
         return replace(
             self._role("scripted", [], ready=ready),
             argv=[sys.executable, "-m", "hermes_worker.providers.scripted", *pace],
+            main=partial(_be_scripted, pace),
         )
 
     def _worker(self, name: str, queues: str, concurrency: int) -> ChildSpec:
@@ -143,12 +161,24 @@ class Stack:
         return ChildSpec(
             name=name,
             argv=[sys.executable, "-m", "hermes_worker.cli", *arguments],
+            main=partial(_be, arguments),
             env=as_environ(self.settings),
             ready=ready,
             ready_timeout_s=_READY_PATIENCE_S,
             grace_s=lease.drain_s + lease.drain_once_s + _LEAVING_S,
             group="roles",
         )
+
+
+def _be(arguments: Sequence[str]) -> None:
+    sys.argv = ["hermes-worker", *arguments]
+    main(arguments)
+
+
+def _be_scripted(arguments: Sequence[str]) -> None:
+    from hermes_worker.providers.scripted.__main__ import main as serve
+
+    sys.exit(serve(arguments))
 
 
 def bring_up_to_date(settings: Settings, say: Callable[[str], None]) -> None:

@@ -55,9 +55,6 @@ def up(
 
 
 def _supervise(held: HeldHome, settings: Settings, plan: Plan) -> int:
-    # Imported before the fork, so that the keeper need not when a worker dies.
-    import hermes_worker.store.workers
-    import hermes_worker.wiring  # noqa: F401
     from hermes_worker.cli.models import described, model_key, model_name
 
     began = time.monotonic()
@@ -80,7 +77,7 @@ def _supervise(held: HeldHome, settings: Settings, plan: Plan) -> int:
             held.announce(note)
             click.echo(_welcome(stack, note, time.monotonic() - began))
 
-        return Supervisor(specs, on_exit=stack.on_exit).run(on_ready=announce)
+        return Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload).run(on_ready=announce)
     finally:
         held.withdraw()
         stack.release()

@@ -58,6 +58,11 @@ def embedded_broker_url(home: Path) -> str | None:
     return note.broker_url if note else None
 
 
+def output_dir(home: Path) -> Path:
+    """Where deliveries to ``local`` are kept (reference, around §1.1)."""
+    return home / "cron" / "output"
+
+
 def workspaces_dir(home: Path) -> Path:
     """Where sessions that name no directory get one of their own."""
     return home / "workspaces"

@@ -21,6 +21,7 @@ import psutil
 from hermes_worker.core.errors import ConfigurationError
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.002
 _KILL_PATIENCE_S = 30.0
@@ -50,6 +51,12 @@ def become_subreaper() -> None:
     """From now on, orphans among our descendants become our children instead of init's. Linux only."""
     if sys.platform == "linux":
         _prctl()(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Show ``name``, or its first 15 bytes, as the name of this process in ``ps`` and ``top``. Linux only."""
+    if sys.platform == "linux":
+        _prctl()(_PR_SET_NAME, name.encode()[:15])
 
 
 @functools.cache

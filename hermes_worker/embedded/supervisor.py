@@ -66,8 +66,11 @@ class Supervisor:
         on_exit: Callable[[ChildExit], None] | None = None,
         has_prefixes: bool = True,
         output: int = 2,
+        preload: Callable[[], None] = lambda: None,
     ) -> None:
-        """``output`` is the descriptor that the children's lines go to."""
+        """``output`` is the descriptor that the children's lines go to. ``preload`` imports what the children that are
+        forked have in common; it is called in the keeper."""
+        self._preload = preload
         self._specs = specs
         self._output = output
         self._on_exit = on_exit
@@ -145,6 +148,7 @@ class Supervisor:
                 output=self._output,
                 has_prefixes=self._has_prefixes,
                 on_exit=self._on_exit,
+                preload=self._preload,
             )
             status = loop.run(on_ready=lambda: _tell(ready_writer, _READY))
         except BaseException:

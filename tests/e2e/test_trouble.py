@@ -119,10 +119,11 @@ def test_a_reader_that_goes_away_is_no_error(hermes: CommandLine) -> None:
 
 
 def test_a_child_that_cannot_start_ends_everything_and_says_why(hermes: CommandLine) -> None:
-    hermes.environ["HERMES_API_MODE"] = "anthropic_messages"
-    hermes.environ["HERMES_BASE_URL"] = "http://127.0.0.1:9/v1"
+    hermes.environ["HERMES_PROVIDER"] = "nobody"
+    hermes.environ["HERMES_API_KEY"] = "sk-0123456789abcdef"
     hermes.environ["HERMES_MODEL"] = "m"
     with hermes.started("run") as running:
         assert running.wait() == 2, running.output
-        assert "api_mode" in running.output
+        assert "'nobody', which is not in the catalogue" in running.output
+        assert "0123456789" not in running.output
         wait_for(lambda: not running.survivors())

@@ -137,7 +137,7 @@ def test_a_killed_model_worker_is_started_again_and_its_run_completes(hermes: Co
         run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
         wait_for((project / "effects").exists)
         with hermes.started("runs", "watch", run_id) as watching:
-            up.child("--queues model").send_signal(signal.SIGKILL)
+            up.child("model").send_signal(signal.SIGKILL)
             up.wait_for_line(r"child\.exited +child=model")
             assert watching.wait() == 0, watching.output + up.output
         assert "Through." in watching.output
@@ -149,7 +149,7 @@ def test_a_killed_tool_workers_call_is_in_doubt_and_not_repeated(hermes: Command
     with hermes.up() as up:
         run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
         wait_for((project / "effects").exists)
-        up.child("--queues tools").send_signal(signal.SIGKILL)
+        up.child("tools").send_signal(signal.SIGKILL)
         watched = hermes("runs", "watch", run_id)
         assert watched.code == 0, watched.said
         assert "outcome unknown" in watched.out

@@ -160,19 +160,18 @@ class Running:
         self._seen.update({process.pid: process for process in tree})
         return tree
 
-    def child(self, pattern: str) -> psutil.Process:
-        """The process below this one whose command line matches."""
-        compiled = re.compile(pattern)
+    def child(self, role: str) -> psutil.Process:
+        """The process below this one that plays a role of the stack: ``model``, ``tools``, ``api`` ..."""
 
         def found() -> psutil.Process | None:
-            return next((p for p in self.note_tree() if compiled.search(_command_of(p))), None)
+            return next((p for p in self.note_tree() if _name_of(p) == f"hermes-{role}"), None)
 
-        return wait_for(found, saying=f"for a child {pattern!r}")
+        return wait_for(found, saying=f"for a child {role!r}")
 
     def survivors(self) -> list[str]:
         """Of the noted processes those that still run. A process number that was given to another does not count."""
         alive = [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-        return [f"{p.pid} {_command_of(p)}" for p in alive]
+        return [f"{p.pid} {_name_of(p)} {_command_of(p)}" for p in alive]
 
     def interrupt(self) -> None:
         """Ctrl-C: the terminal sends it to the whole foreground group."""
@@ -200,6 +199,13 @@ class Running:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.append((time.monotonic(), line))
+
+
+def _name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def _command_of(process: psutil.Process) -> str:
