@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.store import ANSWER, Store, asks, check, deadlocks, is_blocked, settlement, wait_until_blocked
+from support.store import (
+    ANSWER,
+    EMPTY,
+    FULL,
+    Store,
+    asks,
+    check,
+    deadlocks,
+    is_blocked,
+    settlement,
+    wait_until_blocked,
+)
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import RunTool
+from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.errors import InvalidTransition, LeaseLost
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store import rows
+from hermes_worker.store.calls import CallClaim
 from hermes_worker.store.rows import lock_run
-from hermes_worker.store.runs import find
+from hermes_worker.store.runs import SessionBusy, TurnClaim, _reply_additions, find
+from hermes_worker.store.tables import runs, sessions
 from hermes_worker.store.transitions import save
+from hermes_worker.store.workers import Registration
 
 
 @contextmanager
@@ -118,8 +135,6 @@ def test_a_stop_that_waits_while_the_run_moves_on_locks_in_the_agreed_order(
     with store.database.write() as connection:
         # The reply is written and not committed; the stop has seen iteration 0 and waits for the run's lock.
         after = apply(claim.loaded.run, ev.ModelReplied(calls=asked.calls))
-        from hermes_worker.store.runs import _reply_additions
-
         additions = _reply_additions(claim.loaded, asked.reply, ev.ModelReplied(calls=asked.calls))
         save(connection, claim.loaded, after, additions)
         threading.Thread(
@@ -139,3 +154,140 @@ def test_a_stop_that_waits_while_the_run_moves_on_locks_in_the_agreed_order(
     assert passes == [0, 1]
     assert deadlocks(store) == 0
     check(store)
+
+
+# --- anything at once ------------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Workers, users and sweepers that do whatever a random number tells them to the same few runs."""
+
+    def __init__(self, store: Store, seed: int) -> None:
+        self.store = store
+        self.seed = seed
+        self.run_ids: list[str] = []
+        self.refused = 0
+        self.done: Counter[str] = Counter()
+
+    def member(self, number: int) -> None:
+        random = Random(self.seed * 1_000 + number)
+        worker = self.store.worker(f"w{number}")
+        kept: list[CallClaim | TurnClaim] = []
+        for _ in range(80):
+            move = random.choice(self.MOVES)
+            try:
+                worker = move(self, random, worker, kept) or worker
+                self.done[move.__name__] += 1
+            except LeaseLost:
+                self.refused += 1
+            except InvalidTransition:
+                assert move is Crowd.give_back  # a once call, which must not be handed back
+
+    def active(self) -> list[str]:
+        with self.store.database.read() as connection:
+            having_turn = sa.select(runs.c.run_id).join(sessions, sessions.c.active_run_pk == runs.c.pk)
+            return list(connection.execute(having_turn).scalars())
+
+    def submit(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        try:
+            created = self.store.submit(session_id=f"s{random.randrange(12)}", attempts_max=5, iterations_max=6)
+        except SessionBusy:
+            return
+        self.run_ids.append(created.run_id)
+
+    def take(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        run_id = random.choice(self.active() or [""])
+        for effect in self.store.due(run_id) if run_id else ():
+            if isinstance(effect, AskModel):
+                claim: CallClaim | TurnClaim | None = self.store.runs.claim_turn(effect, worker.pk)
+            else:
+                claim = self.store.calls.claim(effect, worker.pk)
+            if claim is not None:
+                kept.append(claim)
+
+    def give(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        if not kept:
+            return
+        claim = kept.pop(random.randrange(len(kept)))
+        if isinstance(claim, CallClaim):
+            self.store.calls.settle(claim, settlement("x" * 20_000 if random.random() < 0.1 else "ok", cwd="/x"))
+        elif random.random() < 0.1:
+            self.store.runs.commit_reply(claim, ANSWER, ())
+        else:
+            replays = [random.choice(list(Replay)) for _ in range(random.randint(1, 6))]
+            asked = asks(*replays, segments=sorted(random.randrange(3) for _ in replays))
+            self.store.runs.commit_reply(claim, asked.reply, asked.calls)
+
+    def give_back(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        if not kept:
+            return
+        claim = kept.pop(random.randrange(len(kept)))
+        if isinstance(claim, CallClaim):
+            self.store.calls.release(claim)
+        else:
+            self.store.runs.release_turn(claim)
+
+    def forget(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        del kept[:1]
+
+    def vanish(self, random: Random, worker: Registration, kept: list[Any]) -> Registration:
+        """What it kept it still tries to write, as a zombie, once the sweeper was there."""
+        self.store.vanish(worker)
+        self.store.sweeper.sweep(FULL)
+        return self.store.worker("reborn")
+
+    def let_go(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        held = {claim.token for claim in kept}
+        self.store.workers.give_up(worker, except_for=held, older_than_s=-1.0)
+
+    def stop(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        if random.random() < 0.5:
+            self.store.runs.request_stop(random.choice(self.active() or self.run_ids))
+
+    def fail(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        run_id = random.choice(self.active() or self.run_ids)
+        for effect in self.store.due(run_id)[: random.randrange(2)]:
+            self.store.runs.break_off_step(effect, worker.pk, "a defect")
+
+    def sweep(self, random: Random, worker: Registration, kept: list[Any]) -> None:
+        self.store.sweeper.sweep(random.choice([EMPTY, FULL, None]))
+
+    MOVES = (*[take] * 9, *[give] * 9, *[sweep] * 2, submit, give_back, forget, *[vanish] * 3, let_go, stop, fail)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sixteen_threads_that_do_anything_to_the_same_runs_never_deadlock_and_break_nothing(
+    postgres_store: Store, seed: int
+) -> None:
+    store = postgres_store
+    crowd = Crowd(store, seed)
+    crowd.run_ids = [store.submit(session_id=f"s{number % 12}", attempts_max=5).run_id for number in range(24)]
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(crowd.member, range(16)))
+
+    assert deadlocks(store) == 0
+    check(store)
+    assert crowd.refused > 10
+    assert all(crowd.done[move.__name__] for move in Crowd.MOVES)
+    finish_everything(store, crowd.run_ids)
+    check(store)
+
+
+def finish_everything(store: Store, run_ids: list[str]) -> None:
+    """Everybody is gone; the sweeper and one good worker bring every run to its end."""
+    with store.database.write() as connection:
+        connection.execute(sa.text("update workers set expires_at = 1 where name <> 'default'"))
+    assert store.owner
+    for _ in range(200):
+        store.sweep(EMPTY)
+        open_runs = [run_id for run_id in run_ids if not store.status(run_id).is_terminal]
+        if not open_runs:
+            return
+        for run_id in open_runs:
+            for effect in store.due(run_id):
+                if isinstance(effect, AskModel):
+                    store.answer(run_id)
+                else:
+                    store.settle(run_id, effect.position)
+    raise AssertionError(f"these runs never end: {open_runs}")
