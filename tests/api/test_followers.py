@@ -1,0 +1,95 @@
+"""Mailboxes and positions: what a reader hears when others come, go and lag."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hermes_worker.api.followers import _UNREAD_MAX, Feed, Heard, News, _heard, _Positions, _streams
+from hermes_worker.live import LiveEntry
+
+FIELDS = {"kind": "text", "text": "a", "iteration": "1", "attempt": "1", "offset": "0"}
+
+
+def heard(number: int, kind: str = "text") -> Heard:
+    return Heard((number, 0), LiveEntry(kind=kind, text="a", iteration=1, attempt=1, offset=0))
+
+
+def news_of(feed: Feed) -> News | None:
+    return asyncio.run(feed.news(0.01))
+
+
+def numbers(feed: Feed) -> list[int]:
+    news = news_of(feed)
+    return [] if news is None else [one.id[0] for one in news.entries]
+
+
+def test_what_was_heard_before_is_left_out() -> None:
+    feed = Feed()
+    feed.hear((0, 0), [heard(1), heard(2)])
+    feed.hear((0, 0), [heard(1), heard(2), heard(3)])
+    feed.hear((3, 0), [heard(4)])
+    assert numbers(feed) == [1, 2, 3, 4]
+    assert news_of(feed) is None
+
+
+def test_a_read_that_began_before_the_reader_came_is_not_for_it() -> None:
+    feed = Feed()
+    feed.hear((7, 0), [heard(8)])
+    feed.hear((0, 0), [heard(7), heard(8)])
+    assert numbers(feed) == [7, 8]
+
+
+def test_rows_are_due_when_somebody_says_so_or_there_are_newer_ones() -> None:
+    feed = Feed()
+    feed.rows_read = 3
+    feed.note_rows(3)
+    assert news_of(feed) is None
+    feed.note_rows(4)
+    assert news_of(feed) == News(entries=[], are_rows_due=True)
+    feed.hear((0, 0), [heard(1, "row")])
+    found = news_of(feed)
+    assert found is not None
+    assert found.are_rows_due
+
+
+def test_a_reader_that_takes_nothing_does_not_fill_the_memory() -> None:
+    feed = Feed()
+    for number in range(1, 4 * _UNREAD_MAX):
+        feed.hear((number - 1, 0), [heard(number)])
+    assert len(numbers(feed)) == _UNREAD_MAX
+    feed.hear((4 * _UNREAD_MAX - 1, 0), [heard(4 * _UNREAD_MAX)])
+    assert numbers(feed) == [4 * _UNREAD_MAX], "and it hears what comes now; rows tell it what is missing"
+
+
+def test_a_position_is_not_moved_by_a_read_that_a_new_reader_has_overtaken() -> None:
+    positions = _Positions()
+    positions.join("r")
+    positions.advance("r", (0, 0), (5, 0))
+    positions.join("r")
+    positions.advance("r", (5, 0), (9, 0))
+    assert positions.all() == {"r": (0, 0)}
+    positions.leave("r")
+    assert positions.all() == {"r": (0, 0)}
+    positions.leave("r")
+    assert positions.all() == {}
+    positions.advance("r", (0, 0), (1, 0))
+    assert positions.all() == {}
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [[["k", [("5-1", FIELDS)]]], {"k": [[("5-1", FIELDS)]]}],
+    ids=["RESP2", "RESP3"],
+)
+def test_both_protocols_are_read(replies: Any) -> None:
+    [(key, entries)] = _streams(replies)
+    [one] = _heard(entries)
+    assert (key, one.id, one.entry.iteration, one.at) == ("k", (5, 1), 1, 0.005)
+
+
+@pytest.mark.parametrize("replies", [None, [], {}])
+def test_no_reply_is_no_stream(replies: Any) -> None:
+    assert list(_streams(replies)) == []
