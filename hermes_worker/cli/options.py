@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -54,6 +55,11 @@ def common(command: _Command) -> _Command:
         help="Show the traceback of an error.",
     )
     return home(debug(command))
+
+
+def home_option(home: Path) -> str:
+    """What to add to a command that is to use this home from another terminal; nothing for the usual one."""
+    return "" if home == Path.home() / ".hermes-worker" else f" --home {shlex.quote(str(home))}"
 
 
 def load_settings(home: Path | None, overrides: Mapping[str, object] = MappingProxyType({})) -> Settings:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ import click
 
 from hermes_worker.cli.entry import EXIT_INTERRUPTED
 from hermes_worker.cli.models import described, model_key, model_name
-from hermes_worker.cli.options import TEXT, common, load_settings, prompt_text
+from hermes_worker.cli.options import TEXT, common, home_option, load_settings, prompt_text
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.embedded.children import ChildSpec
@@ -119,7 +118,7 @@ class _Task:
         """What an interrupted user should know."""
         if self._run_id is None:
             return "interrupted; nothing was submitted"
-        home = "" if self._settings.broker.url else f" --home {shlex.quote(str(self._settings.home))}"
+        home = home_option(self._settings.home)
         lines = [f"interrupted; {self._run_id} is kept"]
         if self._settings.broker.url is None and running_stack(self._settings.home) is None:
             lines.append(f"  to carry on:  hermes-worker up{home}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import TEXT, common, load_settings
+from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
 from hermes_worker.embedded.supervisor import Supervisor
@@ -90,7 +89,7 @@ def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:
     settings = stack.settings
     database = Database(database_url_of(settings)).url.render_as_string(hide_password=True)
     key = '-H "Authorization: Bearer $HERMES_SERVER_KEY" ' if settings.server.key else ""
-    home = f" --home {shlex.quote(str(settings.home))}"
+    home = home_option(settings.home)
     return f"""
 Hermes worker is up, in {took_s:.1f} s.
 
