@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 import redis
 
-from hermes_worker.core.effects import AskModel, Effect, RunTool
+from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
 from hermes_worker.observe import count, log
 from hermes_worker.setting_kinds import socket_url
 from hermes_worker.store.rows import Hint
@@ -32,12 +32,14 @@ _BATCH = 100
 class QueueName(StrEnum):
     MODEL = "model"
     TOOLS = "tools"
+    DELIVERY = "delivery"
     SYSTEM = "system"
 
 
 class TaskName(StrEnum):
     ITERATE = "hermes.iterate"
     CALL_TOOL = "hermes.call_tool"
+    DELIVER = "hermes.deliver"
     MAINTAIN = "hermes.maintain"
 
 
@@ -56,13 +58,15 @@ def redis_client(broker_url: str) -> redis.Redis:
 
 def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
     """The name, the queue and the arguments of the message for a hint: ids, numbers and its time, never state (I1)."""
-    effect: Effect = hint.effect
+    effect = hint.effect
     match effect:
         case AskModel():
             return TaskName.ITERATE, QueueName.MODEL, [effect.run_id, effect.iteration, effect.attempt, hint.at]
         case RunTool():
             arguments = [effect.run_id, effect.iteration, effect.position, effect.attempt, hint.at]
             return TaskName.CALL_TOOL, QueueName.TOOLS, arguments
+        case SendDelivery():
+            return TaskName.DELIVER, QueueName.DELIVERY, [effect.delivery_id, effect.attempt, hint.at]
         case _:
             assert_never(effect)
 
@@ -182,7 +186,9 @@ def envelope(
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def effect_label(effect: Effect) -> str:
+def effect_label(effect: Effect | SendDelivery) -> str:
     """What Flower and the worker's log show for a message."""
+    if isinstance(effect, SendDelivery):
+        return f"{effect.delivery_id} attempt {effect.attempt}"
     where = f".{effect.position}" if isinstance(effect, RunTool) else ""
     return f"{effect.run_id}:{effect.iteration}{where} attempt {effect.attempt}"

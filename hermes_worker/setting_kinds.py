@@ -110,6 +110,27 @@ def _as_word(raw: object) -> str:
     return text
 
 
+_SWITCH_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def _as_switch(raw: object) -> bool:
+    word = raw if isinstance(raw, bool) else _SWITCH_WORDS.get(_as_text(raw).lower())
+    if word is None:
+        raise ValueError
+    return word
+
+
+SWITCH: Kind[bool] = Kind("true or false", _as_switch, lambda value: "true" if value else "false")
+
 # --- plain values ----------------------------------------------------------------------------------------------------
 
 

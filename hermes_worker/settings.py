@@ -38,6 +38,7 @@ from hermes_worker.setting_kinds import (
     FAULT_PLAN,
     SECRET,
     SERVER_KEY,
+    SWITCH,
     WEB_URL,
     Kind,
     Secret,
@@ -54,6 +55,7 @@ __all__ = [
     "AgentSettings",
     "BrokerSettings",
     "DatabaseSettings",
+    "DeliverySettings",
     "LeaseSettings",
     "LogFormat",
     "LogSettings",
@@ -238,6 +240,16 @@ class TerminalSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySettings:
+    """Where answers are sent. Credentials and home channels are read from the variables of their platforms."""
+
+    allow_private_urls: bool = _setting(
+        "delivery.allow_private_urls", "HERMES_DELIVERY_ALLOW_PRIVATE_URLS", SWITCH, False
+    )
+    """Whether `webhook:` targets may name addresses of the local network or of this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """What the process says about itself."""
 
@@ -264,6 +276,7 @@ class Settings:
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
     log: LogSettings = field(default_factory=LogSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
     """Fault points to arm, for tests: see `hermes_worker/faults.py`."""
@@ -295,6 +308,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "lease": LeaseSettings,
         "agent": AgentSettings,
         "terminal": TerminalSettings,
+        "delivery": DeliverySettings,
         "log": LogSettings,
     }
 )

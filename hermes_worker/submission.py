@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from hermes_worker import faults
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.delivery.targets import TargetError, normalize_deliver, parse_targets, text_of
 from hermes_worker.embedded.paths import workspaces_dir
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import count, log
@@ -29,7 +30,17 @@ from hermes_worker.tools.catalog import Catalog, default_catalog
 from hermes_worker.wiring import Client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, session_workspace
 
-__all__ = ["TEXT_CHARS_MAX", "InvalidSubmission", "Submission", "accept", "announce", "resolve_model", "submit"]
+__all__ = [
+    "TEXT_CHARS_MAX",
+    "InvalidSubmission",
+    "Submission",
+    "accept",
+    "announce",
+    "deliver_list",
+    "new_run",
+    "resolve_model",
+    "submit",
+]
 
 DEFAULT_MODEL_ALIAS = "hermes-agent"
 """The name under which the reference offers itself as a model (around §3.1); it means the configured one."""
@@ -65,6 +76,8 @@ class Submission:
     source: str = "api"
     """``api``, ``cli``, ``cron`` or ``webhook``."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    deliver: str | Sequence[str] | None = None
+    """Targets that are told how the run ended, as ``delivery.targets`` reads them."""
     idempotency_key: str | None = None
     """The same key with the same submission gives the same run, however often it is submitted."""
 
@@ -104,7 +117,7 @@ def submit(client: Client, submission: Submission) -> Created:
 
 def accept(client: Client, submission: Submission) -> Created:
     """Commit a run without announcing it. Raises as ``submit``."""
-    created = client.runs.create(_new_run(client.settings, submission))
+    created = client.runs.create(new_run(client.settings, submission))
     if not created.was_replayed:
         count("run.submitted")
         log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=submission.source)
@@ -141,7 +154,8 @@ def _require_valid(submission: Submission) -> None:
         raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
 
 
-def _new_run(settings: Settings, submission: Submission) -> NewRun:
+def new_run(settings: Settings, submission: Submission) -> NewRun:
+    """What the store needs to write the run. Raises ``InvalidSubmission``."""
     _require_valid(submission)
     run_id = new_run_id()
     model, provider = resolve_model(settings.model, submission.model)
@@ -166,7 +180,18 @@ def _new_run(settings: Settings, submission: Submission) -> NewRun:
         workspace=workspace.to_json(),
         idempotency_key=submission.idempotency_key,
         fingerprint=_fingerprint(submission),
+        deliver=deliver_list(submission.deliver),
     )
+
+
+def deliver_list(deliver: str | Sequence[str] | None) -> list[str]:
+    """The targets one by one, as they are written. Raises ``InvalidSubmission``."""
+    if not deliver:
+        return []
+    try:
+        return [text_of(reference) for reference in parse_targets(normalize_deliver(deliver))]
+    except TargetError as error:
+        raise InvalidSubmission("deliver", str(error)) from error
 
 
 def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequence[str]) -> RunSpec:
@@ -189,6 +214,8 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
 def _fingerprint(submission: Submission) -> str:
     """Of what was asked for, not of what the settings made of it: a retry after a change of settings is a retry."""
     asked_for = asdict(submission)
+    if not submission.deliver:
+        del asked_for["deliver"]  # so that a key from before there were deliveries still fits its request
     del asked_for["idempotency_key"]
     return fingerprint(asked_for)
 

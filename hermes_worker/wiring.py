@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url
+from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.live import Live
 from hermes_worker.queue import Publisher, QueueName, redis_client
 from hermes_worker.settings import Settings
@@ -31,6 +31,7 @@ from hermes_worker.store.workers import Workers
 if TYPE_CHECKING:
     from hermes_worker.providers.base import Provider
     from hermes_worker.providers.endpoint import Endpoint
+    from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.parts import Parts
     from hermes_worker.tools.base import Tool
@@ -77,6 +78,7 @@ class WorkerProcess:
 
     pid: int
     parts: Parts
+    deliveries: DeliveryParts
     runs: Runs
     sweeper: Sweeper
     keeper: Keeper
@@ -175,8 +177,11 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
 
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
+    from hermes_worker.delivery.courier import Courier
     from hermes_worker.store.calls import ToolCalls
+    from hermes_worker.store.deliveries import Deliveries
     from hermes_worker.store.transcripts import Transcripts
+    from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.leases import Leases
     from hermes_worker.tasks.parts import Parts
@@ -220,6 +225,17 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         now=client.database.now,
         watched=watched,
     )
+    deliveries = DeliveryParts(
+        outbox=Deliveries(client.database),
+        views=client.views,
+        courier=Courier(
+            values=settings.environ,
+            directory=output_dir(settings.home),
+            allows_private=settings.delivery.allow_private_urls,
+        ),
+        sender=client.publisher,
+        leases=leases,
+    )
     sweeper = Sweeper(client.database, sweep_policy(settings))
     keeper = Keeper(
         leases=leases,
@@ -236,6 +252,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     return WorkerProcess(
         pid=os.getpid(),
         parts=parts,
+        deliveries=deliveries,
         runs=client.runs,
         sweeper=sweeper,
         keeper=keeper,

@@ -103,6 +103,7 @@ def test_the_process_environment_is_read_when_none_is_given(tmp_path: Path, monk
 
 def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
     samples = {
+        "delivery.allow_private_urls": "true",
         "database.url": "postgresql://u@h/d",
         "broker.url": "redis://h/1",
         "model.base_url": "https://h/v1",

@@ -68,6 +68,11 @@ class CreateRun(BaseModel):
         ]
         | None
     ) = Field(None, max_length=16)
+    deliver: str | list[str] | None = Field(
+        None,
+        description="Targets that are sent the answer, or the failure: 'telegram:123', 'email:me@example.org', ...",
+    )
+    webhook: str | None = Field(None, max_length=8_192, description="A URL that is sent the same, signed: a target.")
     previous_response_id: str | None = Field(None, description="Not supported on this endpoint yet.")
 
 

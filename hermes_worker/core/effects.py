@@ -32,6 +32,17 @@ class RunTool:
 Effect = AskModel | RunTool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendDelivery:
+    """Make attempt ``attempt`` (1-based) at a delivery. No part of a run: it follows from its end."""
+
+    run_id: str
+    """The run it reports on, or the delivery's own id; for logs."""
+    delivery_id: str
+    attempt: int
+    kind: Literal["send_delivery"] = "send_delivery"
+
+
 def outstanding(run: Run) -> frozenset[Effect]:
     """Everything that has to happen next and that nobody has claimed, read from the state alone.
 

@@ -47,6 +47,8 @@ class Part:
     is_plain: bool = False
     """Send without formatting: the platform did not understand it the first time."""
     attachment: Attachment | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What a program may want to know of the run that the text is from; people are not shown it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

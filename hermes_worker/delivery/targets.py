@@ -131,6 +131,30 @@ def parse_targets(deliver: str) -> tuple[TargetRef, ...]:
     return references
 
 
+def text_of(reference: TargetRef) -> str:
+    """``reference`` as ``parse_targets`` reads it."""
+    match reference:
+        case SpecialRef(word=word):
+            return word
+        case PlatformRef(platform=platform):
+            return platform
+        case ChatRef(target=target):
+            thread = f":{target.thread}" if target.thread else ""
+            return f"{target.platform}:{target.chat}{thread}"
+        case _:
+            assert_never(reference)
+
+
+def shown(reference: str) -> str:
+    """A stored target for people and logs: without what may be a secret in a URL."""
+    try:
+        return ",".join(
+            item.target.shown if isinstance(item, ChatRef) else text_of(item) for item in parse_targets(reference)
+        )
+    except TargetError:
+        return "(cannot be read)"
+
+
 def resolve(
     references: Iterable[TargetRef],
     *,

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.effects import Effect
+from hermes_worker.core.effects import Effect, SendDelivery
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
@@ -29,7 +29,7 @@ BLOB_CHARS_MIN = 16_384
 class Hint:
     """An effect to send, and the ``hinted_at`` of its row, by which the sweeper recognises a lost message."""
 
-    effect: Effect
+    effect: Effect | SendDelivery
     at: float
     group: str | None = None
     """Hints that began together and are sent as one Celery group; ``None`` groups by run."""

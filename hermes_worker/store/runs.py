@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -75,6 +76,10 @@ class NewRun:
     idempotency_key: str | None = None
     fingerprint: str = ""
     """Hash of the request that ``idempotency_key`` stands for."""
+    deliver: Sequence[str] = ()
+    """Targets that are told how the run ended."""
+    is_held: bool = False
+    """Do not begin, even when the session is free: ``start_held`` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +163,7 @@ class Runs:
                         earlier = _earlier(connection, new.idempotency_key, new.fingerprint)
                         if earlier is not None:
                             return earlier
-                    return _insert_run(connection, new)
+                    return insert_run(connection, new)[1]
             except _KeyTaken:
                 continue  # by a request that came at the same time: its run is there to be found now
 
@@ -351,7 +356,8 @@ def new_run_id() -> str:
     return f"run_{uuid.uuid4().hex}"
 
 
-def _insert_run(connection: Connection, new: NewRun) -> Created:
+def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
+    """Write a run in the caller's transaction; returns its number as well. Raises as ``Runs.create``."""
     run_id = new.run_id or new_run_id()
     session_id = new.session_id or run_id
     session_pk, active, message_seq = _session_for(connection, session_id, new)
@@ -368,6 +374,7 @@ def _insert_run(connection: Connection, new: NewRun) -> Created:
             attempts_max=spec.attempts_max,
             deadline_at=db_now() + spec.wall_s_max,
             idle_s_max=spec.idle_s_max,
+            deliver=json.dumps(list(new.deliver)) if new.deliver else None,
             created_at=db_now(),
             updated_at=db_now(),
         )
@@ -377,9 +384,26 @@ def _insert_run(connection: Connection, new: NewRun) -> Created:
     if new.idempotency_key is not None:
         _claim_key(connection, new, run_pk)
     hints: list[Hint] = []
-    if active is None:
+    if active is None and not new.is_held:
         hints = [activate(connection, session_pk, run_pk, run_id, message_seq)]
-    return Created(run_id=run_id, session_id=session_id, hints=hints, was_replayed=False)
+    return int(run_pk), Created(run_id=run_id, session_id=session_id, hints=hints, was_replayed=False)
+
+
+def start_held(connection: Connection, run_pk: int) -> list[Hint]:
+    """Begin a run that was written as held. Nothing happens when it has ended or begun."""
+    row = connection.execute(
+        sa.select(runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .where(
+            runs.c.pk == run_pk,
+            runs.c.status == RunStatus.QUEUED.value,
+            runs.c.hinted_at.is_(None),
+            runs.c.lease_token.is_(None),
+            sessions.c.active_run_pk.is_(None),
+        )
+        .with_for_update()
+    ).first()
+    return [activate(connection, row.session_pk, run_pk, row.run_id, row.message_seq)] if row else []
 
 
 def _claim_key(connection: Connection, new: NewRun, run_pk: int) -> None:

@@ -28,6 +28,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, workers
 from hermes_worker.store.transitions import Additions, break_off, save
@@ -42,6 +43,7 @@ _IDEMPOTENCY_KEPT_S = 86_400.0
 _WORKERS_KEPT_S = 86_400.0
 MODEL_QUEUE = "model"
 TOOLS_QUEUE = "tools"
+DELIVERY_QUEUE = "delivery"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class Swept:
     workers_expired: int = 0
     turns_lost: int = 0
     calls_lost: int = 0
+    deliveries_lost: int = 0
     resent: int = 0
     resumed: int = 0
     expired: int = 0
@@ -91,11 +94,14 @@ class Sweeper:
         ended = self._advance_each(self._past_deadline(), lambda run: _WALL_CLOCK)
         idle = self._advance_each(self._past_idle(), lambda run: _IDLE) if may_expire else []
         again = self._resend(depths) if depths is not None else []
+        lost_deliveries = lose_deliveries(self._database)
+        woken = wake_deliveries(self._database)
         return Swept(
-            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *again),
+            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *again, *woken),
             workers_expired=expired_workers,
             turns_lost=lost_turns,
             calls_lost=lost_calls,
+            deliveries_lost=lost_deliveries,
             resent=len(again),
             resumed=len(resumed),
             expired=len(ended) + len(idle),
@@ -259,7 +265,9 @@ class Sweeper:
                 _RESEND_CALLS, {"grace": grace, "before": _lost_before(TOOLS_QUEUE, depths, marks, grace)}
             ).all()
             names = _run_ids(connection, {row.run_pk for row in calls})
+        lost_before = _lost_before(DELIVERY_QUEUE, depths, marks, grace)
         return [
+            *resend_deliveries(self._database, grace_s=grace, before=lost_before),
             *(
                 Hint(
                     effect=AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt),

@@ -25,6 +25,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.deliveries import owe, targets_of
 from hermes_worker.store.inputs import CorruptInput, opening_message
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, lock_run, plain, read_messages
@@ -148,7 +149,7 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     insert_events(connection, loaded.pk, loaded.event_seq, happened)
     hints = [Hint(effect=effect, at=at) for effect in sorted(added, key=_effect_order)]
     if after.status.is_terminal:
-        _write_end(connection, loaded, after, additions)
+        hints += _write_end(connection, loaded, after, additions)
         hints += release_session(connection, loaded.session_pk, loaded.pk, message_seq)
     return hints
 
@@ -198,10 +199,10 @@ def _update_run(
     return float(row.updated_at)
 
 
-def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions: Additions) -> None:
+def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions: Additions) -> list[Hint]:
     assert after.exit_reason is not None
     failure = after.failure
-    connection.execute(
+    deliver = connection.execute(
         sa.update(runs)
         .where(runs.c.pk == loaded.pk)
         .values(
@@ -212,7 +213,9 @@ def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions:
             output_seq=additions.output_seq,
             finished_at=db_now(),
         )
-    )
+        .returning(runs.c.deliver)
+    ).scalar()
+    return owe(connection, targets_of(deliver), run=(loaded.pk, after.run_id)) if deliver else []
 
 
 def _write_calls(
@@ -404,7 +407,14 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
             finished_at=db_now(),
             updated_at=db_now(),
         )
-        .returning(runs.c.session_pk, runs.c.iteration, runs.c.event_seq, runs.c.message_seq)
+        .returning(
+            runs.c.run_id,
+            runs.c.session_pk,
+            runs.c.iteration,
+            runs.c.event_seq,
+            runs.c.message_seq,
+            runs.c.deliver,
+        )
     ).first()
     if row is None:
         return []
@@ -424,7 +434,8 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     data = {"error": event.failure.message, "exit_reason": event.reason.value, "status": RunStatus.FAILED.value}
     insert_events(connection, pk, row.event_seq - 1, [RunEvent(name=RunEventName.RUN_FAILED, data=data)])
     message_seq = row.message_seq + _close_transcript(connection, pk, row, open_calls)
-    return release_session(connection, row.session_pk, pk, message_seq)
+    hints = owe(connection, targets_of(row.deliver), run=(pk, row.run_id))
+    return [*hints, *release_session(connection, row.session_pk, pk, message_seq)]
 
 
 _OPEN_CALLS = (

@@ -1,4 +1,4 @@
-"""The Celery application of a worker: three tasks, and what happens when a process starts and leaves.
+"""The Celery application of a worker: four tasks, and what happens when a process starts and leaves.
 
 ``celery -A hermes_worker.tasks.app worker`` works as well as ``hermes-worker worker``, which it is made of.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery
 
 from hermes_worker import settings as settings_module
-from hermes_worker.core.effects import AskModel, Effect, RunTool
+from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.queue import TaskName
@@ -19,6 +19,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.runs import RunNotFound
 from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.celery import celery_app
+from hermes_worker.tasks.deliver import deliver
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.keeper import report
 from hermes_worker.tasks.lifecycle import connect_signals, process
@@ -40,6 +41,10 @@ def build(settings: Settings) -> Celery:
     def call_tool_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
         effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt)
         _guarded(settings, effect, lambda here: call_tool(here.parts, effect, at))
+
+    @app.task(name=TaskName.DELIVER.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def deliver_task(delivery_id: str, attempt: int, at: float) -> None:
+        _deliver_guarded(settings, SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=attempt), at)
 
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
@@ -76,6 +81,17 @@ def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess],
             here.parts.sender.send(here.runs.break_off_step(effect, here.parts.leases.owner, message))
         except (RunNotFound, UnavailableError) as second:
             log.warning("task.interrupted", run_id=effect.run_id, error=str(second))
+
+
+def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> None:
+    """Like ``_guarded``. A delivery that meets a defect stays claimed; its claim is given up as a stray, and it is
+    tried again until its attempts are used up."""
+    try:
+        deliver(process(settings).deliveries, effect, at)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", delivery_id=effect.delivery_id, error=str(error))
+    except Exception:
+        log.exception("task.failed", delivery_id=effect.delivery_id)
 
 
 def __getattr__(name: str) -> Any:

@@ -28,6 +28,7 @@ def celery_app(broker_url: str) -> Celery:
         task_routes={
             TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},
             TaskName.CALL_TOOL.value: {"queue": QueueName.TOOLS.value},
+            TaskName.DELIVER.value: {"queue": QueueName.DELIVERY.value},
             TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},
         },
         task_remote_tracebacks=False,

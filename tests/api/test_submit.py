@@ -267,3 +267,13 @@ def test_without_a_database_the_answer_is_503(api: Served, http: httpx.Client) -
     assert answer.json()["error"]["type"] == "server_error"
     assert path not in answer.text
     assert answer.headers["Retry-After"] == "1"
+
+
+def test_targets_of_a_run_are_kept_and_a_mistake_in_them_is_told(http: httpx.Client, store: Store) -> None:
+    wanted = {"input": "hi", "deliver": "local,telegram:12:3", "webhook": "https://example.org/h"}
+    run_id = http.post("/v1/runs", json=wanted).json()["run_id"]
+    hints = store.answer(run_id)
+    assert len(hints) == 3
+    refused = http.post("/v1/runs", json={"input": "hi", "deliver": "nowhere:1"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "deliver"

@@ -85,8 +85,14 @@ def _submission(body: schema.CreateRun, idempotency_key: str | None) -> Submissi
         wall_s_max=body.max_wall_s,
         source="api",
         metadata=body.metadata or {},
+        deliver=_deliver(body),
         idempotency_key=idempotency_key,
     )
+
+
+def _deliver(body: schema.CreateRun) -> list[str]:
+    targets = [body.deliver] if isinstance(body.deliver, str) else list(body.deliver or ())
+    return [*targets, f"webhook:{body.webhook}"] if body.webhook else targets
 
 
 _BODY_SCHEMA = {

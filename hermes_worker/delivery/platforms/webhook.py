@@ -1,6 +1,7 @@
 """A plain HTTP POST to an address of the user's: JSON, signed, with an idempotency key. Ours; the reference has none.
 
-    {"event": "delivery", "id": "<idempotency key>", "title": "...", "text": "..."}
+    {"event": "delivery", "id": "<idempotency key>", "title": "...", "text": "...",
+     "run": {"id": "...", "status": "completed", "session_id": "..."}}
 
 A receiver checks the signature (``hermes_worker.delivery.signature``), drops ids that it has seen, and answers with any
 status of 200 to 299.
@@ -46,6 +47,8 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
     payload: dict[str, object] = {"event": "delivery", "id": part.idempotency_key, "text": part.text}
     if part.title:
         payload["title"] = part.title
+    if part.facts:
+        payload["run"] = dict(part.facts)
     if part.attachment is not None and len(part.attachment.content) <= ATTACHMENT_BYTES_MAX:
         payload["file"] = {
             "name": part.attachment.name,

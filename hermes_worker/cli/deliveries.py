@@ -1,0 +1,81 @@
+"""``hermes-worker deliveries``: what was sent where, and sending it again."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.options import TEXT, common
+from hermes_worker.cli.records import open_records
+from hermes_worker.cli.screen import clean, one_line, table
+from hermes_worker.delivery.targets import shown
+from hermes_worker.redaction import redact
+from hermes_worker.store.deliveries import Deliveries, DeliveryState, DeliveryView
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def deliveries() -> None:
+    """List and show what was sent where, and send it again."""
+
+
+@deliveries.command("list", epilog="Example: hermes-worker deliveries list --state failed")
+@common
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--state", type=click.Choice([state.value for state in DeliveryState]), help="Only of this state.")
+@click.option("--run", "run_id", type=TEXT, help="Only those of this run.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: str | None, as_json: bool) -> None:
+    """The newest deliveries first."""
+    outbox = Deliveries(open_records(home).database)
+    found = outbox.list(limit=limit, state=DeliveryState(state) if state else None, run_id=run_id)
+    if as_json:
+        for view in found:
+            click.echo(json.dumps(_document(view)))
+    elif found:
+        rows = [
+            (v.delivery_id, v.state.value, _when(v.created_at), one_line(shown(v.target), 40), _said(v)) for v in found
+        ]
+        click.echo(table(rows, ("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR")))
+    else:
+        click.echo("no deliveries", err=True)
+
+
+@deliveries.command(epilog="Example: hermes-worker deliveries show dlv_0123...")
+@common
+@click.argument("delivery_id", type=TEXT)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
+    """Everything that is known about one delivery."""
+    document = _document(Deliveries(open_records(home).database).get(delivery_id))
+    if as_json:
+        click.echo(json.dumps(document))
+        return
+    for name, value in document.items():
+        click.echo(f"{name:16} {clean(str(value)) if value is not None else '-'}")
+
+
+@deliveries.command(epilog="One that may have arrived already is sent with a remark that it may be a duplicate.")
+@common
+@click.argument("delivery_id", type=TEXT)
+def retry(home: Path | None, delivery_id: str) -> None:
+    """Send a settled delivery once more."""
+    records = open_records(home)
+    hints = Deliveries(records.database).retry(delivery_id)
+    records.tell_workers("deliver", delivery_id, hints)
+    click.echo(f"{delivery_id} pending")
+
+
+def _document(view: DeliveryView) -> dict[str, object]:
+    return {**asdict(view), "state": view.state.value, "target": shown(view.target)}
+
+
+def _said(view: DeliveryView) -> str:
+    return one_line(redact(view.error or view.receipt or ""), 60)
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

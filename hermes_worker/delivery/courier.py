@@ -1,0 +1,103 @@
+"""Takes one part to one target, whatever kind of target it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.urls import UrlPolicy
+from hermes_worker.delivery.adapters import ADAPTERS, credentials_for, email_credentials
+from hermes_worker.delivery.catalog import LOCAL, PLATFORMS, WEBHOOK
+from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
+from hermes_worker.delivery.exchange import Outcome, Part, Receipt, Unsendable, perform
+from hermes_worker.delivery.platforms import email
+from hermes_worker.delivery.smtp import send_mail, tls_of
+from hermes_worker.delivery.targets import Target, TargetError, parse_chat
+from hermes_worker.delivery.wire import sender
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Courier:
+    """Sends with the credentials of one installation. Thread-safe."""
+
+    values: Mapping[str, str] = field(repr=False)
+    """The variables that credentials and home channels are read from."""
+    directory: Path
+    """Where ``local`` deliveries are kept."""
+    allows_private: bool = False
+    """``webhook:`` targets may name addresses of the local network."""
+
+    def send(self, part: Part, target: Target, *, at: datetime, file_name: str) -> Outcome:
+        """Try once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
+        try:
+            match target.platform:
+                case "local":
+                    return self._save(part, file_name)
+                case "apprise":
+                    return _refused("'apprise:' targets cannot be sent to by this version")
+                case "email":
+                    return self._mail(part, target, at)
+                case _:
+                    return self._request(part, target, at)
+        except (ConfigurationError, Unsendable) as error:
+            return _refused(str(error))
+
+    def has_idempotency_key(self, platform: str) -> bool:
+        """Whether sending a part twice leaves one message."""
+        adapter = ADAPTERS.get(platform)
+        return platform == LOCAL or (adapter is not None and adapter.has_idempotency_key)
+
+    def homes(self) -> dict[str, Target]:
+        """The home channels that are configured, by platform. One that cannot be read counts as none."""
+        found = {}
+        for name, row in PLATFORMS.items():
+            reference = self.values.get(row.home_variable or "", "").strip()
+            thread = self.values.get(f"{row.home_variable}_THREAD_ID", "").strip()
+            if not reference:
+                continue
+            try:
+                found[name] = parse_chat(name, f"{reference}:{thread}" if thread else reference)
+            except TargetError:
+                continue
+        return found
+
+    def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
+        adapter = ADAPTERS[target.platform]
+        exchange = adapter.send(part, target, credentials_for(target.platform, self.values), at)
+        # The address of a platform is the operator's own setting; that of a webhook may be anybody's.
+        policy = UrlPolicy(allows_private=self.allows_private or target.platform != WEBHOOK)
+        return perform(exchange, sender(policy))
+
+    def _mail(self, part: Part, target: Target, at: datetime) -> Outcome:
+        credentials = email_credentials(self.values)
+        tls = tls_of(self.values.get("EMAIL_SMTP_TLS", ""), credentials.port)
+        return send_mail(email.build(part, target, credentials, at=at), credentials, tls)
+
+    def _save(self, part: Part, file_name: str) -> Outcome:
+        if not _FILE_NAME.fullmatch(file_name) or ".." in file_name:
+            return _refused("the name of the file is not a plain name")
+        path = self.directory / file_name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+                file.write(part.text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            return DeliveryError(kind=SendErrorKind.TRANSIENT, message=f"the file was not written: {error.strerror}")
+        return Receipt(message_id=str(path))
+
+
+def _refused(message: str) -> DeliveryError:
+    return DeliveryError(kind=SendErrorKind.REFUSED, message=message)

@@ -1,0 +1,196 @@
+"""One delivery: claim it, send what is left of it, settle it or give it back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from hermes_worker import faults
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.effects import SendDelivery
+from hermes_worker.core.errors import Failure, LeaseLost
+from hermes_worker.delivery.catalog import LOCAL, TextLimit, text_limit
+from hermes_worker.delivery.courier import Courier
+from hermes_worker.delivery.errors import (
+    DUPLICATE_REMARK,
+    Adjustment,
+    Attempt,
+    DeliveryError,
+    GiveUp,
+    RetryPolicy,
+    SendErrorKind,
+    TryAgain,
+    next_step,
+)
+from hermes_worker.delivery.exchange import Part
+from hermes_worker.delivery.splitting import measure, split_text
+from hermes_worker.delivery.targets import ChatRef, Target, TargetError, parse_targets, resolve, text_of
+from hermes_worker.faults import FaultPoint
+from hermes_worker.observe import bound, count, log
+from hermes_worker.queue import QueueName
+from hermes_worker.redaction import redact
+from hermes_worker.store.deliveries import ATTEMPTS_MAX, Deliveries, DeliveryClaim
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.views import Views
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.parts import Sender
+from hermes_worker.tasks.persistence import persist
+from hermes_worker.tasks.reports import Report, report_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryParts:
+    """What delivering works with."""
+
+    outbox: Deliveries
+    views: Views
+    courier: Courier
+    sender: Sender
+    leases: Leases
+    policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(attempts_max=ATTEMPTS_MAX))
+    commit_patience_s: float = 600.0
+
+
+def deliver(parts: DeliveryParts, effect: SendDelivery, at: float) -> None:
+    """Make the attempt that ``effect`` names, if it is still to be made. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries of the message one gets the claim.
+    """
+    parts.leases.saw(QueueName.DELIVERY, at)
+    if parts.leases.is_draining:
+        parts.sender.send([Hint(effect=effect, at=at)])
+        return
+    claim = parts.outbox.claim(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("delivery.claimed")
+    faults.point(FaultPoint.DELIVER_AFTER_CLAIM)
+    with (
+        bound(delivery_id=claim.delivery_id, run_id=claim.run_id, attempt=claim.attempt),
+        parts.leases.holding(claim.token, claim.run_id or claim.delivery_id, may_hand_over=False) as abort,
+    ):
+        try:
+            hints = _Sending(parts, claim, abort).run()
+        except LeaseLost as lost:
+            count("delivery.refused")
+            log.warning("delivery.refused", reason=str(lost))
+            return
+    parts.sender.send(hints)
+
+
+class _Sending:
+    """One attempt."""
+
+    def __init__(self, parts: DeliveryParts, claim: DeliveryClaim, abort: AbortSignal) -> None:
+        self._parts = parts
+        self._claim = claim
+        self._abort = abort
+
+    def run(self) -> list[Hint]:
+        """Returns what to send afterwards. Raises ``LeaseLost``."""
+        claim = self._claim
+        if not self._parts.leases.is_trusted:
+            # We were frozen between the claim and here; by now the delivery may be somebody else's. Do not begin.
+            self._write(partial(self._parts.outbox.release, claim))
+            return []
+        try:
+            found = resolve(parse_targets(claim.target), origin=None, homes=self._parts.courier.homes())
+        except TargetError as error:
+            return self._fail(Failure(kind=SendErrorKind.REFUSED, message=str(error)), is_abandoned=False)
+        if found.unresolved:
+            reason = "; ".join(f"{missing.reference}: {missing.reason}" for missing in found.unresolved)
+            return self._fail(Failure(kind=SendErrorKind.REFUSED, message=reason), is_abandoned=False)
+        if claim.target.strip().lower() == "all":
+            return self._parts.outbox.expand(claim, [text_of(ChatRef(target)) for target in found.targets])
+        return self._send_to(found.targets[0])
+
+    def _send_to(self, target: Target) -> list[Hint]:
+        report = report_of(self._claim, self._parts.views)
+        text = report.document if target.platform == LOCAL else report.text
+        if text is None:
+            return self._succeed(target, "nothing to say")
+        texts = split_text(redact(text), _room(target))
+        receipt = None
+        is_in_doubt = self._claim.is_in_doubt
+        for number in range(self._claim.parts_sent, len(texts)):
+            key = f"{self._claim.delivery_id}:{number}"
+            part = self._part(report, texts[number], key, target, is_in_doubt)
+            at = datetime.now(UTC)
+            outcome = self._parts.courier.send(part, self._adjusted(target), at=at, file_name=report.file_name)
+            if isinstance(outcome, DeliveryError):
+                return self._retry(target, outcome, is_in_doubt)
+            faults.point(FaultPoint.DELIVER_AFTER_SEND)
+            receipt, is_in_doubt = outcome.message_id, False
+            if number + 1 < len(texts):
+                self._write(partial(self._parts.outbox.part_sent, self._claim, number + 1))
+        return self._succeed(target, receipt)
+
+    def _part(self, report: Report, text: str, key: str, target: Target, is_in_doubt: bool) -> Part:
+        has_key = self._parts.courier.has_idempotency_key(target.platform)
+        if is_in_doubt and not has_key:
+            text = f"{DUPLICATE_REMARK}\n\n{text}"
+        is_plain = Adjustment.PLAIN_TEXT in self._claim.adjustments
+        return Part(text=text, idempotency_key=key, title=report.title, is_plain=is_plain, facts=report.facts)
+
+    def _adjusted(self, target: Target) -> Target:
+        return replace(target, thread=None) if Adjustment.WITHOUT_THREAD in self._claim.adjustments else target
+
+    def _retry(self, target: Target, error: DeliveryError, is_in_doubt: bool) -> list[Hint]:
+        claim = self._claim
+        applied = {Adjustment(name) for name in claim.adjustments}
+        if is_in_doubt:
+            applied.add(Adjustment.MARKED_DUPLICATE)
+        attempt = Attempt(
+            number=claim.attempt,
+            age=timedelta(seconds=claim.age_s),
+            has_idempotency_key=self._parts.courier.has_idempotency_key(target.platform),
+            applied=frozenset(applied),
+        )
+        match next_step(error, attempt, self._parts.policy, random.random()):
+            case GiveUp(reason=reason, is_abandoned=is_abandoned):
+                return self._fail(Failure(kind=error.kind, message=redact(reason)), is_abandoned=is_abandoned)
+            case TryAgain(delay_s=delay_s, adjustment=adjustment):
+                kept = dict.fromkeys((*claim.adjustments, adjustment.value))
+                is_in_doubt = is_in_doubt or error.kind is SendErrorKind.AMBIGUOUS
+                give_back = partial(
+                    self._parts.outbox.retry_later,
+                    claim,
+                    Failure(kind=error.kind, message=redact(error.message)),
+                    delay_s=delay_s,
+                    adjustments=[name for name in kept if name in _LASTING],
+                    is_in_doubt=is_in_doubt,
+                )
+                self._write(give_back)
+                count("delivery.retried")
+                log.info("delivery.retried", target=target.shown, kind=error.kind.value, delay_s=round(delay_s, 1))
+                return []
+
+    def _succeed(self, target: Target, receipt: str | None) -> list[Hint]:
+        self._write(partial(self._parts.outbox.delivered, self._claim, receipt))
+        count("delivery.delivered")
+        log.info("delivery.delivered", target=target.shown)
+        return []
+
+    def _fail(self, failure: Failure, *, is_abandoned: bool) -> list[Hint]:
+        self._write(partial(self._parts.outbox.failed, self._claim, failure, is_abandoned=is_abandoned))
+        count("delivery.failed")
+        log.warning("delivery.failed", kind=failure.kind, reason=failure.message)
+        return []
+
+    def _write(self, write: Callable[[], None]) -> None:
+        persist(write, self._abort, patience_s=self._parts.commit_patience_s)
+
+
+_LASTING = (Adjustment.PLAIN_TEXT.value, Adjustment.WITHOUT_THREAD.value)
+_REMARK_ROOM = len(DUPLICATE_REMARK.encode()) + 2
+
+
+def _room(target: Target) -> TextLimit:
+    """The platform's limit, less the remark that any part may need: parts must be the same in every attempt."""
+    limit = text_limit(target.platform)
+    assert measure(DUPLICATE_REMARK, limit.unit) < _REMARK_ROOM
+    return replace(limit, size_max=limit.size_max - _REMARK_ROOM)

@@ -1,0 +1,423 @@
+"""The outbox end to end: a run ends, rows are due, a worker sends to real servers, whatever happens is written down."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.smtp_server import SmtpServer, smtp_server
+from support.store import EMPTY, Store
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import SendDelivery
+from hermes_worker.core.errors import Failure
+from hermes_worker.core.messages import ModelReply
+from hermes_worker.core.run import ExitReason
+from hermes_worker.delivery.courier import Courier
+from hermes_worker.delivery.errors import DUPLICATE_REMARK
+from hermes_worker.delivery.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from hermes_worker.store.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.tables import deliveries
+from hermes_worker.tasks.deliver import DeliveryParts, deliver
+from hermes_worker.tasks.leases import Leases
+
+IDLE = {**EMPTY, "delivery": 0}
+
+
+class Sink:
+    """An HTTP server that keeps requests and answers them from a script: a status, or ``None`` to hang up."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[str, dict[str, str], bytes]] = []
+        self.script: deque[tuple[int | None, dict[str, str]]] = deque()
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                sink.received.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                status, headers = sink.script.popleft() if sink.script else (200, {})
+                if status is None:
+                    return
+                answer = b'{"ok": true, "id": "m1", "result": {"message_id": 7}, "ts": "1.2", "channel": "C1"}'
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def then(self, status: int | None, **headers: str) -> None:
+        self.script.append((status, headers))
+
+    def texts(self) -> list[str]:
+        return [json.loads(body)["text"] for _, _, body in self.received]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    server = Sink()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def mailbox() -> Iterator[SmtpServer]:
+    with smtp_server() as server:
+        yield server
+
+
+class Sent:
+    """A publisher that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.hints: list[Hint] = []
+
+    def send(self, hints: Any) -> int:
+        self.hints += hints
+        return len(hints)
+
+    def depths(self) -> dict[str, int]:
+        return dict(IDLE)
+
+
+class Office:
+    """One worker of the delivery queue."""
+
+    def __init__(self, store: Store, directory: Path, values: dict[str, str], *, allows_private: bool = True) -> None:
+        self.store = store
+        self.outbox = Deliveries(store.database)
+        self.directory = directory
+        leases = Leases(store.workers, name="courier", queues="delivery", ttl_s=1e6)
+        leases.register()
+        self.parts = DeliveryParts(
+            outbox=self.outbox,
+            views=store.views,
+            courier=Courier(values=values, directory=directory, allows_private=allows_private),
+            sender=Sent(),
+            leases=leases,
+        )
+
+    def work(self) -> None:
+        """Deliver everything that is due."""
+        with self.store.database.read() as connection:
+            due = connection.execute(sa.select(deliveries).where(deliveries.c.hinted_at.is_not(None))).all()
+        for row in due:
+            effect = SendDelivery(run_id="", delivery_id=row.delivery_id, attempt=row.attempts + 1)
+            deliver(self.parts, effect, row.hinted_at)
+
+    def wait_over(self) -> None:
+        """As if every delay had passed, and the sweeper come round."""
+        with self.store.database.write() as connection:
+            connection.execute(sa.update(deliveries).where(deliveries.c.not_before.is_not(None)).values(not_before=1.0))
+        self.store.sweep(IDLE)
+
+    @property
+    def all(self) -> list[DeliveryView]:
+        return self.outbox.list()
+
+    @property
+    def only(self) -> DeliveryView:
+        (view,) = self.all
+        return view
+
+
+def office(store: Store, tmp_path: Path, **more: Any) -> Office:
+    values = more.pop("values", {})
+    return Office(store, tmp_path / "output", values, **more)
+
+
+def test_a_run_that_ends_is_delivered_to_a_file(store: Store, tmp_path: Path) -> None:
+    run_id = store.submit(deliver=["local"]).run_id
+    here = office(store, tmp_path)
+    assert here.all == []
+    hints = store.answer(run_id, ModelReply(text="All is well."))
+    assert [hint.effect.kind for hint in hints] == ["send_delivery"]
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    path = Path(here.only.receipt or "")
+    assert path.read_text() == "All is well."
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("how", ["stop", "break", "expire"])
+def test_a_failure_is_delivered_however_the_run_ended(store: Store, tmp_path: Path, how: str) -> None:
+    created = store.submit(deliver=["local"], wall_s_max=5.0)
+    if how == "stop":
+        store.runs.request_stop(created.run_id)
+    elif how == "break":
+        failure = Failure(kind="internal_error", message="KeyError: boom")
+        store.runs.break_off(created.run_id, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
+    else:
+        store.let_pass(10.0)
+        store.sweep(IDLE)
+    here = office(store, tmp_path)
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    assert created.run_id in Path(here.only.receipt or "").read_text()
+
+
+def test_a_webhook_is_signed_and_says_which_run(store: Store, tmp_path: Path, sink: Sink) -> None:
+    run_id = store.submit(deliver=[f"webhook:{sink.url}/hook?a=1"]).run_id
+    store.answer(run_id, ModelReply(text="Ready; key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"))
+    here = office(store, tmp_path, values={"WEBHOOK_DELIVERY_SECRET": "s3cret-s3cret"})
+    here.work()
+    ((path, headers, body),) = sink.received
+    document = json.loads(body)
+    assert path == "/hook?a=1"
+    assert document["run"] == {"id": run_id, "status": "completed", "session_id": run_id}
+    assert "abcdefghijklmnopqrstuvwxyz" not in document["text"]
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(int(headers[TIMESTAMP_HEADER.lower()]), UTC)
+    assert headers[SIGNATURE_HEADER.lower()] == sign(body, "s3cret-s3cret", at)[SIGNATURE_HEADER]
+    assert here.only.receipt == "m1"
+
+
+def test_a_webhook_to_a_private_address_is_refused_unless_allowed(store: Store, tmp_path: Path, sink: Sink) -> None:
+    run_id = store.submit(deliver=[f"webhook:{sink.url}/hook"]).run_id
+    store.answer(run_id)
+    here = office(store, tmp_path, allows_private=False)
+    here.work()
+    assert here.only.state is DeliveryState.FAILED
+    assert "not a public address" in (here.only.error or "")
+    assert sink.received == []
+
+
+def test_a_redirect_is_not_followed(store: Store, tmp_path: Path, sink: Sink) -> None:
+    store.answer(store.submit(deliver=[f"webhook:{sink.url}/hook"]).run_id)
+    sink.then(302, Location="http://169.254.169.254/latest/")
+    here = office(store, tmp_path)
+    here.work()
+    assert here.only.state is DeliveryState.FAILED
+    assert len(sink.received) == 1
+
+
+def test_a_server_that_says_later_is_asked_later(store: Store, tmp_path: Path, sink: Sink) -> None:
+    store.answer(store.submit(deliver=[f"webhook:{sink.url}/hook"]).run_id)
+    sink.then(429, **{"Retry-After": "30"})
+    here = office(store, tmp_path)
+    here.work()
+    assert here.only.state is DeliveryState.PENDING
+    assert 29 < (here.only.not_before or 0) - store.database.now() < 32
+    store.sweep(IDLE)
+    here.work()
+    assert len(sink.received) == 1
+    here.wait_over()
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    first, second = (json.loads(body)["id"] for _, _, body in sink.received)
+    assert first == second
+
+
+def test_a_server_that_stays_down_is_given_up_on_and_can_be_tried_again(
+    store: Store, tmp_path: Path, sink: Sink
+) -> None:
+    store.answer(store.submit(deliver=[f"webhook:{sink.url}/hook"]).run_id)
+    here = office(store, tmp_path)
+    for _ in range(6):
+        sink.then(503)
+        here.work()
+        here.wait_over()
+    assert here.only.state is DeliveryState.ABANDONED
+    assert len(sink.received) == 6
+    here.outbox.retry(here.only.delivery_id)
+    with pytest.raises(DeliveryBusy):
+        here.outbox.retry(here.only.delivery_id)
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+
+
+@pytest.mark.parametrize(("target", "is_marked"), [("telegram:123", True), ("webhook", False)])
+def test_an_unanswered_message_is_repeated_with_a_remark_unless_the_target_knows_repetitions(
+    store: Store, tmp_path: Path, sink: Sink, target: str, is_marked: bool
+) -> None:
+    store.answer(store.submit(deliver=[target if ":" in target else f"webhook:{sink.url}/hook"]).run_id)
+    here = office(store, tmp_path, values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url})
+    sink.then(None)
+    here.work()
+    assert here.only.is_in_doubt
+    assert here.only.error_kind == "ambiguous"
+    here.wait_over()
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    first, second = sink.texts()
+    assert "duplicate" not in first
+    assert ("duplicate" in second) is is_marked
+
+
+def test_a_delivery_whose_worker_vanished_is_sent_again_with_a_remark(
+    store: Store, tmp_path: Path, mailbox: SmtpServer
+) -> None:
+    store.answer(store.submit(deliver=["email:me@example.org"]).run_id, ModelReply(text="Hello"))
+    here = office(store, tmp_path, values=mail_values(mailbox))
+    (view,) = here.all
+    gone = store.worker("gone")
+    claim = here.outbox.claim(SendDelivery(run_id="", delivery_id=view.delivery_id, attempt=1), gone.pk)
+    assert claim is not None
+    store.workers.retire(gone)
+    store.sweep(IDLE)
+    here.wait_over()
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    assert here.only.attempts == 2
+    assert mailbox.text().startswith(DUPLICATE_REMARK)
+
+
+def mail_values(mailbox: SmtpServer) -> dict[str, str]:
+    return {
+        "EMAIL_SMTP_HOST": "127.0.0.1",
+        "EMAIL_SMTP_PORT": str(mailbox.port),
+        "EMAIL_ADDRESS": "hermes@example.org",
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "state", "mails"),
+    [
+        ("", DeliveryState.DELIVERED, 1),
+        ("450 4.2.0 come back later", DeliveryState.PENDING, 0),
+        ("550 5.1.1 no such user", DeliveryState.FAILED, 0),
+        ("drop", DeliveryState.PENDING, 1),
+    ],
+)
+def test_a_mail_is_taken_deferred_refused_or_in_doubt(
+    store: Store, tmp_path: Path, mailbox: SmtpServer, reply: str, state: DeliveryState, mails: int
+) -> None:
+    store.answer(store.submit(deliver=["email:me@example.org"]).run_id, ModelReply(text="Dear all\n.\nBye"))
+    here = office(store, tmp_path, values=mail_values(mailbox))
+    mailbox.next_replies.append(reply)
+    here.work()
+    assert here.only.state is state
+    assert here.only.is_in_doubt is (reply == "drop")
+    assert len(mailbox.mails) == mails
+    if mails:
+        assert mailbox.text().split() == ["Dear", "all", ".", "Bye"]
+
+
+def test_a_password_is_not_sent_without_tls(tmp_path: Path) -> None:
+    from hermes_worker.delivery.smtp import _is_loopback, tls_of
+
+    assert not _is_loopback("mail.example.org")
+    assert not _is_loopback("10.0.0.1")
+    assert tls_of("", 465).value == "implicit"
+
+
+def test_a_long_answer_goes_on_at_the_part_that_failed(store: Store, tmp_path: Path, sink: Sink) -> None:
+    answer = "\n".join(f"line {number} " + "x" * 60 for number in range(160))
+    store.answer(store.submit(deliver=["telegram:123"]).run_id, ModelReply(text=answer))
+    here = office(store, tmp_path, values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url})
+    sink.then(200)
+    sink.then(503)
+    here.work()
+    assert here.only.state is DeliveryState.PENDING
+    here.wait_over()
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    texts = sink.texts()
+    assert texts[1] == texts[2]
+    assert [text.rpartition("(")[2] for text in texts] == ["1/3)", "2/3)", "2/3)", "3/3)"]
+
+
+def test_one_failing_target_does_not_stop_the_others(store: Store, tmp_path: Path, sink: Sink) -> None:
+    targets = ["slack:C0123456", "telegram:1", "ntfy:topic", "discord:42", "local", "signal"]
+    store.answer(store.submit(deliver=targets).run_id)
+    values = {
+        "TELEGRAM_BOT_TOKEN": "1:abc",
+        "TELEGRAM_BASE_URL": sink.url,
+        "NTFY_SERVER_URL": sink.url,
+        "SLACK_BOT_TOKEN": "xoxb-1",
+        "SLACK_BASE_URL": sink.url,
+    }
+    here = office(store, tmp_path, values=values)
+    here.work()
+    states = {view.target: view.state for view in here.all}
+    assert states == {
+        "slack:C0123456": DeliveryState.DELIVERED,
+        "telegram:1": DeliveryState.DELIVERED,
+        "ntfy:topic": DeliveryState.DELIVERED,
+        "discord:42": DeliveryState.FAILED,
+        "local": DeliveryState.DELIVERED,
+        "signal": DeliveryState.FAILED,
+    }
+    assert "DISCORD_BOT_TOKEN" in next(v.error or "" for v in here.all if v.target == "discord:42")
+
+
+def test_all_becomes_one_delivery_per_home_channel(store: Store, tmp_path: Path, sink: Sink) -> None:
+    store.answer(store.submit(deliver=["all", "telegram:7"]).run_id)
+    values = {
+        "TELEGRAM_BOT_TOKEN": "1:abc",
+        "TELEGRAM_BASE_URL": sink.url,
+        "TELEGRAM_HOME_CHANNEL": "7",
+        "NTFY_SERVER_URL": sink.url,
+        "NTFY_HOME_CHANNEL": "alerts",
+    }
+    here = office(store, tmp_path, values=values)
+    here.work()
+    here.work()
+    assert sorted(view.target for view in here.all) == ["ntfy:alerts", "telegram:7"]
+    assert {view.state for view in here.all} == {DeliveryState.DELIVERED}
+    assert len(sink.received) == 2
+
+
+def test_a_late_worker_cannot_settle_what_was_taken_from_it(store: Store, tmp_path: Path) -> None:
+    from hermes_worker.core.errors import LeaseLost
+
+    store.answer(store.submit(deliver=["local"]).run_id)
+    here = office(store, tmp_path)
+    slow = store.worker("slow")
+    effect = SendDelivery(run_id="", delivery_id=here.only.delivery_id, attempt=1)
+    claim = here.outbox.claim(effect, slow.pk)
+    assert claim is not None
+    assert here.outbox.claim(effect, slow.pk) is None
+    store.workers.retire(slow)
+    store.sweep(IDLE)
+    here.wait_over()
+    here.work()
+    with pytest.raises(LeaseLost):
+        here.outbox.failed(claim, Failure(kind="transient", message="late"), is_abandoned=True)
+    assert here.only.state is DeliveryState.DELIVERED
+
+
+def test_a_lost_message_is_sent_again_and_a_backlog_is_not(store: Store, tmp_path: Path) -> None:
+    store.answer(store.submit(deliver=["local"]).run_id)
+    here = office(store, tmp_path)
+    store.let_pass(20.0)
+    full = store.sweep({**EMPTY, "delivery": 1000})
+    assert full.hints == ()
+    swept = store.sweep(IDLE)
+    assert [hint.effect for hint in swept.hints] == [
+        SendDelivery(run_id=here.only.delivery_id, delivery_id=here.only.delivery_id, attempt=1)
+    ]
+
+
+def test_a_delivery_that_kills_its_workers_is_abandoned(store: Store, tmp_path: Path) -> None:
+    store.answer(store.submit(deliver=["local"]).run_id)
+    here = office(store, tmp_path)
+    for attempt in range(1, 7):
+        worker = store.worker(f"w{attempt}")
+        effect = SendDelivery(run_id="", delivery_id=here.only.delivery_id, attempt=attempt)
+        assert here.outbox.claim(effect, worker.pk) is not None
+        store.workers.retire(worker)
+        store.sweep(IDLE)
+        here.wait_over()
+    assert here.only.state is DeliveryState.ABANDONED
