@@ -38,6 +38,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
     {
         "run.submitted": "A run was accepted and stored.",
         "run.finished": "A run reached a terminal status.",
+        "run.delegated": "A run handed a task to a child run.",
         "run.stop_requested": "Somebody asked for a run to be cancelled or interrupted.",
         "run.broken": "A stored run could not be read; it was ended as failed.",
         "iteration.claimed": "This worker took a model call.",

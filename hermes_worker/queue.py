@@ -95,12 +95,13 @@ class Publisher:
         return len(hints)
 
     def _send_many(self, hints: Sequence[Hint]) -> None:
-        """One round trip for the lot. The calls of one run are a Celery group: they share a group id."""
+        """One round trip for the lot. The calls of one run, and the children of one call, are a Celery
+        group: they share a group id."""
         by_queue: dict[QueueName, list[str]] = {}
         groups: dict[str, str] = {}
         for hint in hints:
             name, queue, arguments = message_of(hint)
-            group_id = groups.setdefault(hint.effect.run_id, str(uuid.uuid4()))
+            group_id = groups.setdefault(hint.group or hint.effect.run_id, str(uuid.uuid4()))
             message = envelope(name, queue, arguments, effect_label(hint.effect), group_id=group_id)
             by_queue.setdefault(queue, []).append(message)
         pipe = self._client.pipeline(transaction=False)

@@ -55,6 +55,7 @@ __all__ = [
     "AgentSettings",
     "BrokerSettings",
     "DatabaseSettings",
+    "DelegationSettings",
     "DeliverySettings",
     "LeaseSettings",
     "LogFormat",
@@ -223,6 +224,36 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationSettings:
+    """Child runs (`delegate_task`)."""
+
+    children_max: int = _setting(
+        "delegation.max_concurrent_children",
+        "HERMES_MAX_CONCURRENT_CHILDREN DELEGATION_MAX_CONCURRENT_CHILDREN",
+        integer(1, 10_000),
+        3,
+    )
+    """Children of one run that work at the same time; more wait their turn."""
+    tasks_max: int = _setting("delegation.max_tasks", "HERMES_MAX_TASKS", integer(1, 10_000), 1_000)
+    """Tasks in one call; a call with more is answered with an error."""
+    depth_max: int = _setting("delegation.max_spawn_depth", "HERMES_MAX_SPAWN_DEPTH", integer(1, 100), 1)
+    """Levels of children. 1: children do not delegate."""
+    iterations_max: int = _setting("delegation.max_iterations", "HERMES_CHILD_MAX_ITERATIONS", integer(1, 100_000), 50)
+    """Model calls of a child."""
+    timeout_s: float | None = _setting(
+        "delegation.child_timeout_seconds",
+        "HERMES_CHILD_TIMEOUT_S",
+        optional_number(1, 31 * 86_400, "seconds"),
+        None,
+    )
+    """Seconds a child may take before it expires and its parent gets what it has; at least 30, 0 for no limit."""
+    model: str | None = _setting(
+        "delegation.model", "HERMES_DELEGATION_MODEL", matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
+    )
+    """Model of the children. Not set: the parent's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalSettings:
     """Commands that tools run."""
 
@@ -275,6 +306,7 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
+    delegation: DelegationSettings = field(default_factory=DelegationSettings)
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -307,6 +339,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "server": ServerSettings,
         "lease": LeaseSettings,
         "agent": AgentSettings,
+        "delegation": DelegationSettings,
         "terminal": TerminalSettings,
         "delivery": DeliverySettings,
         "log": LogSettings,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
+from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.live import Live
@@ -167,6 +168,18 @@ def _model_choice(settings: Settings) -> _ModelChoice:
     )
 
 
+def delegation_policy(settings: Settings) -> DelegationPolicy:
+    asked = settings.delegation
+    return DelegationPolicy(
+        children_max=asked.children_max,
+        tasks_max=asked.tasks_max,
+        depth_max=asked.depth_max,
+        iterations_max=asked.iterations_max,
+        timeout_s=max(asked.timeout_s, CHILD_TIMEOUT_S_MIN) if asked.timeout_s else None,
+        model=asked.model,
+    )
+
+
 def sweep_policy(settings: Settings) -> SweepPolicy:
     return SweepPolicy(
         interval_s=min(settings.lease.sweep_interval_s, settings.lease.ttl_s / 8),
@@ -224,6 +237,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         workspace=workspace,
         now=client.database.now,
         watched=watched,
+        delegation=delegation_policy(settings),
     )
     deliveries = DeliveryParts(
         outbox=Deliveries(client.database),

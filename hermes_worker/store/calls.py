@@ -16,9 +16,10 @@ from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, RunStatus
+from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
+from hermes_worker.store.children import NewChild, insert_children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
@@ -31,7 +32,7 @@ from hermes_worker.store.rows import (
     with_run,
 )
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
-from hermes_worker.store.transitions import Additions, StateMoved, save
+from hermes_worker.store.transitions import Additions, StateMoved, save, start_children
 
 OVERTIME_S = 30.0
 """How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
@@ -148,6 +149,17 @@ _SETTLE_CALL = Prepared(
     )
 )
 
+_HAND_OVER = Prepared(
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .values(children_max=sa.bindparam("children_max"))
+)
+
 
 class ToolCalls:
     """The tool calls in one database. Thread-safe."""
@@ -200,6 +212,24 @@ class ToolCalls:
                 pass  # the run changed since the claim (a stop, say): decide again on what it is now
         with self._database.write() as connection:
             return _settle(connection, claim, settlement, None)
+
+    def delegate(self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int) -> list[Hint]:
+        """Hand a call to child runs: make them, start as many as may work at once, and let go of the call.
+
+        The end of the last child settles it. Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
+        """
+        with self._database.write() as connection:
+            if _HAND_OVER.run(connection, _claimed(claim, children_max=children_max)) == 0:
+                raise _lost(claim)
+            loaded = lock_run_after_call(connection, claim.run_pk)
+            after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+            is_waiting = after.calls[claim.position].status is CallStatus.WAITING
+            hints = save(connection, loaded, after, Additions(events=[started_event(claim)] if is_waiting else []))
+            if not is_waiting:
+                return hints  # the run is being stopped; the call was cancelled
+            insert_children(connection, loaded, claim.position, new)
+            started = start_children(connection, claim.run_pk, children_max)
+            return hints + [replace(hint, group=claim.run_id) for hint in started]
 
     def release(self, claim: CallClaim) -> list[Hint]:
         """Hand a call back that has not been started, for another worker to take now. Raises ``LeaseLost``."""

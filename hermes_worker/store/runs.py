@@ -20,6 +20,7 @@ from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatu
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
+from hermes_worker.store.children import open_children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
@@ -252,6 +253,28 @@ class Runs:
             if after == loaded.run:
                 return after.status, []
             return after.status, save(connection, loaded, after)
+
+    def stop_descendants(self, run_id: str, *, most: int = 200) -> dict[str, list[Hint]]:
+        """Stop what a run that ended or is being stopped had delegated, at any depth: for each run, what to send.
+
+        Each is stopped by a transaction of its own, from the top down; whatever is left when ``most`` are stopped, or
+        when this process dies half-way, the sweeper stops. Idempotent. Raises ``RunNotFound``.
+        """
+        with self._database.read() as connection:
+            waiting = [find(connection, run_id)]
+        stopped: dict[str, list[Hint]] = {}
+        while waiting and len(stopped) < most:
+            parent_pk = waiting.pop()
+            with self._database.read() as connection:
+                found = open_children(connection, parent_pk, most=most - len(stopped))
+            for pk in found:
+                with self._database.write() as connection:
+                    loaded = lock_run(connection, pk)
+                    assert loaded is not None
+                    after = apply(loaded.run, ev.StopRequested())
+                    stopped[loaded.run.run_id] = [] if after == loaded.run else save(connection, loaded, after)
+            waiting += found
+        return stopped
 
     def break_off(self, run_id: str, event: ev.Broken) -> list[Hint]:
         """End a run that cannot go on, whoever holds it. Raises ``RunNotFound``."""

@@ -27,6 +27,7 @@ from hermes_worker.core.run import STATE_VERSION, CallStatus, ExitReason, RunSta
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
+from hermes_worker.store.children import orphans
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
@@ -93,11 +94,12 @@ class Sweeper:
         resumed = self._advance_each(self._due_to_resume(), lambda run: ev.WaitEnded())
         ended = self._advance_each(self._past_deadline(), lambda run: _WALL_CLOCK)
         idle = self._advance_each(self._past_idle(), lambda run: _IDLE) if may_expire else []
+        stopped = self._advance_each(self._orphans(), lambda run: ev.StopRequested())
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
         return Swept(
-            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *again, *woken),
+            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *stopped, *again, *woken),
             workers_expired=expired_workers,
             turns_lost=lost_turns,
             calls_lost=lost_calls,
@@ -239,6 +241,11 @@ class Sweeper:
                 .limit(_BATCH)
             )
             return list(rows.scalars())
+
+    def _orphans(self) -> list[int]:
+        """Runs whose parent ended or is being stopped. Whoever ended it stops them too; this is for who did not."""
+        with self._database.read() as connection:
+            return orphans(connection, most=_BATCH)
 
     def _advance_each(self, pks: Iterable[int], event_for: Callable[[LoadedRun], ev.Event]) -> list[Hint]:
         hints: list[Hint] = []

@@ -16,19 +16,31 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.delegation import report
 from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
-from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus
+from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
+from hermes_worker.store import children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.deliveries import owe, targets_of
 from hermes_worker.store.inputs import CorruptInput, opening_message
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import Hint, LoadedRun, insert_messages, lock_run, plain, read_messages
+from hermes_worker.store.rows import (
+    Hint,
+    LoadedRun,
+    ParentCall,
+    insert_messages,
+    lock_run,
+    lock_run_after_call,
+    parent_of,
+    plain,
+    read_messages,
+)
 from hermes_worker.store.tables import events, runs, sessions, tool_calls
 
 
@@ -151,6 +163,7 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     if after.status.is_terminal:
         hints += _write_end(connection, loaded, after, additions)
         hints += release_session(connection, loaded.session_pk, loaded.pk, message_seq)
+        hints += join_parent(connection, loaded.parent)
     return hints
 
 
@@ -323,7 +336,8 @@ def _results_without_a_run(connection: Connection, loaded: LoadedRun, after: Run
 
 
 def _notice(before: Call, call: Call) -> str:
-    return result_without_a_run(call.status, was_running=before.status is CallStatus.RUNNING)
+    was_running = before.status is CallStatus.RUNNING or before.waits_for is WaitKind.CHILDREN
+    return result_without_a_run(call.status, was_running=was_running)
 
 
 def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
@@ -414,6 +428,9 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
             runs.c.event_seq,
             runs.c.message_seq,
             runs.c.deliver,
+            runs.c.parent_pk,
+            runs.c.parent_iteration,
+            runs.c.parent_position,
         )
     ).first()
     if row is None:
@@ -424,6 +441,7 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
         .where(tool_calls.c.run_pk == pk, tool_calls.c.settled_at.is_(None))
         .values(
             status=sa.case((was_running, CallStatus.UNKNOWN.value), else_=CallStatus.CANCELLED.value),
+            waits_for=None,
             lease_token=None,
             lease_owner=None,
             deadline_at=None,
@@ -435,7 +453,8 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     insert_events(connection, pk, row.event_seq - 1, [RunEvent(name=RunEventName.RUN_FAILED, data=data)])
     message_seq = row.message_seq + _close_transcript(connection, pk, row, open_calls)
     hints = owe(connection, targets_of(row.deliver), run=(pk, row.run_id))
-    return [*hints, *release_session(connection, row.session_pk, pk, message_seq)]
+    hints = [*hints, *release_session(connection, row.session_pk, pk, message_seq)]
+    return [*hints, *join_parent(connection, parent_of(row))]
 
 
 _OPEN_CALLS = (
@@ -505,6 +524,55 @@ def release_session(connection: Connection, session_pk: int, run_pk: int, messag
             log.error("run.broken", run_id=waiting.run_id, error=str(error))
             _force_end(connection, waiting.pk, _INPUT_UNREADABLE)
     return []
+
+
+def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]:
+    """After the end of a child, in its transaction: start the next one that waits for a place, and settle the
+    parent's call when this was the last. At any depth: a parent that ends by that joins its own.
+
+    Idempotent: a call that waits no more is left alone.
+    """
+    if parent is None:
+        return []
+    waiting = children.lock_waiting(connection, parent)
+    if waiting is None:
+        return []
+    hints = start_children(connection, parent.run_pk, waiting.children_max)
+    if children.has_open(connection, parent) or children.lock_waiting(connection, parent) is None:
+        return hints  # (a child that could not even start may have settled the call just now)
+    loaded = lock_run_after_call(connection, parent.run_pk)
+    outcomes = children.outcomes(connection, parent)
+    has_success = any(outcome.status is RunStatus.COMPLETED for outcome in outcomes)
+    settled = ev.CallSettled(
+        position=parent.position, status=CallStatus.SUCCEEDED if has_success else CallStatus.FAILED
+    )
+    tool_call_id = tool_call_ids(connection, loaded)[parent.position]
+    data = {
+        "tool": waiting.name,
+        "tool_call_id": tool_call_id,
+        "iteration": parent.iteration,
+        "position": parent.position,
+        "duration": round(waiting.waited_s, 3),
+        "error": not has_success,
+    }
+    body = tool_body(tool_call_id, report(outcomes))
+    additions = Additions(
+        messages=[Message(seq=waiting.result_seq, role=Role.TOOL, body=body)],
+        events=[RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)],
+    )
+    return hints + save(connection, loaded, apply(loaded.run, settled), additions)
+
+
+def start_children(connection: Connection, parent_pk: int, children_max: int) -> list[Hint]:
+    """Start children of a run until ``children_max`` of them are at work. The caller holds one of its calls."""
+    hints: list[Hint] = []
+    while (child := children.take_queued(connection, parent_pk, children_max)) is not None:
+        try:
+            hints.append(activate(connection, child.session_pk, child.pk, child.run_id, child.message_seq))
+        except CorruptInput as error:
+            log.error("run.broken", run_id=child.run_id, error=str(error))
+            hints += _force_end(connection, child.pk, _INPUT_UNREADABLE)
+    return hints
 
 
 def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int) -> Hint:

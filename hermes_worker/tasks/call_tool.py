@@ -7,6 +7,7 @@ from functools import partial
 
 from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import canonical_json
@@ -19,9 +20,11 @@ from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
 from hermes_worker.store.calls import CallClaim, Settlement, started_event
 from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.delegating import delegate
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.persistence import persist
+from hermes_worker.tasks.planning import tool_names
 from hermes_worker.tools.base import ToolContext, ToolResult
 from hermes_worker.tools.catalog import UnknownTool
 from hermes_worker.tools.dispatch import run_tool
@@ -99,6 +102,8 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
     if abort.reason == AbortReason.DRAIN:
         # It was cut short so that another worker can run it whole.
         return parts.calls.release(claim)
+    if result.delegated:
+        return delegate(parts, claim, result.delegated)
     settlement = Settlement(
         status=CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED,
         text=result.text,
@@ -114,6 +119,8 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
     except UnknownTool as error:
         return error_result(str(error))
     session = parts.runs.session_of(claim.session_pk)
+    if tool.spec.name == DELEGATE_TOOL and DELEGATE_TOOL not in tool_names(session.tools):
+        return error_result("tasks cannot be handed on from here; do the work yourself")
     context = ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.messages import Message, ModelReply
 from hermes_worker.live import Live
 from hermes_worker.providers.base import Provider
 from hermes_worker.store.calls import CallClaim, Settlement
+from hermes_worker.store.children import NewChild
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import SessionContext, TurnClaim
 from hermes_worker.tasks.leases import Leases
@@ -45,6 +47,8 @@ class CallStore(Protocol):
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
 
     def release(self, claim: CallClaim) -> list[Hint]: ...
+
+    def delegate(self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int) -> list[Hint]: ...
 
 
 class TranscriptStore(Protocol):
@@ -80,6 +84,7 @@ class Parts:
     """Epoch seconds by the database's clock."""
     watched: set[str]
     """Runs that somebody began to follow while their model call was in flight."""
+    delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
     calls_max: int = 64
     """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0

@@ -60,3 +60,9 @@ def _repaired(request: ToolRequest, catalog: Catalog) -> ToolRequest:
 def tool_texts(tools: str) -> Sequence[str]:
     """A session's stored tool definitions, each as its own canonical JSON."""
     return tuple(canonical_json(definition) for definition in json.loads(tools))
+
+
+@lru_cache(maxsize=256)
+def tool_names(tools: str) -> frozenset[str]:
+    """The names of a session's stored tools."""
+    return frozenset(str(definition["function"]["name"]) for definition in json.loads(tools))

@@ -8,10 +8,11 @@ lost its claim cannot change a session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hermes_worker.core.delegation import ChildTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.workspace.base import Workspace
 
@@ -74,6 +75,8 @@ class ToolResult:
     is_error: bool = False
     session_updates: Mapping[str, Any] = field(default_factory=dict)
     """Session documents to replace; a value of ``None`` deletes the document."""
+    delegated: Sequence[ChildTask] = ()
+    """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
 
 
 class Tool(Protocol):

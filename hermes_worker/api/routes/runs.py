@@ -191,11 +191,13 @@ async def stop_run(context: Context, run_id: str, later: BackgroundTasks) -> sch
     """Ask a run to stop. Idempotent; a run that has ended stays as it ended."""
     client = context.client
     status, hints = await context.store(client.runs.request_stop, run_id)
+    below = await context.store(client.runs.stop_descendants, run_id)
 
     def tell() -> None:
         # The worker that holds a call first: it is what the user waits for.
-        client.publisher.nudge("stop", run_id)
-        client.publisher.send(hints)
+        for stopped in (run_id, *below):
+            client.publisher.nudge("stop", stopped)
+        client.publisher.send([*hints, *(hint for more in below.values() for hint in more)])
         Live(client.redis).nudge(run_id)
 
     if status is RunStatus.STOPPING or hints:

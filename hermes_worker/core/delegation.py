@@ -1,0 +1,202 @@
+"""Delegation as data (reference, loop §7): what a model may ask for, and what it is told when its children ended.
+
+Pure. The tool parses, the worker asks ``require_allowed`` and ``child_tools`` what to create, the store composes the
+result with ``report``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from hermes_worker.core.messages import Usage, canonical_json
+from hermes_worker.core.run import ExitReason, RunStatus
+
+DELEGATE_TOOL = "delegate_task"
+BLOCKED_TOOLS = frozenset({"clarify", "memory", "send_message", "execute_code", "cronjob"})
+"""What no child gets: it would speak to the user, or change what is the parent's (loop §7.3)."""
+CHILD_TIMEOUT_S_MIN = 30.0
+SUMMARY_CHARS_MAX = 24_000
+_SUMMARY_CHARS_LEAST = 200
+_REPORT_CHARS_MAX = 400_000
+"""Half of what a window of 200,000 tokens holds: all summaries of one call together stay below it."""
+_HEAD = 0.75
+_TRACE_CHILDREN_MAX = 20
+"""With more children than this their tool traces are left out: they would be most of the text."""
+
+
+class Role(StrEnum):
+    LEAF = "leaf"
+    ORCHESTRATOR = "orchestrator"
+    """May delegate in turn, where the depth allows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationPolicy:
+    """What the installation allows."""
+
+    children_max: int = 3
+    """Children of one run that work at the same time; more are queued."""
+    tasks_max: int = 1_000
+    """Tasks of one call; more are refused."""
+    depth_max: int = 1
+    """Levels below the top of the tree; 1 means that children do not delegate."""
+    iterations_max: int = 50
+    """Model calls of a child."""
+    timeout_s: float | None = None
+    """Seconds from its creation after which a child expires; ``None`` for the parent's deadline only."""
+    model: str | None = None
+    """The children's model; ``None`` for the parent's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildTask:
+    """One task, as the model asked for it."""
+
+    goal: str
+    context: str = ""
+    role: Role = Role.LEAF
+
+    @property
+    def message(self) -> str:
+        """The user's message of the child. Everything its siblings do not share stands here and not in the system
+        prompt, so that the provider's cache serves them all."""
+        return f"{self.goal}\n\nContext:\n{self.context}" if self.context else self.goal
+
+
+class InvalidDelegation(ValueError):
+    """The call asks for nothing, or for what is not allowed; the message is for the model."""
+
+
+def tasks_of(arguments: Mapping[str, Any]) -> tuple[ChildTask, ...]:
+    """The tasks of a call whose arguments match the tool's schema. Raises ``InvalidDelegation``."""
+    common, role = _text(arguments.get("context")), _role(arguments.get("role"))
+    asked = arguments.get("tasks") or ()
+    if not asked:
+        goal = _text(arguments.get("goal"))
+        if not goal:
+            raise InvalidDelegation("nothing was delegated: give a 'goal', or a list of 'tasks' that each have one")
+        return (ChildTask(goal=goal, context=common, role=role),)
+    tasks = []
+    for number, task in enumerate(asked, start=1):
+        goal = _text(task.get("goal"))
+        if not goal:
+            raise InvalidDelegation(f"nothing was delegated: task {number} has no 'goal'")
+        own = _text(task.get("context")) or common
+        tasks.append(ChildTask(goal=goal, context=own, role=_role(task.get("role")) if "role" in task else role))
+    return tuple(tasks)
+
+
+def require_allowed(policy: DelegationPolicy, tasks: Sequence[ChildTask], *, depth: int) -> None:
+    """Raises ``InvalidDelegation`` for a run at ``depth`` that may not delegate (so) much."""
+    if depth >= policy.depth_max:
+        raise InvalidDelegation(
+            f"nothing was delegated: tasks may be handed down {policy.depth_max} level(s) deep and this is level "
+            f"{depth}; do the work yourself"
+        )
+    if len(tasks) > policy.tasks_max:
+        raise InvalidDelegation(
+            f"nothing was delegated: {len(tasks)} tasks in one call, at most {policy.tasks_max} are allowed"
+        )
+
+
+def child_tools(names: Iterable[str], policy: DelegationPolicy, role: Role, *, depth: int) -> frozenset[str]:
+    """The tools of a child at ``depth`` whose parent has ``names``. An orchestrator that may not be one is a leaf."""
+    allowed = frozenset(names) - BLOCKED_TOOLS
+    may_delegate = role is Role.ORCHESTRATOR and depth < policy.depth_max
+    return allowed if may_delegate else allowed - {DELEGATE_TOOL}
+
+
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _role(value: object) -> Role:
+    return Role.ORCHESTRATOR if value == Role.ORCHESTRATOR.value else Role.LEAF
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOutcome:
+    """What is left of a child that has ended."""
+
+    index: int
+    run_id: str
+    status: RunStatus
+    exit_reason: str | None
+    model: str
+    iterations: int
+    duration_s: float
+    """0 for a child that never began."""
+    usage: Usage
+    summary: str
+    """Its answer; of a child without one, the last words it wrote."""
+    error: str | None
+    tools: Sequence[tuple[str, str]] = field(default=())
+    """Name and status of its calls, in order."""
+
+    @property
+    def verdict(self) -> str:
+        """``completed``, ``failed``, ``interrupted`` or ``timeout`` (loop §7.5)."""
+        if self.status is RunStatus.COMPLETED:
+            return "completed" if self.summary else "failed"
+        return {RunStatus.CANCELLED: "interrupted", RunStatus.EXPIRED: "timeout"}.get(self.status, "failed")
+
+
+_EXITS = {
+    ExitReason.MAX_ITERATIONS_REACHED.value: "max_iterations",
+    ExitReason.BUDGET_EXHAUSTED.value: "budget_exhausted",
+}
+
+
+def report(outcomes: Sequence[ChildOutcome]) -> str:
+    """The result of a ``delegate_task`` call: its children in the order of the tasks, within a budget of text.
+
+    The same outcomes give the same bytes.
+    """
+    chars = summary_chars(len(outcomes))
+    results = [_entry(outcome, chars, has_trace=len(outcomes) <= _TRACE_CHILDREN_MAX) for outcome in outcomes]
+    longest = max((outcome.duration_s for outcome in outcomes), default=0.0)
+    return canonical_json({"results": results, "total_duration_seconds": round(longest, 2)})
+
+
+def summary_chars(children: int) -> int:
+    """How long each summary may be. The floor of the reference holds while all of them fit together."""
+    share = _REPORT_CHARS_MAX // max(1, children)
+    return min(SUMMARY_CHARS_MAX, max(share, _SUMMARY_CHARS_LEAST))
+
+
+def shortened(text: str, chars_max: int) -> str:
+    """The first three quarters and the last quarter of what is allowed, with a line between that says so."""
+    if len(text) <= chars_max:
+        return text
+    head = int(chars_max * _HEAD)
+    tail = chars_max - head
+    return f"{text[:head]}\n[... {len(text) - chars_max} characters left out ...]\n{text[-tail:]}"
+
+
+def _entry(outcome: ChildOutcome, chars: int, *, has_trace: bool) -> dict[str, object]:
+    reason = outcome.exit_reason or ""
+    entry: dict[str, object] = {
+        "task_index": outcome.index,
+        "run_id": outcome.run_id,
+        "status": outcome.verdict,
+        "summary": shortened(outcome.summary, chars),
+        "api_calls": outcome.iterations,
+        "duration_seconds": round(outcome.duration_s, 2),
+        "model": outcome.model,
+        "exit_reason": _EXITS.get(reason, "error" if outcome.verdict == "failed" else outcome.verdict),
+        "tokens": {"input": outcome.usage.total - outcome.usage.output, "output": outcome.usage.output},
+    }
+    if has_trace:
+        entry["tool_trace"] = [{"tool": name, "status": status} for name, status in outcome.tools]
+    if len(outcome.summary) > chars:
+        entry["summary_truncated"] = True
+    error = outcome.error or ("it ended without a summary" if outcome.verdict == "failed" else None)
+    if error:
+        entry["error"] = error
+    return entry

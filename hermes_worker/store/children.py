@@ -1,0 +1,336 @@
+"""Child runs: made when a call is handed to them, started as far as the cap allows, gathered when the last has ended.
+
+A child is a run of its own in a session of its own. The join is on rows (invariant I3): whoever ends a child looks,
+under the lock of the parent's call, whether another child of that call is still open.
+
+*Order of locks*, for every transaction that touches a family: the child's calls, the child, the parent's call, the
+parent, and so on upwards. Nobody who holds a parent waits for one of its children: a sibling that is to be started is
+taken only if it is free, and one that somebody is just ending starts the next by itself when it has ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.delegation import ChildOutcome
+from hermes_worker.core.messages import Role, Usage
+from hermes_worker.core.notices import STOPPED_ANSWER
+from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.database import db_now
+from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.rows import LoadedRun, ParentCall, store_blob
+from hermes_worker.store.tables import blobs, messages, run_inputs, runs, sessions, tool_calls
+
+_IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
+"""Spelled as in the partial index ``ix_runs_open_children``."""
+_TRACE_MAX = 500
+"""Tool calls of all children together that a report may name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewChild:
+    """A child run to be made. Its deadline is the parent's, or ``spec.wall_s_max`` from now if that is earlier."""
+
+    run_id: str
+    spec: RunSpec
+    system_prompt: str
+    tools: str
+    """The tool definitions of its session, as a JSON array."""
+    workspace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A call that waits for children, locked."""
+
+    name: str
+    result_seq: int
+    children_max: int
+    waited_s: float
+
+
+def insert_children(connection: Connection, parent: LoadedRun, position: int, children: Sequence[NewChild]) -> None:
+    """Make the children of a call, none of them started. The caller holds the parent's row."""
+    limits = connection.execute(
+        sa.select(runs.c.deadline_at, runs.c.idle_s_max, runs.c.attempts_max, db_now().label("now")).where(
+            runs.c.pk == parent.pk
+        )
+    ).one()
+    hashes = {text: store_blob(connection, text) for text in {child.tools for child in children}}
+    session_pks = _insert_returning(
+        connection,
+        sessions,
+        [
+            {
+                "session_id": child.run_id,
+                "system_prompt": child.system_prompt,
+                "tools_hash": hashes[child.tools],
+                "workspace": child.workspace,
+                "created_at": limits.now,
+            }
+            for child in children
+        ],
+    )
+    run_pks = _insert_returning(
+        connection,
+        runs,
+        [
+            {
+                "run_id": child.run_id,
+                "session_pk": session_pk,
+                "model": child.spec.model,
+                "status": RunStatus.QUEUED.value,
+                "parent_pk": parent.pk,
+                "parent_iteration": parent.run.iteration,
+                "parent_position": position,
+                "child_index": index,
+                "root_pk": parent.root_pk,
+                "depth": parent.depth + 1,
+                "state_version": STATE_VERSION,
+                "iterations_max": child.spec.iterations_max,
+                "attempts_max": limits.attempts_max,
+                "deadline_at": _earlier(limits.deadline_at, limits.now + child.spec.wall_s_max),
+                "idle_s_max": limits.idle_s_max,
+                "created_at": limits.now,
+                "updated_at": limits.now,
+            }
+            for index, (child, session_pk) in enumerate(zip(children, session_pks, strict=True))
+        ],
+    )
+    connection.execute(
+        sa.insert(run_inputs),
+        [{"run_pk": pk, "spec": child.spec.to_json()} for pk, child in zip(run_pks, children, strict=True)],
+    )
+
+
+def _insert_returning(connection: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> list[int]:
+    statement = sa.insert(table).returning(table.c.pk, sort_by_parameter_order=True)
+    return [int(pk) for pk in connection.execute(statement, rows).scalars()]
+
+
+def _earlier(deadline_at: float | None, other: float) -> float:
+    return other if deadline_at is None else min(deadline_at, other)
+
+
+# --------------------------------------------------------------------------------------------------------- cap and join
+
+_LOCK_CALL = Prepared(
+    sa.select(
+        tool_calls.c.name,
+        tool_calls.c.status,
+        tool_calls.c.result_seq,
+        tool_calls.c.children_max,
+        (db_now() - tool_calls.c.claimed_at).label("waited_s"),
+    )
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+    )
+    .with_for_update()
+)
+
+_open_of_call = sa.and_(
+    runs.c.parent_pk == sa.bindparam("run"),
+    runs.c.parent_iteration == sa.bindparam("iter"),
+    runs.c.parent_position == sa.bindparam("pos"),
+    _IS_OPEN,
+)
+_ANY_OPEN = Prepared(sa.select(runs.c.pk).where(_open_of_call).limit(1))
+
+_NEXT_QUEUED = Prepared(
+    sa.select(runs.c.pk, runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .where(
+        runs.c.parent_pk == sa.bindparam("run"),
+        _IS_OPEN,
+        runs.c.status == RunStatus.QUEUED.value,
+        runs.c.hinted_at.is_(None),
+        sessions.c.active_run_pk.is_(None),
+    )
+    .order_by(runs.c.pk)
+    .limit(1)
+    .with_for_update(skip_locked=True, of=runs)
+)
+
+_started = (
+    sa.select(runs.c.pk)
+    .where(
+        runs.c.parent_pk == sa.bindparam("run"),
+        _IS_OPEN,
+        sa.or_(runs.c.status != RunStatus.QUEUED.value, runs.c.hinted_at.is_not(None)),
+    )
+    .limit(sa.bindparam("cap", type_=sa.Integer()))
+    .subquery()
+)
+_COUNT_STARTED = Prepared(sa.select(sa.func.count().label("started")).select_from(_started))
+
+_LOCK_PARENT = Prepared(sa.select(runs.c.pk).where(runs.c.pk == sa.bindparam("run")).with_for_update())
+
+
+def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
+    """Lock the call that a child did the work of; ``None`` when it waits no more, because its run ended first."""
+    row = _LOCK_CALL.first(connection, _key(parent))
+    if row is None or row.status != CallStatus.WAITING.value:
+        return None
+    return Waiting(
+        name=row.name, result_seq=row.result_seq, children_max=row.children_max or 1, waited_s=float(row.waited_s or 0)
+    )
+
+
+def has_open(connection: Connection, parent: ParentCall) -> bool:
+    """Whether a child of this call has not ended. Meaningful under the call's lock."""
+    return _ANY_OPEN.first(connection, _key(parent)) is not None
+
+
+def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Any:
+    """The next child of a run to start, locked; ``None`` when none waits, or as many as may are at work already.
+
+    The cap is counted under the parent's lock, so that two children that end at once do not start three.
+    """
+    if _NEXT_QUEUED.first(connection, {"run": parent_pk}) is None:
+        return None
+    _LOCK_PARENT.first(connection, {"run": parent_pk})
+    counted = _COUNT_STARTED.first(connection, {"run": parent_pk, "cap": children_max})
+    if counted.started >= children_max:
+        return None
+    return _NEXT_QUEUED.first(connection, {"run": parent_pk})
+
+
+def _key(parent: ParentCall) -> dict[str, int]:
+    return {"run": parent.run_pk, "iter": parent.iteration, "pos": parent.position}
+
+
+# -------------------------------------------------------------------------------------------------------------- outcome
+
+_OUTCOMES = (
+    sa.select(
+        runs,
+        sa.func.coalesce(messages.c.body, blobs.c.body).label("output_body"),
+        db_now().label("now"),
+    )
+    .select_from(
+        runs.outerjoin(
+            messages, (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == runs.c.output_seq)
+        ).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+    )
+    .where(
+        runs.c.parent_pk == sa.bindparam("run"),
+        runs.c.parent_iteration == sa.bindparam("iter"),
+        runs.c.parent_position == sa.bindparam("pos"),
+    )
+    .order_by(runs.c.child_index)
+)
+
+_TRACES = (
+    sa.select(tool_calls.c.run_pk, tool_calls.c.name, tool_calls.c.status)
+    .join(runs, runs.c.pk == tool_calls.c.run_pk)
+    .where(
+        runs.c.parent_pk == sa.bindparam("run"),
+        runs.c.parent_iteration == sa.bindparam("iter"),
+        runs.c.parent_position == sa.bindparam("pos"),
+    )
+    .order_by(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
+    .limit(_TRACE_MAX)
+)
+
+_WORDS = (
+    sa.select(sa.func.coalesce(messages.c.body, blobs.c.body))
+    .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+    .where(
+        messages.c.session_pk == sa.bindparam("session"),
+        messages.c.run_pk == sa.bindparam("run"),
+        messages.c.role == Role.ASSISTANT.value,
+    )
+    .order_by(messages.c.seq.desc())
+    .limit(20)
+)
+
+
+def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
+    """What the children of a call left, in the order of its tasks. All of them have ended."""
+    traces: dict[int, list[tuple[str, str]]] = {}
+    for call in connection.execute(_TRACES, _key(parent)):
+        traces.setdefault(call.run_pk, []).append((call.name, call.status))
+    return [
+        _outcome(connection, row, traces.get(row.pk, [])) for row in connection.execute(_OUTCOMES, _key(parent)).all()
+    ]
+
+
+def _outcome(connection: Connection, row: Any, tools: Sequence[tuple[str, str]]) -> ChildOutcome:
+    summary = _content(row.output_body) if row.output_body else ""
+    if not summary and row.iteration:
+        summary = _last_words(connection, row)
+    return ChildOutcome(
+        index=row.child_index,
+        run_id=row.run_id,
+        status=RunStatus(row.status),
+        exit_reason=row.exit_reason,
+        model=row.model,
+        iterations=row.iteration,
+        duration_s=(row.finished_at or row.now) - row.started_at if row.started_at else 0.0,
+        usage=Usage(
+            input=row.input_tokens,
+            output=row.output_tokens,
+            cache_read=row.cache_read_tokens,
+            cache_write=row.cache_write_tokens,
+            reasoning=row.reasoning_tokens,
+        ),
+        summary=summary,
+        error=row.failure_message,
+        tools=tools,
+    )
+
+
+def _last_words(connection: Connection, row: Any) -> str:
+    """What a child without an answer wrote last: all that is left of its work beside what it did."""
+    bodies = connection.execute(_WORDS, {"session": row.session_pk, "run": row.pk}).scalars()
+    texts = (_content(body) for body in bodies)
+    return next((text for text in texts if text and text != STOPPED_ANSWER), "")
+
+
+def _content(body: str) -> str:
+    content = json.loads(body).get("content")
+    return content if isinstance(content, str) else ""
+
+
+# ------------------------------------------------------------------------------------------------------------- orphans
+
+_parents = runs.alias("parents")
+
+_ORPHANS = (
+    sa.select(runs.c.pk)
+    .join(_parents, _parents.c.pk == runs.c.parent_pk)
+    .where(
+        runs.c.parent_pk.is_not(None),
+        _IS_OPEN,
+        runs.c.status != RunStatus.STOPPING.value,
+        runs.c.state_version <= STATE_VERSION,
+        _parents.c.status.in_(["completed", "failed", "cancelled", "expired", RunStatus.STOPPING.value]),
+    )
+    .order_by(runs.c.pk)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+
+
+def orphans(connection: Connection, *, most: int) -> list[int]:
+    """Open runs whose parent has ended or is being stopped: nobody waits for them, and they are to be stopped."""
+    return list(connection.execute(_ORPHANS, {"most": most}).scalars())
+
+
+def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[int]:
+    """Children of a run that have not ended and were not asked to."""
+    found = connection.execute(
+        sa.select(runs.c.pk)
+        .where(runs.c.parent_pk == parent_pk, _IS_OPEN, runs.c.status != RunStatus.STOPPING.value)
+        .order_by(runs.c.pk)
+        .limit(most)
+    )
+    return list(found.scalars())

@@ -1,0 +1,74 @@
+"""From the tasks of a ``delegate_task`` call to the child runs that do them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+from hermes_worker.core.delegation import (
+    ChildTask,
+    DelegationPolicy,
+    InvalidDelegation,
+    child_tools,
+    require_allowed,
+)
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.run import CallStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.observe import count
+from hermes_worker.prompt.children import child_prompt
+from hermes_worker.store.calls import CallClaim, Settlement
+from hermes_worker.store.children import NewChild
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs import SessionContext, new_run_id
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.planning import tool_names
+from hermes_worker.tools.results import error_result
+
+_FOREVER_S = 31 * 86_400.0
+"""For a child without a limit of its own; the parent's deadline is earlier."""
+
+
+def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask]) -> list[Hint]:
+    """Make the children of a claimed call and let go of it. Raises ``LeaseLost``."""
+    policy = parts.delegation
+    depth = claim.loaded.depth
+    try:
+        require_allowed(policy, tasks, depth=depth)
+    except InvalidDelegation as refusal:
+        text = error_result(str(refusal)).text
+        settlement = Settlement(status=CallStatus.FAILED, text=text, duration_s=0.0, session_updates={})
+        return parts.calls.settle(claim, settlement)
+    session = parts.runs.session_of(claim.session_pk)
+    new = [_child(policy, claim, session, task, depth=depth + 1) for task in tasks]
+    hints = parts.calls.delegate(claim, new, children_max=policy.children_max)
+    count("run.delegated", len(new))
+    return hints
+
+
+def _child(
+    policy: DelegationPolicy, claim: CallClaim, session: SessionContext, task: ChildTask, *, depth: int
+) -> NewChild:
+    names = child_tools(tool_names(session.tools), policy, task.role, depth=depth)
+    return NewChild(
+        run_id=new_run_id(),
+        spec=RunSpec(
+            input=task.message,
+            model=policy.model or claim.loaded.model,
+            toolsets=(),
+            iterations_max=policy.iterations_max,
+            wall_s_max=policy.timeout_s or _FOREVER_S,
+            source="delegation",
+        ),
+        system_prompt=child_prompt(session.workspace, names),
+        tools=_only(session.tools, names),
+        workspace=session.workspace,
+    )
+
+
+@lru_cache(maxsize=256)
+def _only(tools: str, names: frozenset[str]) -> str:
+    """The parent's tool definitions without those a child does not get, in their bytes."""
+    kept = [definition for definition in json.loads(tools) if definition["function"]["name"] in names]
+    return canonical_json(kept)

@@ -1,0 +1,128 @@
+"""What a model may delegate, and what it is told when its children have ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hermes_worker.core.delegation import (
+    BLOCKED_TOOLS,
+    SUMMARY_CHARS_MAX,
+    ChildOutcome,
+    ChildTask,
+    DelegationPolicy,
+    InvalidDelegation,
+    Role,
+    child_tools,
+    report,
+    require_allowed,
+    shortened,
+    summary_chars,
+    tasks_of,
+)
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run import ExitReason, RunStatus
+
+
+def outcome(index: int = 0, **changes: object) -> ChildOutcome:
+    facts: dict[str, object] = {
+        "run_id": f"run_{index}",
+        "status": RunStatus.COMPLETED,
+        "exit_reason": ExitReason.TEXT_RESPONSE.value,
+        "model": "m",
+        "iterations": 2,
+        "duration_s": 1.234,
+        "usage": Usage(input=10, cache_read=5, output=3),
+        "summary": "found it",
+        "error": None,
+        "tools": [("terminal", "succeeded")],
+    }
+    return ChildOutcome(index=index, **{**facts, **changes})  # type: ignore[arg-type]
+
+
+def test_a_goal_is_one_task_and_a_batch_is_many() -> None:
+    assert tasks_of({"goal": " look ", "context": "here"}) == (ChildTask(goal="look", context="here"),)
+    batch = {"tasks": [{"goal": "a"}, {"goal": "b", "context": "own", "role": "orchestrator"}], "context": "all"}
+    assert tasks_of(batch) == (
+        ChildTask(goal="a", context="all"),
+        ChildTask(goal="b", context="own", role=Role.ORCHESTRATOR),
+    )
+
+
+@pytest.mark.parametrize("arguments", [{}, {"goal": "  "}, {"tasks": []}, {"tasks": [{"goal": "a"}, {"goal": ""}]}])
+def test_a_call_that_asks_for_nothing_is_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(InvalidDelegation, match="nothing was delegated"):
+        tasks_of(arguments)
+
+
+def test_depth_and_number_of_tasks_are_bounded() -> None:
+    tasks = (ChildTask(goal="a"),) * 3
+    require_allowed(DelegationPolicy(depth_max=1, tasks_max=3), tasks, depth=0)
+    with pytest.raises(InvalidDelegation, match="level"):
+        require_allowed(DelegationPolicy(depth_max=1), tasks, depth=1)
+    with pytest.raises(InvalidDelegation, match="at most 2"):
+        require_allowed(DelegationPolicy(tasks_max=2), tasks, depth=0)
+
+
+def test_a_leaf_gets_its_parents_tools_without_the_blocked_ones() -> None:
+    names = {"terminal", "delegate_task", *BLOCKED_TOOLS}
+    assert child_tools(names, DelegationPolicy(depth_max=9), Role.LEAF, depth=1) == {"terminal"}
+
+
+def test_an_orchestrator_delegates_only_where_the_depth_allows_it() -> None:
+    names = {"terminal", "delegate_task", "memory"}
+    policy = DelegationPolicy(depth_max=2)
+    assert child_tools(names, policy, Role.ORCHESTRATOR, depth=1) == {"terminal", "delegate_task"}
+    assert child_tools(names, policy, Role.ORCHESTRATOR, depth=2) == {"terminal"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "exit_reason"),
+    [
+        ({}, "completed", "completed"),
+        ({"exit_reason": "max_iterations_reached"}, "completed", "max_iterations"),
+        ({"summary": ""}, "failed", "error"),
+        ({"status": RunStatus.FAILED, "exit_reason": "internal_error"}, "failed", "error"),
+        ({"status": RunStatus.CANCELLED, "exit_reason": "interrupted_by_user"}, "interrupted", "interrupted"),
+        ({"status": RunStatus.EXPIRED, "exit_reason": "wall_clock_exceeded"}, "timeout", "timeout"),
+    ],
+)
+def test_every_end_has_its_word(changes: dict[str, object], status: str, exit_reason: str) -> None:
+    [entry] = json.loads(report([outcome(**changes)]))["results"]  # type: ignore[arg-type]
+    assert (entry["status"], entry["exit_reason"]) == (status, exit_reason)
+    assert ("error" in entry) == (status == "failed")
+
+
+def test_a_report_names_what_a_child_did_and_used() -> None:
+    document = json.loads(report([outcome(0), outcome(1)]))
+    assert document["total_duration_seconds"] == 1.23
+    assert document["results"][1] == {
+        "task_index": 1,
+        "run_id": "run_1",
+        "status": "completed",
+        "summary": "found it",
+        "api_calls": 2,
+        "duration_seconds": 1.23,
+        "model": "m",
+        "exit_reason": "completed",
+        "tokens": {"input": 15, "output": 3},
+        "tool_trace": [{"tool": "terminal", "status": "succeeded"}],
+    }
+
+
+@pytest.mark.parametrize("children", [1, 3, 16, 17, 100, 1_000])
+def test_all_summaries_together_fit_and_none_is_too_long(children: int) -> None:
+    text = "x" * 1_000_000
+    document = json.loads(report([outcome(index, summary=text) for index in range(children)]))
+    lengths = [len(entry["summary"]) for entry in document["results"]]
+    assert max(lengths) <= SUMMARY_CHARS_MAX + 60
+    assert sum(lengths) <= 470_000
+    assert all(entry["summary_truncated"] for entry in document["results"])
+
+
+def test_a_shortened_text_keeps_three_quarters_of_its_room_for_the_beginning() -> None:
+    text = shortened("a" * 500 + "b" * 500, 100)
+    assert text == "a" * 75 + "\n[... 900 characters left out ...]\n" + "b" * 25
+    assert shortened("short", 100) == "short"
+    assert summary_chars(1) == SUMMARY_CHARS_MAX
