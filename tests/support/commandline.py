@@ -38,7 +38,9 @@ class CommandLine:
 
     def __init__(self, home: Path, extra: Mapping[str, str] | None = None) -> None:
         self.home = home
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
+        kept = {
+            name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH") if name in os.environ
+        }
         self.environ = {
             **kept,
             "HOME": str(home.parent),

@@ -1,0 +1,149 @@
+"""The beat: maintenance asked for once a minute, sweeping beside it, any number of replicas, no file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from celery.beat import Service
+from support.store import Store
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.queue import redis_client
+from hermes_worker.settings import Settings, load
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+from hermes_worker.tasks.celery import celery_app
+from scheduler import beat
+from scheduler.beat import Scheduler
+
+SYSTEM, MODEL = "hermes:system", "hermes:model"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, broker_url: str) -> Settings:
+    environ = {
+        "HOME": str(tmp_path),
+        "HERMES_DATABASE_URL": f"sqlite:///{tmp_path / 'beat.db'}",
+        "HERMES_BROKER_URL": broker_url,
+        "HERMES_SWEEP_INTERVAL_S": "0.05",
+        "HERMES_RESEND_GRACE_S": "0.1",
+    }
+    settings = load(environ)
+    database = Database(environ["HERMES_DATABASE_URL"])
+    migrate(database)
+    database.close()
+    return settings
+
+
+@pytest.fixture
+def broker(broker_url: str) -> Iterator[redis.Redis]:
+    with redis_client(broker_url) as client:
+        yield client
+
+
+@contextmanager
+def scheduler(settings: Settings, alive_file: Path | None = None) -> Iterator[Scheduler]:
+    assert settings.broker.url
+    made = Scheduler(app=celery_app(settings.broker.url), settings=settings, alive_file=alive_file)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_maintenance_is_asked_for_once_a_minute(
+    settings: Settings, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(beat.time, "monotonic", lambda: now[0])
+    with scheduler(settings) as ours:
+        ours.tick()
+        assert broker.llen(SYSTEM) == 1
+        assert '"hermes.maintain"' in str(broker.lindex(SYSTEM, 0))
+        broker.delete(SYSTEM)
+        now[0] += beat.MAINTAIN_EVERY_S - 1
+        ours.tick()
+        assert broker.llen(SYSTEM) == 0
+        now[0] += 1
+        ours.tick()
+        assert broker.llen(SYSTEM) == 1
+
+
+def test_a_request_that_nobody_takes_is_not_repeated(settings: Settings, broker: redis.Redis) -> None:
+    with scheduler(settings) as first, scheduler(settings) as second:
+        first.tick()
+        second.tick()
+    with scheduler(settings) as third:
+        third.tick()
+    assert broker.llen(SYSTEM) == 1
+
+
+def test_a_message_that_was_lost_is_sent_again_without_any_worker(settings: Settings, broker: redis.Redis) -> None:
+    assert settings.database.url
+    store = Store.over(Database(settings.database.url))
+    store.submit()  # and nobody sends its message
+    with scheduler(settings):
+        wait_until(lambda: broker.llen(MODEL))
+    store.database.close()
+
+
+def test_a_broker_that_is_away_is_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scheduler(settings) as ours:
+        assert ours._client
+        monkeypatch.setattr(ours._client.publisher, "depths", lambda: None)
+        assert ours.tick() <= 1.0
+        monkeypatch.undo()
+        ours.tick()
+        assert ours._client.publisher.depths() == {
+            **dict.fromkeys(ours._client.publisher.depths() or {}, 0),
+            "system": 1,
+        }
+
+
+def test_each_tick_touches_the_file_of_the_liveness_probe(settings: Settings, tmp_path: Path) -> None:
+    with scheduler(settings, alive_file=tmp_path / "alive") as ours:
+        ours.tick()
+    assert (tmp_path / "alive").exists()
+
+
+def test_celerys_own_service_runs_it_and_leaves_no_file(
+    settings: Settings, broker: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    assert settings.broker.url
+    service = Service(
+        celery_app(settings.broker.url), scheduler_cls=lambda **options: Scheduler(settings=settings, **options)
+    )
+    tick = service.scheduler.tick
+
+    def last_tick() -> float:
+        service.stop()
+        return min(tick(), 0.01)
+
+    monkeypatch.setattr(service.scheduler, "tick", last_tick)
+    service.start()
+    assert broker.llen(SYSTEM) == 1
+    assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"beat.db-wal", "beat.db-shm"}
+
+
+def test_a_database_without_the_schema_is_refused_at_once(settings: Settings, tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "HERMES_DATABASE_URL": f"sqlite:///{tmp_path / 'empty.db'}"}
+    assert settings.broker.url
+    with (
+        pytest.raises(ConfigurationError, match="hermes-worker migrate"),
+        scheduler(load({**environ, "HERMES_BROKER_URL": settings.broker.url})),
+    ):
+        pass
