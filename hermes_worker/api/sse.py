@@ -9,7 +9,8 @@ So ``Merge`` keeps account of what the reader has been told: the number of its l
 that is being written, as a length and a checksum. A live piece is passed on when it continues exactly that. When the
 row of the reply comes, what is missing of its text is told first and the row after it. If the text told is not the
 beginning of the row's text (the worker died in the middle and another asked again), nothing is appended: the row
-carries the whole text and is right.
+carries the whole text and is right. A reply can also be discarded and asked for anew; its row says so, the account of
+it is closed, and what is still on its way of it is void.
 
 The account is the ``id`` of every event, so ``Last-Event-ID`` brings it back, to any replica, without memory here.
 With nothing told ahead of its row it is the plain number of the row.
@@ -67,7 +68,7 @@ _NOTHING = Mark()
 _CURSOR = re.compile(
     r"(?P<seq>\d{1,10})"
     r"(?:\.(?P<iteration>\d{1,9})\.(?P<text>\d{1,10}-[0-9a-f]{1,8})\.(?P<reasoning>\d{1,10}-[0-9a-f]{1,8})"
-    r"\.(?P<started>[0-9a-f]{1,64}))?"
+    r"\.(?P<started>[0-9a-f]{1,64})\.(?P<void>\d{1,10}))?"
 )
 
 
@@ -84,17 +85,19 @@ class Cursor:
     reasoning: Mark = _NOTHING
     started: int = 0
     """Bit n: that call n of ``iteration`` began was told, and its row was not."""
+    void: int = 0
+    """Number of the row that discarded an earlier reply of this iteration: what was asked for before it is void."""
 
     @property
     def is_ahead(self) -> bool:
-        """Something was told whose row was not."""
-        return bool(self.text.chars or self.reasoning.chars or self.started)
+        """There is more to say than the number of the last row."""
+        return bool(self.text.chars or self.reasoning.chars or self.started or self.void)
 
     def __str__(self) -> str:
         if not self.is_ahead:
             return str(self.seq)
         marks = ".".join(f"{mark.chars}-{mark.crc:x}" for mark in (self.text, self.reasoning))
-        return f"{self.seq}.{self.iteration}.{marks}.{self.started:x}"
+        return f"{self.seq}.{self.iteration}.{marks}.{self.started:x}.{self.void}"
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -111,6 +114,7 @@ class Cursor:
             text=_mark(match["text"]),
             reasoning=_mark(match["reasoning"]),
             started=int(match["started"], 16),
+            void=int(match["void"]),
         )
 
 
@@ -152,6 +156,7 @@ def wire_usage(usage: Usage) -> dict[str, int]:
 
 
 _PASSED_ON: Mapping[str, tuple[str, ...]] = {
+    RunEventName.REPLY_DISCARDED: ("iteration", "finish_reason"),
     RunEventName.STOP_REQUESTED: (),
     RunEventName.WAITING: ("status", "until"),
     RunEventName.STEP_RETRIED: ("step", "attempt"),
@@ -197,6 +202,7 @@ def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 # --- the merge -------------------------------------------------------------------------------------------------------
 
 
+_TOLD_LIVE = ("text", "reasoning", "tool_started")
 _EARLY_MAX = 1_000
 """Live entries kept back; the row tells what is in those that are not."""
 _CALLS_MAX = 256
@@ -205,17 +211,19 @@ _CALLS_MAX = 256
 
 @dataclass(slots=True)
 class _Pieces:
-    """Follows the pieces of one text as one attempt sends them, and finds those that continue what was told."""
+    """Follows the pieces of one text as one try after the other sends them, and finds those that continue what was
+    told."""
 
     attempt: int = 0
     seen: Mark = _NOTHING
-    """Of this attempt's text, without a gap from its beginning."""
+    """Of this try's text, without a gap from its beginning."""
     is_useless: bool = False
-    """A piece is missing, or this attempt says something else than what was told. The row will tell the rest."""
+    """A piece is missing, or this try says something else than what was told. The row will tell the rest."""
 
     def new_of(self, entry: LiveEntry, told: Mark) -> str:
         """What of ``entry`` comes next after ``told``."""
-        if entry.attempt > self.attempt:
+        # A worker that drains hands its call over, and the next one begins anew under the same number.
+        if entry.attempt > self.attempt or (entry.attempt == self.attempt and entry.offset == 0):
             self.attempt, self.seen, self.is_useless = entry.attempt, _NOTHING, False
         if entry.attempt < self.attempt or self.is_useless:
             return ""
@@ -257,6 +265,8 @@ class Merge:
         self._text = _Pieces()
         self._reasoning = _Pieces()
         self._early: list[tuple[LiveEntry, float]] = []
+        self._discarded = 0
+        """The iteration whose reply was discarded last; the next one may be asked for although it has no reply."""
         self.is_over = start.is_ended and told.seq >= start.seq
         """The last event of the run was told, now or on an earlier connection."""
 
@@ -277,33 +287,32 @@ class Merge:
 
     def live(self, entry: LiveEntry, at: float) -> list[WireEvent]:
         """Events for a live entry that was written at ``at``: one, or none."""
-        if self.is_over:
+        if self.is_over or entry.kind not in _TOLD_LIVE:
             return []
         if self._is_early(entry):
             if len(self._early) < _EARLY_MAX:
                 self._early.append((entry, at))
             return []
-        self._begin_account()
-        match entry.kind:
-            case "text" | "reasoning" if entry.iteration == self._iteration + 1:
-                return list(self._piece(entry, at))
-            case "tool_started" if entry.iteration == self._iteration and 0 <= entry.offset < _CALLS_MAX:
-                return list(self._start(entry, at))
-            case _:
-                return []
+        self._begin_account(entry)
+        if _iterations_before(entry) < self._iteration:
+            return []
+        return list(self._start(entry, at) if entry.kind == "tool_started" else self._piece(entry, at))
 
     # --- rows ---
 
     def _row(self, row: StoredEvent, usage: Usage) -> Iterator[WireEvent]:
-        if row.name == RunEventName.MESSAGE_COMPLETED:
-            yield from self._rest_of_reply(row)
-            self._told = Cursor(seq=row.seq, iteration=row.data["iteration"])
-            self._begin_iteration(self._told.iteration)
-        else:
-            was_told = row.name == RunEventName.TOOL_STARTED and self._take_start(row)
-            self._told = replace(self._told, seq=row.seq)
-            if was_told:
+        match row.name:
+            case RunEventName.MESSAGE_COMPLETED:
+                yield from self._rest_of_reply(row)
+                self._told = Cursor(seq=row.seq, iteration=row.data["iteration"])
+                self._begin_iteration(self._told.iteration)
+            case RunEventName.REPLY_DISCARDED:
+                self._discard(row)
+            case RunEventName.TOOL_STARTED if self._take_start(row):
+                self._told = replace(self._told, seq=row.seq)
                 return
+            case _:
+                self._told = replace(self._told, seq=row.seq)
         self.is_over = row.name in TERMINAL_EVENTS
         yield self._event(row.name, row.at, _fields(row, usage))
 
@@ -320,6 +329,12 @@ class Merge:
         if missing := self._told.text.missing_of(_text(row.data)):
             self._told = replace(self._told, text=self._told.text.after(missing))
             yield self._event(MESSAGE_DELTA, row.at, {"delta": missing})
+
+    def _discard(self, row: StoredEvent) -> None:
+        """The reader forgets what it was told of a reply that will not be completed."""
+        self._discarded = row.data["iteration"]
+        self._told = Cursor(seq=row.seq, iteration=self._discarded - 1, void=row.seq)
+        self._text, self._reasoning = _Pieces(), _Pieces()
 
     def _begin_iteration(self, iteration: int) -> None:
         if iteration > self._iteration:
@@ -342,17 +357,17 @@ class Merge:
     def _is_early(self, entry: LiveEntry) -> bool:
         """Whether rows are to be told before this entry. A worker announces a tool as soon as the reply that asks for
         it is committed, often before anybody was told of that row."""
-        if entry.kind not in ("text", "reasoning", "tool_started"):
-            return False
-        replies_before = entry.iteration if entry.kind == "tool_started" else entry.iteration - 1
-        return self._told.seq < self._rows_due or replies_before > self._iteration
+        return self._told.seq < self._rows_due or _iterations_before(entry) > max(self._iteration, self._discarded)
 
-    def _begin_account(self) -> None:
-        """All rows that a live entry may depend on were told: from here on the account is of the current reply."""
+    def _begin_account(self, entry: LiveEntry) -> None:
+        """All rows that ``entry`` may depend on were told: from here on the account is of the current reply."""
+        self._begin_iteration(_iterations_before(entry))
         if self._told.iteration != self._iteration:
             self._told = Cursor(seq=self._told.seq, iteration=self._iteration)
 
     def _piece(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+        if entry.attempt < self._told.void:
+            return
         if entry.kind == "text":
             if new := self._text.new_of(entry, self._told.text):
                 self._told = replace(self._told, text=self._told.text.after(new))
@@ -362,10 +377,17 @@ class Merge:
             yield self._event(REASONING_AVAILABLE, at, {"text": new})
 
     def _start(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
-        if entry.offset in self._settled or self._told.started >> entry.offset & 1:
+        if entry.offset not in range(_CALLS_MAX) or entry.offset in self._settled:
+            return
+        if self._told.started >> entry.offset & 1:
             return
         self._told = replace(self._told, started=self._told.started | 1 << entry.offset)
         yield self._event(RunEventName.TOOL_STARTED, at, _started_fields(json.loads(entry.text)))
 
     def _event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
         return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)
+
+
+def _iterations_before(entry: LiveEntry) -> int:
+    """How many iterations had their reply, or lost it, before this entry was written."""
+    return entry.iteration if entry.kind == "tool_started" else entry.iteration - 1

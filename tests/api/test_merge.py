@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -24,25 +24,34 @@ USAGE = Usage(input=10, output=5, cache_read=3, cache_write=2)
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One try of a model call: what it streamed before it ended or its worker died."""
+class Try:
+    """One try of a model call: what it streamed, and what became of it."""
 
     text: str
     reasoning: str
     cuts: tuple[int, ...]
+    ending: str = "completed"
+    """``completed``, ``lost`` (its worker died), ``handed_over`` (its worker drained), ``discarded`` (the model is
+    asked again) or ``counted`` (the same, and it cost an iteration)."""
+
+    @property
+    def is_discarded(self) -> bool:
+        return self.ending in ("discarded", "counted")
 
 
 @dataclass(frozen=True)
 class Reply:
     text: str
     reasoning: str
-    attempts: tuple[Attempt, ...]
+    tries: tuple[Try, ...]
     calls: int
 
     @property
     def is_honest(self) -> bool:
-        """Every attempt streamed the beginning of what was committed."""
-        return all(self.text.startswith(a.text) and self.reasoning.startswith(a.reasoning) for a in self.attempts)
+        """Every try since the last that was discarded streamed the beginning of what was committed."""
+        last = max((n for n, one in enumerate(self.tries, start=1) if one.is_discarded), default=0)
+        kept = self.tries[last:]
+        return all(self.text.startswith(one.text) and self.reasoning.startswith(one.reasoning) for one in kept)
 
 
 @dataclass
@@ -54,27 +63,39 @@ class World:
     at: int = 0
 
     def __post_init__(self) -> None:
-        numbers = count(1)
+        self._seq = self._iteration = 0
+        for reply in self.replies:
+            self._ask(reply)
+            self._run_tools(reply.calls)
+        self.steps.append([self._row("run.completed", exit_reason="text_response", text="bye")])
 
-        def row(name: str, **data: object) -> StoredEvent:
-            return StoredEvent(seq=next(numbers), at=1.0, name=name, data=data)
+    def _row(self, name: str, **data: object) -> StoredEvent:
+        self._seq += 1
+        return StoredEvent(seq=self._seq, at=1.0, name=name, data=data)
 
-        for iteration, reply in enumerate(self.replies, start=1):
-            self.steps += pieces(reply, iteration)
-            body = {"iteration": iteration, "text": reply.text, "finish_reason": "stop"}
-            if reply.reasoning:
-                body["reasoning"] = reply.reasoning
-            self.steps.append([row("message.completed", **body)])
-            self.steps += [started_entry(iteration, position) for position in range(reply.calls)]
-            for position in range(reply.calls):
-                data = {"tool": "t", "iteration": iteration, "position": position, "tool_call_id": f"c{position}"}
-                started = row("tool.started", **data, preview="{}", attempt=1)
-                self.steps.append([started, row("tool.completed", **data, duration=0.1, error=False)])
-        self.steps[-1] = [*self._last_rows(), row("run.completed", exit_reason="text_response", text="bye")]
+    def _ask(self, reply: Reply) -> None:
+        for one in reply.tries:
+            iteration = self._iteration + 1
+            self.steps += pieces(one, iteration, number=self._seq)
+            if one.ending == "lost":
+                self.steps.append([self._row("step.retried", step="model", attempt=2)])
+            elif one.is_discarded:
+                is_counted = one.ending == "counted"
+                data = {"iteration": iteration, "finish_reason": "length", "is_counted": is_counted}
+                self.steps.append([self._row("reply.discarded", **data)])
+                self._iteration += is_counted
+        self._iteration += 1
+        body = {"iteration": self._iteration, "text": reply.text, "finish_reason": "stop"}
+        if reply.reasoning:
+            body["reasoning"] = reply.reasoning
+        self.steps.append([self._row("message.completed", **body)])
 
-    def _last_rows(self) -> list[StoredEvent]:
-        last = self.steps[-1]
-        return last if isinstance(last, list) else []
+    def _run_tools(self, calls: int) -> None:
+        self.steps += [started_entry(self._iteration, position) for position in range(calls)]
+        for position in range(calls):
+            data = {"tool": "t", "iteration": self._iteration, "position": position, "tool_call_id": f"c{position}"}
+            started = self._row("tool.started", **data, preview="{}", attempt=1)
+            self.steps.append([started, self._row("tool.completed", **data, duration=0.1, error=False)])
 
     @property
     def rows(self) -> list[StoredEvent]:
@@ -86,8 +107,7 @@ class World:
 
     @property
     def start(self) -> Start:
-        committed = [row for row in self.rows if row.name == "message.completed"]
-        iteration = len(committed)
+        iteration = sum(row.name == "message.completed" or row.data.get("is_counted", False) for row in self.rows)
         settled = [
             row.data["position"]
             for row in self.rows
@@ -97,12 +117,12 @@ class World:
         return Start(seq=len(self.rows), iteration=iteration, settled=settled, is_ended=is_ended)
 
 
-def pieces(reply: Reply, iteration: int) -> Iterator[LiveEntry]:
-    for number, attempt in enumerate(reply.attempts, start=1):
-        for kind, text in (("reasoning", attempt.reasoning), ("text", attempt.text)):
-            edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in attempt.cuts)})
-            for begin, end in pairwise(edges):
-                yield LiveEntry(kind=kind, text=text[begin:end], iteration=iteration, attempt=number, offset=begin)
+def pieces(one: Try, iteration: int, *, number: int) -> Iterator[LiveEntry]:
+    for kind, text in (("reasoning", one.reasoning), ("text", one.text)):
+        edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in one.cuts)})
+        for begin, end in pairwise(edges):
+            yield LiveEntry(kind=kind, text=text[begin:end], iteration=iteration, attempt=number, offset=begin)
+    yield LiveEntry(kind="row", text="", iteration=0, attempt=0, offset=0)
 
 
 def started_entry(iteration: int, position: int) -> LiveEntry:
@@ -159,6 +179,7 @@ def told_texts(events: list[WireEvent]) -> Iterator[tuple[str, str, WireEvent]]:
             reasoning += event.fields["text"]
         elif event.name == "message.completed":
             yield text, reasoning, event
+        if event.name in ("message.completed", "reply.discarded"):
             text = reasoning = ""
 
 
@@ -179,20 +200,21 @@ TEXT = st.text(alphabet="ab \n😀", max_size=12)
 
 
 @st.composite
-def attempts_at(draw: st.DrawFn, text: str, reasoning: str) -> Attempt:
-    if draw(st.integers(0, 4)) == 0:
+def tries_at(draw: st.DrawFn, text: str, reasoning: str) -> Try:
+    if draw(st.integers(0, 3)) == 0:
         text, reasoning = draw(TEXT), draw(TEXT)
     cut = draw(st.integers(0, len(text)))
     cuts = draw(st.lists(st.integers(0, 20), max_size=4))
-    return Attempt(text=text[:cut], reasoning=reasoning if cut else "", cuts=tuple(cuts))
+    ending = draw(st.sampled_from(["lost", "handed_over", "discarded", "counted"]))
+    return Try(text=text[:cut], reasoning=reasoning if cut else "", cuts=tuple(cuts), ending=ending)
 
 
 @st.composite
 def replies(draw: st.DrawFn) -> Reply:
     text, reasoning = draw(TEXT), draw(TEXT)
-    tries = draw(st.lists(attempts_at(text, reasoning), max_size=2))
-    final = Attempt(text=text, reasoning=reasoning, cuts=(1, 3, 7))
-    return Reply(text=text, reasoning=reasoning, attempts=(*tries, final), calls=draw(st.integers(0, 3)))
+    tries = draw(st.lists(tries_at(text, reasoning), max_size=3))
+    final = Try(text=text, reasoning=reasoning, cuts=(1, 3, 7))
+    return Reply(text=text, reasoning=reasoning, tries=(*tries, final), calls=draw(st.integers(0, 3)))
 
 
 MOVES = st.lists(
@@ -241,7 +263,7 @@ def test_a_replay_after_the_end_tells_the_same_rows_without_live_entries(plan: l
 
 @given(st.lists(replies(), min_size=1, max_size=2), st.integers(0, 40))
 def test_a_reader_that_hears_everything_hears_it_live(plan: list[Reply], _: int) -> None:
-    world = World([reply for reply in plan if reply.is_honest] or [Reply("ab", "", (Attempt("ab", "", (1,)),), 0)])
+    world = World([reply for reply in plan if reply.is_honest] or [Reply("ab", "", (Try("ab", "", (1,)),), 0)])
     reader = Reader(world)
     for step in world.steps:
         world.at += 1
@@ -258,17 +280,20 @@ def test_a_reader_that_hears_everything_hears_it_live(plan: list[Reply], _: int)
 MARKS = st.builds(Mark, st.integers(0, 10**9), st.integers(0, 2**32 - 1))
 
 
-@given(st.integers(0, 10**9), st.integers(0, 10**8), MARKS, MARKS, st.integers(0, 2**256 - 1))
-def test_a_cursor_survives_its_text_form(seq: int, iteration: int, text: Mark, reasoning: Mark, started: int) -> None:
-    cursor = Cursor(seq=seq, iteration=iteration, text=text, reasoning=reasoning, started=started)
+@given(st.integers(0, 10**9), st.integers(0, 10**8), MARKS, MARKS, st.integers(0, 2**256 - 1), st.integers(0, 9))
+def test_a_cursor_survives_its_text_form(
+    seq: int, iteration: int, text: Mark, reasoning: Mark, started: int, void: int
+) -> None:
+    cursor = Cursor(seq=seq, iteration=iteration, text=text, reasoning=reasoning, started=started, void=void)
     expected = cursor if cursor.is_ahead else Cursor(seq=seq)
     assert Cursor.parse(str(cursor)) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "-1", "x", "1.2", "1.2.3-4.5-6", "1 ", "٣", "1\n", "9" * 11, "1.1.0-0.0-0." + "f" * 65, "1.1.1-g.0-0.0"],
-)
+NOT_CURSORS = ["", "-1", "x", "1.2", "1.2.3-4.5-6", "1 ", "٣", "1\n", "9" * 11]
+NOT_CURSORS += ["1.1.0-0.0-0." + "f" * 65 + ".0", "1.1.1-g.0-0.0.0", "1.1.1-1.0-0.0", "1.1.1-1.0-0.0.0.0"]
+
+
+@pytest.mark.parametrize("text", NOT_CURSORS)
 def test_anything_else_is_not_a_cursor(text: str) -> None:
     with pytest.raises(ValueError, match="id of an event"):
         Cursor.parse(text)
@@ -287,7 +312,7 @@ def test_the_id_of_an_event_is_the_number_of_its_row() -> None:
     reader = Reader(world)
     reader.read_rows()
     assert [(event.name, event.id) for event in reader.got] == [
-        ("message.delta", "0.0.5-3610a686.0-0.0"),
+        ("message.delta", "0.0.5-3610a686.0-0.0.0"),
         ("message.completed", "1"),
         ("run.completed", "2"),
     ]
@@ -358,3 +383,23 @@ def test_a_later_attempt_continues_what_an_earlier_one_began() -> None:
     assert told(2, 2, "llo wor") == ""
     assert told(2, 12, "lost the middle") == ""
     assert told(2, 9, "ld") == "", "what follows a gap waits for the row"
+
+
+def test_a_reply_that_is_discarded_is_told_anew() -> None:
+    """The reader hears the new one from its beginning, and nothing more of the old one."""
+    merge = Merge(Cursor(), Start(seq=0, iteration=0))
+
+    def told(attempt: int, offset: int, text: str, iteration: int = 1) -> str:
+        entry = LiveEntry(kind="text", text=text, iteration=iteration, attempt=attempt, offset=offset)
+        return "".join(event.fields["delta"] for event in merge.live(entry, 1.0))
+
+    assert told(0, 0, "Once upon") == "Once upon"
+    discarded = StoredEvent(seq=1, at=1.0, name="reply.discarded", data={"iteration": 1, "finish_reason": "length"})
+    [event] = merge.rows([discarded], USAGE)
+    assert event.fields == {"iteration": 1, "finish_reason": "length"}
+    back = Merge(Cursor.parse(event.id), Start(seq=1, iteration=0))
+    assert told(0, 9, " a time") == ""
+    assert told(1, 0, "Short.") == "Short."
+    merge = back
+    assert told(0, 0, "Once upon") == "", "a reader that came back does not hear the old one again"
+    assert told(1, 0, "Short.") == "Short."
