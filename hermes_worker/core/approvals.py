@@ -195,11 +195,13 @@ def _path(word: str) -> str:
 # --- what is never run -----------------------------------------------------------------------------------------------
 
 _SYSTEM_FOLDERS: Final = frozenset(
-    (
-        "/bin /boot /dev /etc /home /lib /lib32 /lib64 /libx32 /opt /proc /root /run /sbin /srv /sys /usr /usr/bin "
-        "/usr/lib /usr/local /usr/sbin /usr/share /var /var/lib /var/log /Applications /Library /System /Users "
-        "/private /private/etc /private/var"
-    ).split()
+    f"/{name}"
+    for names in (
+        ("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "opt", "proc", "root", "run", "sbin"),
+        ("srv", "sys", "usr", "usr/bin", "usr/lib", "usr/local", "usr/sbin", "usr/share", "var", "var/lib", "var/log"),
+        ("Applications", "Library", "System", "Users", "private", "private/etc", "private/var"),
+    )
+    for name in names
 )
 _RAW_DEVICE: Final = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|r?disk|dm-|mapper/|md)\w*")
 _FORK_BOMB: Final = re.compile(r"([^\s(){};|&]+)\s*\(\s*\)\s*\{\s*\1\s*\|\s*\1\s*&[^}]*\}\s*;?\s*\1")
@@ -433,7 +435,8 @@ def _disk(command: Command) -> str | None:
 
 
 _SQL_CLIENTS: Final = frozenset(
-    ("psql mysql mariadb sqlite3 sqlite sqlcmd duckdb clickhouse-client bq cockroach usql mycli pgcli litecli").split()
+    {"psql", "mysql", "mariadb", "sqlite3", "sqlite", "sqlcmd", "duckdb", "clickhouse-client", "bq", "cockroach"}
+    | {"usql", "mycli", "pgcli", "litecli"}
 )
 _SQL_DROP: Final = re.compile(r"(?i)\bdrop\s+(?:table|database|schema)\b")
 _SQL_TRUNCATE: Final = re.compile(r"(?i)\btruncate\s+(?:table\s+)?\w")

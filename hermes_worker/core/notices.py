@@ -35,6 +35,14 @@ SUMMARY_REQUEST = (
     "You have used all the steps this task allows and can call no more tools. Write your final answer now: what you "
     "found and did, what is unfinished, and what should happen next."
 )
+_STEER_BEGIN = "[OUT-OF-BAND USER MESSAGE: a direct message from the user, not output of the tool]"
+_STEER_END = "[/OUT-OF-BAND USER MESSAGE]"
+
+
+def with_steer(result: str, text: str) -> str:
+    """A tool's result with what the user said meanwhile, between markers that the text cannot close by itself."""
+    said = text.replace(_STEER_END, "[/ OUT-OF-BAND USER MESSAGE]")
+    return f"{result}\n\n{_STEER_BEGIN}\n{said}\n{_STEER_END}"
 
 
 def result_without_a_run(status: CallStatus, *, was_running: bool) -> str:

@@ -30,6 +30,8 @@ class RunSpec:
     """Seconds without any progress after which the run expires; ``None`` for no limit."""
     source: str = "api"
     """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``."""
+    approvals: str | None = None
+    """What becomes of a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for what ``source`` gives."""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:

@@ -57,6 +57,8 @@ class CallClaim:
     timeout_s: float
     claimed_at: float
     is_watched: bool
+    is_approved: bool
+    """Somebody allowed it, with these very arguments: it does not ask again."""
     loaded: LoadedRun
     """The run as it was at the claim; with its calls only when there is no other than this one."""
 
@@ -111,6 +113,7 @@ _CLAIM_CALL = Prepared(
         tool_calls.c.result_seq,
         tool_calls.c.timeout_s,
         tool_calls.c.claimed_at,
+        tool_calls.c.approved_arguments,
     )
 )
 """A stop locks the calls before the run, so one that comes first leaves nothing here to claim."""
@@ -273,7 +276,10 @@ def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
         position=row.position,
         attempt=effect.attempt,
         result_seq=row.result_seq,
-        request=ToolRequest(id=asked["id"], name=row.name, arguments=asked["function"]["arguments"]),
+        request=ToolRequest(
+            id=asked["id"], name=row.name, arguments=row.approved_arguments or asked["function"]["arguments"]
+        ),
+        is_approved=row.approved_arguments is not None,
         replay=call.replay,
         timeout_s=row.timeout_s,
         claimed_at=row.claimed_at,

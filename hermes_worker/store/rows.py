@@ -68,6 +68,8 @@ class LoadedRun:
 
 
 RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
+    steers: int = 0
+    """How many things the user said that still wait for a tool result to be appended to."""
     runs.c.pk,
     runs.c.run_id,
     runs.c.session_pk,
@@ -93,6 +95,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
 
 _CALL_COLUMNS = (
     tool_calls.c.position,
+    runs.c.steers,
     tool_calls.c.name,
     tool_calls.c.replay,
     tool_calls.c.segment,
@@ -158,6 +161,7 @@ def parent_of(row: Any) -> ParentCall | None:
     if row.parent_pk is None:
         return None
     return ParentCall(run_pk=row.parent_pk, iteration=row.parent_iteration, position=row.parent_position)
+        steers=row.steers,
 
 
 def lock_run(connection: Connection, pk: int) -> LoadedRun | None:

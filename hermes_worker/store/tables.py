@@ -99,6 +99,8 @@ runs = sa.Table(
     sa.Column("message_seq", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("event_seq", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("output_seq", sa.Integer()),
+    sa.Column("steers", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("goes_first", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Column("input_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("output_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("cache_read_tokens", sa.BigInteger(), nullable=False, server_default="0"),
@@ -166,6 +168,7 @@ tool_calls = sa.Table(
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("timeout_s", sa.REAL(), nullable=False),
     sa.Column("result_seq", sa.Integer(), nullable=False),
+    sa.Column("approved_arguments", sa.Text()),
     sa.Column("hinted_at", Seconds),
     sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("lease_token", sa.String(32)),
@@ -189,6 +192,47 @@ a place that is kept free for it from the moment the model asked, so results sta
 blobs = sa.Table(
     "blobs",
     metadata,
+waits = sa.Table(
+    "waits",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("iteration", sa.Integer(), nullable=False),
+    sa.Column("position", sa.SmallInteger(), nullable=False),
+    sa.Column("kind", sa.String(8), nullable=False),
+    sa.Column("request", sa.Text(), nullable=False),
+    sa.Column("opened_at", Seconds, nullable=False),
+    sa.Column("expires_at", Seconds),
+    sa.Column("closed_at", Seconds),
+    sa.Column("outcome", sa.String(10)),
+    sa.Column("reason", sa.Text()),
+    sa.CheckConstraint("(closed_at is null) = (outcome is null)", name="outcome"),
+    _partial("ix_waits_open", "run_pk", where="closed_at is null"),
+    _partial("ix_waits_expiry", "expires_at", where="closed_at is null and expires_at is not null"),
+)
+"""Questions to people: one row per call that waited for an approval or an answer. Open while nobody answered."""
+
+allowed_patterns = sa.Table(
+    "allowed_patterns",
+    metadata,
+    sa.Column("pattern_key", sa.String(200), primary_key=True),
+    sa.Column("created_at", Seconds, nullable=False),
+)
+"""Kinds of dangerous commands that somebody allowed for good, by the key of their pattern."""
+
+steers = sa.Table(
+    "steers",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("text", sa.Text(), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("message_seq", sa.Integer()),
+    _partial("ix_steers_pending", "run_pk", "pk", where="message_seq is null"),
+)
+"""What a user said while a run was at work. ``message_seq`` is the tool result it was appended to; ``runs.steers``
+counts those that wait for one."""
+
     sa.Column("hash", sa.String(64), primary_key=True),
     sa.Column("body", sa.Text(), nullable=False),
 )

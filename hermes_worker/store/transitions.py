@@ -41,7 +41,8 @@ from hermes_worker.store.rows import (
     plain,
     read_messages,
 )
-from hermes_worker.store.tables import events, runs, sessions, tool_calls
+from hermes_worker.store.steering import steered
+from hermes_worker.store.tables import events, runs, sessions, tool_calls, waits
 
 
 class StateMoved(Exception):
@@ -157,7 +158,10 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     happened = [*additions.events, *_call_events(loaded, after), *_status_events(before, after, additions)]
     at = _update_run(connection, loaded, after, added, message_seq, len(happened), additions)
     _write_calls(connection, loaded, after, added, additions.written_calls)
-    insert_messages(connection, loaded.session_pk, loaded.pk, [*additions.messages, *late])
+    written = [*additions.messages, *late]
+    if loaded.steers and before.unsettled and not after.unsettled and not after.status.is_terminal:
+        written = steered(connection, loaded.pk, written)
+    insert_messages(connection, loaded.session_pk, loaded.pk, written)
     insert_events(connection, loaded.pk, loaded.event_seq, happened)
     hints = [Hint(effect=effect, at=at) for effect in sorted(added, key=_effect_order)]
     if after.status.is_terminal:
@@ -239,7 +243,7 @@ def _write_calls(
         _insert_calls(connection, loaded, after, due)
         return
     for before_call, call in zip(loaded.run.calls, after.calls, strict=True):
-        if call == before_call and call.position not in due:
+        if call == before_call and call.position not in due and call.position not in put_off:
             continue
         if before_call.status.is_settled or call.position in written:
             continue
@@ -258,6 +262,7 @@ def _write_calls(
         )
 
 
+    put_off = {e.position for e in outstanding(loaded.run) - outstanding(after) if isinstance(e, RunTool)}
 def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: set[int]) -> None:
     if not after.calls:
         return
@@ -266,6 +271,8 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
     values = [
         {
             "run_pk": loaded.pk,
+        if before_call.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
+            _close_wait(connection, loaded.pk, after.iteration, call.position)
             "iteration": after.iteration,
             "position": call.position,
             "name": plain(call.name)[:100],
@@ -281,6 +288,20 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
 
 
 def insert_events(connection: Connection, run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> None:
+def _close_wait(connection: Connection, run_pk: int, iteration: int, position: int) -> None:
+    """The call ends without an answer. Whoever answered has closed the wait before, with the answer."""
+    connection.execute(
+        sa.update(waits)
+        .where(
+            waits.c.run_pk == run_pk,
+            waits.c.iteration == iteration,
+            waits.c.position == position,
+            waits.c.closed_at.is_(None),
+        )
+        .values(closed_at=db_now(), outcome="cancelled")
+    )
+
+
     """Append events after ``last_seq``. The primary key refuses a number that is taken."""
     if not happened:
         return
@@ -458,6 +479,11 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
 
 
 _OPEN_CALLS = (
+    connection.execute(
+        sa.update(waits)
+        .where(waits.c.run_pk == pk, waits.c.closed_at.is_(None))
+        .values(closed_at=db_now(), outcome="cancelled")
+    )
     sa.select(tool_calls.c.position, tool_calls.c.status, tool_calls.c.result_seq)
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.settled_at.is_(None))
     .order_by(tool_calls.c.iteration, tool_calls.c.position)

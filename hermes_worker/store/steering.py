@@ -1,0 +1,56 @@
+"""What a user says to a run at work: kept as rows until a batch of tool calls is over, then part of its last result.
+
+It never becomes a row of its own, so the roles still alternate and the prompt keeps its bytes: the text is stored with
+the result (reference, loop §1.11).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.notices import with_steer
+from hermes_worker.store.database import db_now
+from hermes_worker.store.rows import plain
+from hermes_worker.store.tables import runs, steers
+
+
+def keep(connection: Connection, run_pk: int, text: str) -> None:
+    """Remember what was said. The caller holds the run's lock and adds an event."""
+    connection.execute(sa.insert(steers).values(run_pk=run_pk, text=plain(text), created_at=db_now()))
+    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=runs.c.steers + 1))
+
+
+def pending(connection: Connection, run_pk: int) -> list[str]:
+    """What was said and has reached no result, in order."""
+    rows = connection.execute(
+        sa.select(steers.c.text).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).order_by(steers.c.pk)
+    )
+    return list(rows.scalars())
+
+
+def steered(connection: Connection, run_pk: int, written: Sequence[Message]) -> list[Message]:
+    """``written`` with what was said appended to its last tool result, if it has one.
+
+    Of calls that ran side by side that is the one that ended last: the results of the others stand already.
+    """
+    last = max((row.seq for row in written if row.role is Role.TOOL), default=None)
+    if last is None:
+        return list(written)
+    said = pending(connection, run_pk)
+    connection.execute(
+        sa.update(steers).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).values(message_seq=last)
+    )
+    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=0))
+    return [_appended(row, said) if row.seq == last else row for row in written]
+
+
+def _appended(row: Message, said: Sequence[str]) -> Message:
+    body = json.loads(row.body)
+    content = body["content"]
+    body["content"] = with_steer(content if isinstance(content, str) else json.dumps(content), "\n".join(said))
+    return Message(seq=row.seq, role=row.role, body=canonical_json(body))

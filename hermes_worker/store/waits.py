@@ -1,0 +1,369 @@
+"""Questions to people: asked by a call that then waits as a row, answered once, or by time.
+
+*Order of locks*: the calls of the iteration, the run, the wait. Under the run's lock an open wait is nobody else's, so
+of two answers the first counts and the second finds nothing open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.approvals import Choice
+from hermes_worker.core.errors import HermesError, LeaseLost
+from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
+from hermes_worker.core.questions import (
+    APPROVED_KEY,
+    Question,
+    answered,
+    denied,
+    denied_by_time,
+    unanswered,
+)
+from hermes_worker.core.run import CallStatus, WaitKind
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.step import apply
+from hermes_worker.redaction import redact
+from hermes_worker.store.calls import CallClaim
+from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, lock_run_after_call, plain
+from hermes_worker.store.runs import find
+from hermes_worker.store.tables import (
+    allowed_patterns,
+    blobs,
+    run_inputs,
+    runs,
+    session_documents,
+    sessions,
+    tool_calls,
+    waits,
+)
+from hermes_worker.store.transitions import Additions, save, tool_call_ids
+
+_LISTED_MAX = 500
+
+
+class NotWaiting(HermesError):
+    """The run has ended, or has not got so far: nobody can answer it."""
+
+
+class NothingAsked(HermesError):
+    """The run waits for no such answer: it was given already, or the time for it is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitView:
+    """An open question. Times are epoch seconds."""
+
+    wait_id: int
+    run_id: str
+    session_id: str
+    kind: WaitKind
+    iteration: int
+    position: int
+    tool: str
+    request: dict[str, Any]
+    choices: tuple[str, ...]
+    opened_at: float
+    expires_at: float | None
+    tools: str
+    """The tool definitions of its session, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a question about a command depends on beside the command."""
+
+    source: str
+    approvals: str | None
+    allowed: frozenset[str]
+    """Patterns allowed for good."""
+
+
+_OPEN = (
+    sa.select(
+        waits.c.pk,
+        runs.c.run_id,
+        sessions.c.session_id,
+        waits.c.kind,
+        waits.c.iteration,
+        waits.c.position,
+        tool_calls.c.name,
+        waits.c.request,
+        waits.c.opened_at,
+        waits.c.expires_at,
+        blobs.c.body.label("tools"),
+    )
+    .select_from(
+        waits.join(runs, runs.c.pk == waits.c.run_pk)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+        .join(
+            tool_calls,
+            (tool_calls.c.run_pk == waits.c.run_pk)
+            & (tool_calls.c.iteration == waits.c.iteration)
+            & (tool_calls.c.position == waits.c.position),
+        )
+    )
+    .where(waits.c.closed_at.is_(None))
+    .order_by(waits.c.pk)
+)
+
+
+class Waits:
+    """The questions in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def terms(self, run_pk: int) -> Terms:
+        """What decides about a dangerous command of a run. Raises ``ValueError`` when its input is unreadable."""
+        with self._database.read() as connection:
+            text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
+            allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key)).scalars()
+            spec = RunSpec.from_json(text)
+            return Terms(source=spec.source, approvals=spec.approvals, allowed=frozenset(allowed))
+
+    def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
+        """Let a claimed call that has not begun wait for an answer, and let go of it. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            _lock_claimed(connection, claim)
+            loaded = lock_run_after_call(connection, claim.run_pk)
+            after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
+            if after.calls[claim.position].status is not CallStatus.WAITING:
+                return save(connection, loaded, after)  # the run is being stopped; the call was cancelled
+            expires_at = _insert(connection, claim, question)
+            return save(connection, loaded, after, Additions(events=[_asked_event(claim, question, expires_at)]))
+
+    def open(self, *, run_id: str | None = None, kind: WaitKind | None = None, limit: int = 100) -> list[WaitView]:
+        """The questions nobody has answered, oldest first."""
+        statement = _OPEN.limit(min(limit, _LISTED_MAX))
+        if run_id is not None:
+            statement = statement.where(runs.c.run_id == run_id)
+        if kind is not None:
+            statement = statement.where(waits.c.kind == kind.value)
+        with self._database.read() as connection:
+            return [_view(row) for row in connection.execute(statement)]
+
+    def approve(
+        self, run_id: str, choice: Choice, *, reason: str | None = None, arguments: str | None = None, by: str = "user"
+    ) -> list[Hint]:
+        """Answer the oldest open approval of a run; ``arguments`` (JSON) replace those the model gave.
+
+        The first answer counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``.
+        """
+        with self._database.write() as connection:
+            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.APPROVAL)
+            request = json.loads(wait.request)
+            _close(connection, wait.pk, choice.value, reason)
+            answered_event = _answered_event(loaded, wait, choice=choice.value, by=by)
+            if choice is Choice.DENY:
+                text = denied(str(request.get("description", "")), reason)
+                return _settle(connection, loaded, wait, CallStatus.FAILED, text, answered_event)
+            _remember(connection, loaded, choice, str(request.get("pattern_key", "")))
+            _permit(connection, loaded, wait, arguments or str(request.get("arguments", "{}")))
+            after = apply(loaded.run, ev.CallAllowed(position=wait.position))
+            return save(connection, loaded, after, Additions(events=[answered_event]))
+
+    def reply(self, run_id: str, text: str, *, by: str = "user") -> list[Hint]:
+        """Answer the oldest open question of a run, by the number of a choice or by text.
+
+        The first answer counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``.
+        """
+        with self._database.write() as connection:
+            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.INPUT)
+            request = json.loads(wait.request)
+            _close(connection, wait.pk, "answered", None)
+            result = answered(request, request.get("choices", ()), text)
+            event = _answered_event(loaded, wait, by=by)
+            return _settle(connection, loaded, wait, CallStatus.SUCCEEDED, result, event)
+
+
+def expired(connection: Connection, *, most: int) -> list[int]:
+    """The numbers of runs with a question whose time is over."""
+    statement = (
+        sa.select(waits.c.run_pk)
+        .where(waits.c.expires_at < db_now(), sa.text("closed_at is null and expires_at is not null"))
+        .limit(most)
+    )
+    return list(dict.fromkeys(connection.execute(statement).scalars()))
+
+
+def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
+    """Answer the oldest question of a locked run whose time is over: refused, or not answered."""
+    wait = connection.execute(
+        sa.select(waits)
+        .where(waits.c.run_pk == loaded.pk, waits.c.closed_at.is_(None), waits.c.expires_at < db_now())
+        .order_by(waits.c.pk)
+        .limit(1)
+    ).first()
+    if wait is None:
+        return None
+    request = json.loads(wait.request)
+    _close(connection, wait.pk, "expired", None)
+    if loaded.run.status.is_terminal:
+        return []
+    if wait.kind == WaitKind.APPROVAL.value:
+        event = _answered_event(loaded, wait, choice=Choice.DENY.value, by="timeout")
+        text = denied_by_time(str(request.get("description", "")))
+        return _settle(connection, loaded, wait, CallStatus.FAILED, text, event)
+    text = unanswered(request, request.get("choices", ()))
+    event = _answered_event(loaded, wait, by="timeout")
+    return _settle(connection, loaded, wait, CallStatus.SUCCEEDED, text, event)
+
+
+# --- steps of the above ----------------------------------------------------------------------------------------------
+
+
+def _lock_claimed(connection: Connection, claim: CallClaim) -> None:
+    held = connection.execute(
+        sa.select(tool_calls.c.position)
+        .where(
+            tool_calls.c.run_pk == claim.run_pk,
+            tool_calls.c.iteration == claim.iteration,
+            tool_calls.c.position == claim.position,
+            tool_calls.c.lease_token == claim.token,
+        )
+        .with_for_update()
+    ).first()
+    if held is None:
+        raise LeaseLost(f"the claim on call {claim.position} of run {claim.run_id!r} was taken over; nothing was asked")
+
+
+def _insert(connection: Connection, claim: CallClaim, question: Question) -> float | None:
+    request = {**question.request, "choices": list(question.choices)}
+    row = connection.execute(
+        sa.insert(waits)
+        .values(
+            run_pk=claim.run_pk,
+            iteration=claim.iteration,
+            position=claim.position,
+            kind=question.kind.value,
+            request=canonical_json(request),
+            opened_at=db_now(),
+            expires_at=None if question.expires_s is None else db_now() + question.expires_s,
+        )
+        .returning(waits.c.expires_at)
+    ).one()
+    return None if row.expires_at is None else float(row.expires_at)
+
+
+def _asked_event(claim: CallClaim, question: Question, expires_at: float | None) -> RunEvent:
+    shown = {name: value for name, value in question.request.items() if name != "arguments"}
+    if "command" in shown:
+        shown["command"] = redact(str(shown["command"]))
+    data = {
+        **shown,
+        "choices": list(question.choices),
+        "expires_at": expires_at,
+        "tool": claim.request.name,
+        "tool_call_id": claim.request.id,
+        "iteration": claim.iteration,
+        "position": claim.position,
+    }
+    is_approval = question.kind is WaitKind.APPROVAL
+    return RunEvent(name=RunEventName.APPROVAL_REQUESTED if is_approval else RunEventName.INPUT_REQUESTED, data=data)
+
+
+def _answered_event(loaded: LoadedRun, wait: Any, **more: Any) -> RunEvent:
+    data = {"resolved": 1, "iteration": wait.iteration, "position": wait.position, **more}
+    is_approval = wait.kind == WaitKind.APPROVAL.value
+    return RunEvent(name=RunEventName.APPROVAL_ANSWERED if is_approval else RunEventName.INPUT_ANSWERED, data=data)
+
+
+def _lock_open(connection: Connection, pk: int, kind: WaitKind) -> tuple[LoadedRun, Any]:
+    loaded = lock_run(connection, pk)
+    assert loaded is not None
+    if loaded.run.status.is_terminal:
+        raise NotWaiting(f"run {loaded.run.run_id!r} has ended ({loaded.run.status.value})")
+    wait = connection.execute(
+        sa.select(waits)
+        .where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))
+        .order_by(waits.c.pk)
+        .limit(1)
+    ).first()
+    if wait is None:
+        raise NothingAsked(f"run {loaded.run.run_id!r} waits for no {kind.value}")
+    return loaded, wait
+
+
+def _close(connection: Connection, pk: int, outcome: str, reason: str | None) -> None:
+    connection.execute(
+        sa.update(waits)
+        .where(waits.c.pk == pk, waits.c.closed_at.is_(None))
+        .values(closed_at=db_now(), outcome=outcome, reason=plain(reason) if reason else None)
+    )
+
+
+def _settle(
+    connection: Connection, loaded: LoadedRun, wait: Any, status: CallStatus, text: str, event: RunEvent
+) -> list[Hint]:
+    """The call is over without having run: ``text`` is its result."""
+    position = int(wait.position)
+    tool_call_id = tool_call_ids(connection, loaded)[position]
+    data = {
+        "tool": loaded.run.calls[position].name,
+        "tool_call_id": tool_call_id,
+        "iteration": wait.iteration,
+        "position": position,
+        "duration": 0.0,
+        "error": status is not CallStatus.SUCCEEDED,
+    }
+    message = Message(seq=loaded.result_seqs[position], role=Role.TOOL, body=tool_body(tool_call_id, text))
+    additions = Additions(messages=[message], events=[event, RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)])
+    return save(connection, loaded, apply(loaded.run, ev.CallSettled(position=position, status=status)), additions)
+
+
+def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern_key: str) -> None:
+    """Keep the permission beyond this one call, as far as ``choice`` says."""
+    if choice is Choice.ALWAYS:
+        statement = insert_ignoring(connection, allowed_patterns)
+        connection.execute(statement.values(pattern_key=pattern_key, created_at=db_now()))
+    if choice is not Choice.SESSION:
+        return
+    here = (session_documents.c.session_pk == loaded.session_pk) & (session_documents.c.key == APPROVED_KEY)
+    known = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
+    body = canonical_json(sorted({*(json.loads(known) if known else ()), pattern_key}))
+    if known is not None:
+        connection.execute(sa.update(session_documents).where(here).values(body=body))
+        return
+    values = {"session_pk": loaded.session_pk, "key": APPROVED_KEY, "body": body}
+    connection.execute(insert_ignoring(connection, session_documents), values)
+
+
+def _permit(connection: Connection, loaded: LoadedRun, wait: Any, arguments: str) -> None:
+    connection.execute(
+        sa.update(tool_calls)
+        .where(
+            tool_calls.c.run_pk == loaded.pk,
+            tool_calls.c.iteration == wait.iteration,
+            tool_calls.c.position == wait.position,
+        )
+        .values(approved_arguments=arguments)
+    )
+
+
+def _view(row: Any) -> WaitView:
+    request = json.loads(row.request)
+    choices: Sequence[str] = request.pop("choices", ())
+    return WaitView(
+        wait_id=row.pk,
+        run_id=row.run_id,
+        session_id=row.session_id,
+        kind=WaitKind(row.kind),
+        iteration=row.iteration,
+        position=row.position,
+        tool=row.name,
+        request=request,
+        choices=tuple(choices),
+        opened_at=row.opened_at,
+        expires_at=row.expires_at,
+        tools=row.tools,
+    )
