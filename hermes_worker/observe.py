@@ -54,6 +54,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "delivery.retried": "A target did not take a message; it is tried again later.",
         "delivery.failed": "A delivery was given up; 'hermes-worker deliveries retry' sends it again.",
         "delivery.refused": "A delivery's outcome came too late: the claim was no longer ours and nothing was stored.",
+        "job.broken": "A stored job could not be read; it was stopped.",
         "lease.lost": "Claims of this process were not renewed in time and now belong to others.",
         "lease.stray": "Claims that stood under this process and that nothing in it worked on were let go.",
         "lease.expired": "The sweeper took claims from a worker that no longer renews them.",

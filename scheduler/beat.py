@@ -21,9 +21,11 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.queue import QueueName, TaskName
 from hermes_worker.settings import Settings
+from hermes_worker.store.jobs import Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.keeper import report
 from hermes_worker.wiring import Client, open_client, sweep_policy
+from scheduler.jobs import tick
 
 MAINTAIN_EVERY_S = 60.0
 _TICK_S_MAX = 1.0
@@ -31,7 +33,8 @@ _TICK_S_MAX = 1.0
 
 
 class Scheduler(beat.Scheduler):  # type: ignore[misc]
-    """Sends ``hermes.maintain`` once a minute, and sweeps beside it in case no worker is there to receive it."""
+    """Settles the due slots of jobs every second, and sends ``hermes.maintain`` once a minute; sweeps beside it in case
+    no worker is there to receive it."""
 
     def __init__(
         self, *args: Any, settings: Settings | None = None, alive_file: Path | None = None, **options: Any
@@ -43,12 +46,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._settings = settings or settings_module.load()
         self._alive_file = alive_file
         self._client: Client | None = None
+        self._jobs: Jobs | None = None
         self._next_maintain = 0.0
         self._sweeping: _Sweeping | None = None
         super().__init__(*args, **options)
 
     def setup_schedule(self) -> None:
         self._client = open_client(self._settings)
+        self._jobs = Jobs(self._client.database)
         self._sweeping = _Sweeping(self._client, self._settings)
         self._sweeping.start()
 
@@ -57,9 +62,20 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         now = time.monotonic()
         if now >= self._next_maintain and self._ask_for_maintenance():
             self._next_maintain = now + MAINTAIN_EVERY_S
+        self._settle_jobs()
         if self._alive_file is not None:
             self._alive_file.touch()
         return _TICK_S_MAX
+
+    def _settle_jobs(self) -> None:
+        assert self._client is not None and self._jobs is not None
+        try:
+            self._client.publisher.send(tick(self._jobs, self._settings))
+        except UnavailableError as error:
+            log.warning("database.unreachable", doing="tick", error=str(error))
+        except Exception:
+            # A defect in one job's path must not silence the others' next tick.
+            log.exception("thread.failed", doing="tick")
 
     def _ask_for_maintenance(self) -> bool:
         """Whether the request is in the queue. One that waits there is enough, however long nobody takes it."""

@@ -1,0 +1,216 @@
+"""``hermes-worker cron``: jobs that run on a schedule."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
+from hermes_worker.cli.records import records_of
+from hermes_worker.cli.screen import clean, one_line, table
+from hermes_worker.store.jobs import JobRow, Jobs
+from scheduler import jobs as work
+from scheduler.policy import CatchUp, Overlap, repeat_display
+from scheduler.schedule import slots_from
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cron() -> None:
+    """Create, list and change scheduled jobs."""
+
+
+def _open(home: Path | None) -> Jobs:
+    return Jobs(records_of(client_settings(home)).database)
+
+
+def _fields(command: Any) -> Any:
+    """Options that describe a job."""
+    for option in reversed(
+        (
+            click.option("--name", type=TEXT, help="Default: the beginning of the prompt."),
+            click.option("--deliver", type=TEXT, help="Targets, separated by commas. Default: local."),
+            click.option("--repeat", type=click.IntRange(min=0), help="Runs altogether; 0 for no limit."),
+            click.option("--timezone", type=TEXT, help="IANA name of the clock to go by. Default: UTC."),
+            click.option("--overlap", type=click.Choice([o.value for o in Overlap if o is not Overlap.CANCEL_OTHER])),
+            click.option("--catch-up", type=click.Choice([c.value for c in CatchUp])),
+            click.option("--misfire-grace-s", type=click.IntRange(0, 86_400)),
+            click.option("--failures-max", type=click.IntRange(1), help="Pause after so many failures in a row."),
+            click.option("--tokens-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
+            click.option("--iterations-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
+            click.option("--model", type=TEXT),
+            click.option(
+                "--workspace",
+                type=click.Path(path_type=Path, exists=True, file_okay=False),
+                help="Directory to work in. Default: one of its own for each run.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _request(prompt: str | None, schedule: str | None, given: dict[str, Any]) -> work.JobRequest:
+    workspace = given.pop("workspace")
+    more = {
+        "overlap": Overlap(given["overlap"]) if given["overlap"] else None,
+        "catch_up": CatchUp(given["catch_up"]) if given["catch_up"] else None,
+        "directory": str(workspace.absolute()) if workspace else None,
+        **{n: given[n] for n in ("misfire_grace_s", "failures_max", "tokens_per_day", "iterations_per_day", "model")},
+    }
+    return work.JobRequest(
+        prompt=prompt_text(prompt) if prompt is not None else None,
+        schedule=schedule,
+        name=given["name"],
+        deliver=given["deliver"],
+        repeat=given["repeat"],
+        timezone=given["timezone"],
+        more={name: value for name, value in more.items() if value is not None},
+    )
+
+
+@cron.command(epilog='Example: hermes-worker cron create "every day at 9am" "Summarise the news" --deliver telegram')
+@common
+@click.argument("schedule", type=TEXT)
+@click.argument("prompt", type=TEXT)
+@_fields
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def create(home: Path | None, schedule: str, prompt: str, as_json: bool, **given: Any) -> None:
+    """Keep a job. SCHEDULE: 'every 30m', '0 9 * * 1-5', 'every monday 08:30', '2027-01-31T08:00', '30m' (once)."""
+    row = work.create(_open(home), _request(prompt, schedule, given))
+    click.echo(
+        json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {_when(row.next_slot)}"
+    )
+
+
+@cron.command(epilog="Example: hermes-worker cron edit news --schedule 'every 2h'")
+@common
+@click.argument("job", type=TEXT)
+@click.option("--schedule", type=TEXT)
+@click.option("--prompt", type=TEXT)
+@_fields
+def edit(home: Path | None, job: str, schedule: str | None, prompt: str | None, **given: Any) -> None:
+    """Change what is named. JOB is an id or a name. A new schedule begins now."""
+    row = work.edit(_open(home), job, _request(prompt, schedule, given))
+    click.echo(f"{row.job_id} {row.state}, next {_when(row.next_slot)}")
+
+
+@cron.command("list")
+@common
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_jobs(home: Path | None, as_json: bool) -> None:
+    """All jobs."""
+    found = _open(home).all()
+    if as_json:
+        for row in found:
+            click.echo(json.dumps(document(row)))
+        return
+    if not found:
+        click.echo("no jobs", err=True)
+        return
+    rows = [
+        (r.job_id, r.state, _when(r.next_slot), r.last_status or "-", one_line(_display(r), 24), one_line(r.name, 40))
+        for r in found
+    ]
+    click.echo(table(rows, ("JOB", "STATE", "NEXT", "LAST", "SCHEDULE", "NAME")))
+
+
+@cron.command()
+@common
+@click.argument("job", type=TEXT)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def show(home: Path | None, job: str, as_json: bool) -> None:
+    """Everything about one job."""
+    shown = document(_open(home).get(job))
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    for name, value in shown.items():
+        click.echo(f"{name:20} {clean(str(value)) if value is not None else '-'}")
+
+
+@cron.command()
+@common
+@click.argument("job", type=TEXT)
+@click.option("--reason", type=TEXT)
+def pause(home: Path | None, job: str, reason: str | None) -> None:
+    """Let nothing come due until the job is resumed."""
+    click.echo(f"{work.pause(_open(home), job, reason).job_id} paused")
+
+
+@cron.command()
+@common
+@click.argument("job", type=TEXT)
+def resume(home: Path | None, job: str) -> None:
+    """Go on with the next slot; those of the pause are not made up for."""
+    row = work.resume(_open(home), job)
+    click.echo(f"{row.job_id} scheduled, next {_when(row.next_slot)}")
+
+
+@cron.command()
+@common
+@click.argument("job", type=TEXT)
+def run(home: Path | None, job: str) -> None:
+    """Run a job now, beside its schedule."""
+    click.echo(f"{work.run_now(_open(home), job).job_id} due now")
+
+
+@cron.command()
+@common
+@click.argument("job", type=TEXT)
+def remove(home: Path | None, job: str) -> None:
+    """Forget a job. What it ran is kept."""
+    _open(home).remove(job)
+    click.echo(f"{job} removed")
+
+
+@cron.command()
+@common
+@click.argument("job", type=TEXT)
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def history(home: Path | None, job: str, limit: int, as_json: bool) -> None:
+    """What became of the latest slots."""
+    store = _open(home)
+    found = store.history(store.get(job).pk, limit=limit)
+    if as_json:
+        for view in found:
+            click.echo(json.dumps(asdict(view)))
+        return
+    rows = [(_when(v.slot), v.outcome, v.run_id or "-", v.run_status or "-", one_line(v.reason, 60)) for v in found]
+    click.echo(table(rows, ("SLOT", "OUTCOME", "RUN", "STATUS", "REASON")))
+
+
+@cron.command("next")
+@common
+@click.argument("job", type=TEXT)
+@click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True)
+def next_slots(home: Path | None, job: str, limit: int) -> None:
+    """The slots to come."""
+    store = _open(home)
+    row, now = store.get(job), store.now()
+    schedule = work.schedule_of(work.JobSpec.from_json(row.definition), now)
+    for slot in islice(slots_from(schedule, datetime.fromtimestamp(now, UTC)), limit):
+        click.echo(_when(slot.timestamp()))
+
+
+def document(row: JobRow) -> dict[str, Any]:
+    """A job as JSON."""
+    spec = work.JobSpec.from_json(row.definition)
+    known = {name: value for name, value in asdict(row).items() if name not in ("pk", "definition")}
+    repeat = repeat_display(spec.times, row.completed)
+    return {**known, "schedule_display": _display(row), "repeat": repeat, **asdict(spec)}
+
+
+def _display(row: JobRow) -> str:
+    return str(work.JobSpec.from_json(row.definition).schedule.get("display", ""))
+
+
+def _when(at: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at is not None else "-"
