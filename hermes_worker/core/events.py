@@ -46,7 +46,23 @@ class ModelReplied:
     """The model answered. Without calls the reply is the run's answer."""
 
     calls: tuple[PlannedCall, ...] = ()
+    memory: str | None = None
+    """What the turn remembers from here on; see ``Run.memory``."""
+    exit_reason: ExitReason = ExitReason.TEXT_RESPONSE
+    """Why a reply without calls is the answer."""
+    failure: Failure | None = None
+    """What is wrong with the answer, when it is not whole."""
     kind: Literal["model_replied"] = "model_replied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAgain:
+    """The model answered, but not with what can be stored: cut short, or empty. It is asked once more."""
+
+    memory: str | None
+    is_counted: bool
+    """Costs an iteration."""
+    kind: Literal["asked_again"] = "asked_again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +82,8 @@ class CapacityAwaited:
     """Epoch seconds by the database's clock."""
     recovery: str
     """What was tried so far, for the worker that goes on."""
+    memory: str | None = None
+    """As in ``ModelReplied``."""
     kind: Literal["capacity_awaited"] = "capacity_awaited"
 
 
@@ -162,6 +180,7 @@ Event = (
     | TurnReleased
     | TurnLost
     | ModelReplied
+    | AskedAgain
     | ModelFailed
     | CapacityAwaited
     | WaitEnded

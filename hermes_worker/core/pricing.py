@@ -18,10 +18,14 @@ _MILLION = Decimal(1_000_000)
 
 
 class CostStatus(StrEnum):
+    """Ordered: a sum is no better known than the worst of its parts."""
+
     ESTIMATED = "estimated"
     """Computed from counted tokens and a list price; what is billed may differ."""
     INCLUDED = "included"
     """Paid for by a subscription."""
+    KNOWN = "known"
+    """What the provider says it billed."""
     UNKNOWN = "unknown"
 
 
@@ -43,6 +47,19 @@ class Cost:
 
     usd: Decimal | None
     status: CostStatus
+
+
+_WORSE_AND_WORSE = (CostStatus.INCLUDED, CostStatus.KNOWN, CostStatus.ESTIMATED, CostStatus.UNKNOWN)
+
+
+def worst_of(first: CostStatus | None, second: CostStatus) -> CostStatus:
+    """How well a sum of two costs is known; ``None`` for a sum that has no part yet."""
+    return second if first is None else max(first, second, key=_WORSE_AND_WORSE.index)
+
+
+def billed(usd: Decimal) -> Cost:
+    """What a provider says it billed."""
+    return Cost(usd=usd, status=CostStatus.KNOWN)
 
 
 def cost_of(

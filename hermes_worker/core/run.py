@@ -121,6 +121,10 @@ class ExitReason(StrEnum):
     """Why a run ended: a closed list. The first group are the reference's (loop §1.8, §1.9), the second are ours."""
 
     TEXT_RESPONSE = "text_response"
+    PARTIAL_STREAM_RECOVERY = "partial_stream_recovery"
+    """The answer is what was streamed before the last reply turned out to be empty."""
+    FALLBACK_PRIOR_TURN_CONTENT = "fallback_prior_turn_content"
+    """The answer is what the model had said beside its last housekeeping calls."""
     MAX_ITERATIONS_REACHED = "max_iterations_reached"
     BUDGET_EXHAUSTED = "budget_exhausted"
     INTERRUPTED_BY_USER = "interrupted_by_user"
@@ -129,6 +133,7 @@ class ExitReason(StrEnum):
     EMPTY_RESPONSE_EXHAUSTED = "empty_response_exhausted"
     CONTENT_POLICY_BLOCKED = "content_policy_blocked"
     TRUNCATED = "truncated"
+    """The answer, if there is one, is not whole; the failure says how it was cut."""
     GUARDRAIL_HALT = "guardrail_halt"
 
     MODEL_CALL_REFUSED = "model_call_refused"
@@ -179,6 +184,8 @@ class Run:
     recovery: str | None = None
     """What was already tried about failures of the outstanding model call, kept while the run is parked
     (``core.retry.history_document`` as JSON)."""
+    memory: str | None = None
+    """What earlier replies of the turn left for the next call (``core.turn_memory`` as JSON)."""
     resume_at: float | None = None
     """Epoch seconds by the database's clock; set while waiting for capacity."""
     calls: tuple[Call, ...] = ()

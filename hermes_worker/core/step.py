@@ -44,6 +44,8 @@ def apply(run: Run, event: ev.Event) -> Run:
             return _lose_turn(_held_turn(run))
         case ev.ModelReplied():
             return _take_reply(_held_turn(run), event)
+        case ev.AskedAgain():
+            return _ask_again(_held_turn(run), event)
         case ev.ModelFailed():
             return _fail_turn(_held_turn(run), event)
         case ev.CapacityAwaited():
@@ -93,9 +95,9 @@ def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
     if run.wants_summary:
         return _finish(run, RunStatus.COMPLETED, ExitReason.MAX_ITERATIONS_REACHED)
-    counted = replace(run, iteration=run.iteration + 1, attempt=1, recovery=None)
+    counted = replace(run, iteration=run.iteration + 1, attempt=1, recovery=None, memory=event.memory)
     if not event.calls:
-        return _finish(counted, RunStatus.COMPLETED, ExitReason.TEXT_RESPONSE)
+        return _finish(counted, RunStatus.COMPLETED, event.exit_reason, event.failure)
     calls = tuple(
         Call(
             position=position,
@@ -107,6 +109,15 @@ def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
         for position, call in enumerate(event.calls)
     )
     return replace(counted, is_asking=False, calls=calls)
+
+
+def _ask_again(run: Run, event: ev.AskedAgain) -> Run:
+    if run.status is RunStatus.STOPPING:
+        return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
+    again = replace(run, is_asking=False, recovery=None, memory=event.memory)
+    if not event.is_counted or run.wants_summary:
+        return again
+    return replace(again, iteration=run.iteration + 1, attempt=1, calls=())
 
 
 def _fail_turn(run: Run, event: ev.ModelFailed) -> Run:
@@ -126,7 +137,7 @@ def _lose_turn(run: Run) -> Run:
 def _park(run: Run, event: ev.CapacityAwaited) -> Run:
     if run.status is RunStatus.STOPPING:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
-    parked = replace(run, is_asking=False, recovery=event.recovery)
+    parked = replace(run, is_asking=False, recovery=event.recovery, memory=event.memory)
     if run.status is RunStatus.PAUSED:
         return parked  # whoever resumes it does not mean "and then wait"
     return _to(replace(parked, resume_at=event.resume_at), RunStatus.WAITING_FOR_CAPACITY)

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import Effect, SendDelivery
 from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.database import db_now
@@ -56,6 +57,8 @@ class LoadedRun:
     event_seq: int
     result_seqs: tuple[int, ...]
     """Where the result of each call of the current iteration belongs."""
+    cost_status: CostStatus | None
+    """How well what the run has cost is known; ``None`` before its first reply."""
     is_watched: bool
     """Somebody follows the stream, so deltas are worth sending."""
     lease_token: str | None
@@ -80,6 +83,8 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.attempt,
     runs.c.attempts_max,
     runs.c.recovery,
+    runs.c.memory,
+    runs.c.cost_status,
     runs.c.resume_at,
     runs.c.call_count,
     runs.c.message_seq,
@@ -127,6 +132,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         attempts_max=row.attempts_max,
         is_asking=row.lease_token is not None,
         recovery=row.recovery,
+        memory=row.memory,
         resume_at=row.resume_at,
         calls=tuple(
             Call(
@@ -149,6 +155,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         message_seq=row.message_seq,
         event_seq=row.event_seq,
         result_seqs=tuple(call.result_seq for call in calls),
+        cost_status=CostStatus(row.cost_status) if row.cost_status else None,
         is_watched=bool(row.is_watched),
         lease_token=row.lease_token,
         parent=parent_of(row),

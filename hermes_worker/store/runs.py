@@ -16,6 +16,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, Effect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, assistant_body, canonical_json
+from hermes_worker.core.pricing import Cost
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
@@ -204,15 +205,36 @@ class Runs:
         self._sessions[session_pk] = context
         return context
 
-    def commit_reply(self, claim: TurnClaim, reply: ModelReply, calls: Sequence[ev.PlannedCall]) -> list[Hint]:
+    def commit_reply(
+        self,
+        claim: TurnClaim,
+        reply: ModelReply,
+        reading: Sequence[ev.PlannedCall] | ev.ModelReplied,
+        cost: Cost | None = None,
+    ) -> list[Hint]:
         """Write a reply, its usage and its calls, and give the claim up. Returns what to send.
 
-        Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
+        ``reading`` is what the reply means; its calls alone say that there is nothing remarkable about it. Safe to
+        repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
         """
-        event = ev.ModelReplied(calls=tuple(calls))
+        event = reading if isinstance(reading, ev.ModelReplied) else ev.ModelReplied(calls=tuple(reading))
 
         def additions(loaded: LoadedRun) -> Additions:
-            return _reply_additions(loaded, reply, event)
+            return replace(_reply_additions(loaded, reply, event), cost=cost)
+
+        return self._finish_turn(claim, event, additions)
+
+    def commit_discarded(
+        self, claim: TurnClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
+    ) -> list[Hint]:
+        """Write what came of a reply that is not stored, and what it cost, and give the claim up. Raises
+        ``LeaseLost``."""
+
+        def additions(loaded: LoadedRun) -> Additions:
+            data = {"iteration": loaded.run.iteration + 1, "finish_reason": reply.finish_reason}
+            discarded = [RunEvent(name=RunEventName.REPLY_DISCARDED, data=data)]
+            is_asked_again = isinstance(event, ev.AskedAgain) and loaded.run.status is not RunStatus.STOPPING
+            return Additions(events=discarded if is_asked_again else (), usage=reply.usage, cost=cost)
 
         return self._finish_turn(claim, event, additions)
 

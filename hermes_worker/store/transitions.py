@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
+from hermes_worker.core.pricing import Cost, worst_of
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
@@ -57,6 +59,8 @@ class Additions:
     """Rows with their final ``seq``."""
     events: Sequence[RunEvent] = ()
     usage: Usage = field(default_factory=Usage)
+    cost: Cost | None = None
+    """Of ``usage``; ``None`` when the step brought none."""
     output_seq: int | None = None
     """Where the final answer stands, when this step wrote it."""
     written_calls: frozenset[int] = frozenset()
@@ -77,6 +81,7 @@ _UPDATE_RUN = Prepared(
         iteration=sa.bindparam("new_iteration"),
         attempt=sa.bindparam("new_attempt"),
         recovery=sa.bindparam("new_recovery"),
+        memory=sa.bindparam("new_memory"),
         call_count=sa.bindparam("new_call_count"),
         resume_at=sa.bindparam("new_resume_at"),
         lease_token=sa.bindparam("new_token"),
@@ -90,6 +95,8 @@ _UPDATE_RUN = Prepared(
         cache_read_tokens=runs.c.cache_read_tokens + sa.bindparam("cache_read"),
         cache_write_tokens=runs.c.cache_write_tokens + sa.bindparam("cache_write"),
         reasoning_tokens=runs.c.reasoning_tokens + sa.bindparam("reasoning"),
+        cost_nano_usd=runs.c.cost_nano_usd + sa.bindparam("cost_nano_usd"),
+        cost_status=sa.bindparam("new_cost_status"),
         updated_at=db_now(),
     )
     .returning(runs.c.updated_at)
@@ -198,6 +205,7 @@ def _update_run(
             "new_iteration": after.iteration,
             "new_attempt": after.attempt,
             "new_recovery": after.recovery,
+            "new_memory": after.memory,
             "new_call_count": len(after.calls),
             "new_resume_at": after.resume_at,
             "new_token": loaded.lease_token if after.is_asking else None,
@@ -209,11 +217,26 @@ def _update_run(
             "cache_read": usage.cache_read,
             "cache_write": usage.cache_write,
             "reasoning": usage.reasoning,
+            "cost_nano_usd": _nano_usd(additions.cost),
+            "new_cost_status": _cost_status(loaded, additions.cost),
         },
     )
     if row is None:
         raise StateMoved(f"run {after.run_id!r} moved on while a step was being written")
     return float(row.updated_at)
+
+
+_NANO = Decimal(1_000_000_000)
+
+
+def _nano_usd(cost: Cost | None) -> int:
+    """Money is stored as a whole number, so that a sum of many small amounts is exact."""
+    return 0 if cost is None or cost.usd is None else int((cost.usd * _NANO).to_integral_value())
+
+
+def _cost_status(loaded: LoadedRun, cost: Cost | None) -> str | None:
+    status = loaded.cost_status if cost is None else worst_of(loaded.cost_status, cost.status)
+    return status.value if status else None
 
 
 def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions: Additions) -> list[Hint]:

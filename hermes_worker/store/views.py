@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.messages import Message, Usage
-from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.run import CallStatus, ExitReason, RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import read_messages
@@ -31,6 +34,10 @@ class RunView:
     iteration: int
     iterations_max: int
     usage: Usage
+    cost_usd: Decimal | None
+    """What is known of what the run has cost; ``None`` before its first reply."""
+    cost_status: CostStatus | None
+    """How well that is known; ``unknown`` when there is a call whose price is not, so that it cost more."""
     created_at: float
     started_at: float | None
     updated_at: float
@@ -41,6 +48,28 @@ class RunView:
     """The final answer, once there is one."""
     failure_kind: str | None
     error: str | None
+
+    @property
+    def is_partial(self) -> bool:
+        """It ended with less than a whole answer (reference, loop §1.9)."""
+        return self.exit_reason == ExitReason.TRUNCATED or self.failure_kind in _OVERFLOWS
+
+    @property
+    def is_completed(self) -> bool:
+        """The model came to an end by itself (reference, loop §1.10)."""
+        reasons = (None, ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED)
+        return self.status is RunStatus.COMPLETED and self.exit_reason not in reasons
+
+    @property
+    def is_failed(self) -> bool:
+        return self.status in (RunStatus.FAILED, RunStatus.EXPIRED)
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.status is RunStatus.CANCELLED
+
+
+_OVERFLOWS = (FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE, FailureKind.LONG_CONTEXT_TIER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +256,8 @@ def _view(row: sa.Row[Any]) -> RunView:
             cache_write=row.cache_write_tokens,
             reasoning=row.reasoning_tokens,
         ),
+        cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
+        cost_status=CostStatus(row.cost_status) if row.cost_status else None,
         created_at=row.created_at,
         started_at=row.started_at,
         updated_at=row.updated_at,

@@ -62,6 +62,8 @@ def every_event(run: Run) -> list[ev.Event]:
         ev.TurnReleased(),
         ev.TurnLost(),
         ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED),
+        ev.AskedAgain(memory='{"version":1,"summaries":1}', is_counted=True),
+        ev.AskedAgain(memory=None, is_counted=False),
         ev.CapacityAwaited(resume_at=9.0, recovery="{}"),
         ev.WaitEnded(),
         ev.PauseRequested(),
@@ -269,7 +271,7 @@ def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) 
 @given(histories())
 def test_no_effect_is_handed_out_twice_in_one_attempt_except_after_a_release_or_a_wait(history: list[Step]) -> None:
     handed: Counter[Effect] = Counter(outstanding(history[0].before))
-    again = ev.TurnReleased | ev.CallReleased | ev.WaitEnded | ev.CallAllowed | ev.ResumeRequested
+    again = ev.TurnReleased | ev.CallReleased | ev.WaitEnded | ev.CallAllowed | ev.ResumeRequested | ev.AskedAgain
     for taken in history:
         if not isinstance(taken.event, again):
             assert all(handed[effect] == 0 for effect in taken.effects)
@@ -349,7 +351,8 @@ def test_iterations_count_committed_replies_and_stay_under_their_cap(history: li
     for taken in history:
         grown = taken.after.iteration - taken.before.iteration
         assert grown in (0, 1)
-        assert grown == 0 or isinstance(taken.event, ev.ModelReplied)
+        is_counted = isinstance(taken.event, ev.AskedAgain) and taken.event.is_counted
+        assert grown == 0 or isinstance(taken.event, ev.ModelReplied) or is_counted
         assert taken.after.iteration <= taken.after.iterations_max
 
 
@@ -392,6 +395,7 @@ def ways_to_give_up(run: Run) -> Iterator[ev.Event]:
     if run.is_asking:
         yield from (ev.TurnLost(), ev.TurnReleased(), ev.ModelReplied())
         yield ev.CapacityAwaited(resume_at=1.0, recovery="{}")
+        yield from (ev.AskedAgain(memory=None, is_counted=is_counted) for is_counted in (True, False))
     for call in run.calls:
         if call.status is CallStatus.RUNNING:
             yield ev.CallLost(position=call.position)

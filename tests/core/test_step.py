@@ -27,6 +27,8 @@ from hermes_worker.core.step import apply, step
 
 FAILURE = Failure(kind="timeout", message="the model did not answer")
 FAILED = ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED)
+AGAIN = ev.AskedAgain(memory='{"version":1}', is_counted=True)
+AGAIN_FREE = ev.AskedAgain(memory=None, is_counted=False)
 AWAITED = ev.CapacityAwaited(resume_at=1_000.0, recovery='{"tries":2}')
 EXPIRED = ev.DeadlinePassed(reason=ExitReason.WALL_CLOCK_EXCEEDED, failure=FAILURE)
 BROKEN = ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=FAILURE)
@@ -40,6 +42,8 @@ EVERY_EVENT: tuple[ev.Event, ...] = (
     ev.TurnLost(),
     ANSWERED,
     REPLIED_WITH_CALL,
+    AGAIN,
+    AGAIN_FREE,
     FAILED,
     AWAITED,
     ev.WaitEnded(),
@@ -135,6 +139,25 @@ TURN_CASES: list[tuple[str, Run, ev.Event, Expectation]] = [
         asking(iteration=2, iterations_max=2),
         REPLIED_WITH_CALL,
         (RunStatus.COMPLETED, ExitReason.MAX_ITERATIONS_REACHED, frozenset()),
+    ),
+    (
+        "the answer is empty and asked for again",
+        asking(attempt=2),
+        AGAIN,
+        (RunStatus.RUNNING, None, frozenset({replace(ASK, iteration=2)})),
+    ),
+    ("the calls are cut and asked for again", asking(), AGAIN_FREE, (RunStatus.RUNNING, None, frozenset({ASK}))),
+    (
+        "the summary is empty and asked for again",
+        asking(iteration=2, iterations_max=2),
+        AGAIN,
+        (RunStatus.RUNNING, None, frozenset({replace(ASK, iteration=3)})),
+    ),
+    (
+        "an answer is not whole",
+        asking(),
+        ev.ModelReplied(exit_reason=ExitReason.TRUNCATED, failure=FAILURE),
+        (RunStatus.COMPLETED, ExitReason.TRUNCATED, frozenset()),
     ),
     ("the call fails", asking(), FAILED, (RunStatus.FAILED, ExitReason.ALL_RETRIES_EXHAUSTED, frozenset())),
     ("the provider wants a pause", asking(), AWAITED, (RunStatus.WAITING_FOR_CAPACITY, None, frozenset())),
@@ -496,3 +519,14 @@ def test_a_quarantine_names_the_step_and_says_what_to_do() -> None:
     assert "'terminal'" in after.failure.message
     assert "3 times" in after.failure.message
     assert "memory limit" in after.failure.message
+
+
+def test_a_turn_keeps_what_it_remembers_until_it_is_told_otherwise() -> None:
+    remembered = apply(asking(), AGAIN)
+    assert remembered.memory == '{"version":1}'
+    assert apply(apply(remembered, ev.TurnClaimed()), ev.TurnLost()).memory == '{"version":1}'
+    assert apply(apply(remembered, ev.TurnClaimed()), REPLIED_WITH_CALL).memory is None
+
+
+def test_asking_again_forgets_what_was_tried_about_failures() -> None:
+    assert apply(asking(recovery="{}"), AGAIN_FREE).recovery is None
