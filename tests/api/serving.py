@@ -25,14 +25,14 @@ KEY = "test-key-0123456789"
 FAST = FollowPolicy(rows_every_s=0.1, rows_every_without_broker_s=0.05, keepalive_s=5.0)
 
 
-def until(is_so: Callable[[], Any], what: str) -> Any:
+def until(is_so: Callable[[], Any], what: str, *, patience_s: float = PATIENCE_S) -> Any:
     """Wait for a fact; returns it."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if found := is_so():
             return found
         time.sleep(0.01)
-    raise AssertionError(f"not within {PATIENCE_S:g} s: {what}")
+    raise AssertionError(f"not within {patience_s:g} s: {what}")
 
 
 def hints_waiting(client: Client) -> int:
