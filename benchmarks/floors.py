@@ -59,9 +59,7 @@ def sdk_loop(base_url: str, messages: int, steps: int) -> dict[str, float]:
         reply = client.chat.completions.create(model="m", messages=rows, tools=tools)  # type: ignore[arg-type]
         message = reply.choices[0].message
         results = [message.model_dump(exclude_none=True)]
-        results += [
-            {"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls or ()
-        ]
+        results += [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls or ()]
         assert len(results) == 2
     elapsed = time.monotonic() - began
     return {"steps_per_s": steps / elapsed, "cpu_ms_per_step": (time.process_time() - cpu) / steps * 1e3}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -206,8 +207,9 @@ class BenchStack:
             rows = connection.execute(
                 sa.text("select run_pk, at from events where event = 'message.completed' order by run_pk, seq")
             ).all()
-        pairs = zip(rows, rows[1:], strict=False)
-        return [late.at - early.at - self._load.latency_s for early, late in pairs if early.run_pk == late.run_pk]
+        return [
+            late.at - early.at - self._load.latency_s for early, late in pairwise(rows) if early.run_pk == late.run_pk
+        ]
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
