@@ -16,7 +16,18 @@ from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.threats import scan_assembled_prompt, scan_job_prompt
 from hermes_worker.observe import log
 from hermes_worker.settings import Settings
-from hermes_worker.store.jobs import DueJob, EndedRun, JobAfter, JobEdit, JobPlace, JobRow, Jobs, JobTurn, Slot
+from hermes_worker.store.jobs import (
+    DueJob,
+    EndedRun,
+    FiringView,
+    JobAfter,
+    JobEdit,
+    JobPlace,
+    JobRow,
+    Jobs,
+    JobTurn,
+    Slot,
+)
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import NewRun
 from hermes_worker.submission import InvalidSubmission, Submission, deliver_list, new_run
@@ -219,6 +230,46 @@ def _read(text: str, timezone: str, now: float) -> Schedule:
 
 def _instant(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
+
+
+def job_document(row: JobRow) -> dict[str, Any]:
+    """A job as JSON, under the names of the reference (§1.4). Times are ISO 8601 in UTC."""
+    spec = JobSpec.from_json(row.definition)
+    return {
+        "id": row.job_id,
+        "name": row.name,
+        "prompt": spec.prompt,
+        "schedule": dict(spec.schedule),
+        "schedule_display": spec.schedule.get("display"),
+        "repeat": {"times": spec.times, "completed": row.completed},
+        "enabled": row.state == policy.JobStatus.SCHEDULED.value,
+        "state": row.state,
+        "deliver": ",".join(spec.deliver),
+        "model": spec.model,
+        "created_at": _iso(row.created_at),
+        "next_run_at": _iso(row.next_slot),
+        "last_run_at": _iso(row.last_run_at),
+        "last_status": row.last_status,
+        "last_error": row.last_error,
+        "paused_at": _iso(row.paused_at),
+        "paused_reason": row.paused_reason,
+    }
+
+
+def firing_object(view: FiringView) -> dict[str, Any]:
+    """A row of the ledger as JSON; ``slot`` is the cursor of the next page."""
+    return {
+        "slot": view.slot,
+        "slot_at": _iso(view.slot),
+        "outcome": view.outcome,
+        "reason": view.reason,
+        "run_id": view.run_id,
+        "run_status": view.run_status,
+    }
+
+
+def _iso(at: float | None) -> str | None:
+    return _instant(at).isoformat() if at is not None else None
 
 
 # --- what a scheduler does -------------------------------------------------------------------------------------------

@@ -1,0 +1,178 @@
+"""Scheduled jobs (reference, around §3.8). Errors have that API's flat shape: ``{"error": "..."}``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hermes_worker.api.context import Context
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.store.jobs import JobNotFound, JobRow, Jobs
+from scheduler import jobs as work
+
+router = APIRouter(prefix="/api/jobs", tags=["jobs"])
+_JOB_ID = re.compile(r"[0-9a-f]{12}")
+_HISTORY_MAX = 500
+
+
+class _Body(BaseModel):
+    """What a request may say of a job."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str | None = Field(None, max_length=work.NAME_CHARS_MAX)
+    schedule: str | None = None
+    prompt: str | None = Field(None, max_length=work.PROMPT_CHARS_MAX)
+    deliver: str | list[str] | None = None
+    repeat: int | None = Field(None, ge=1)
+    timezone: str | None = None
+    enabled: bool | None = None
+
+    @property
+    def as_request(self) -> work.JobRequest:
+        return work.JobRequest(
+            prompt=self.prompt,
+            schedule=self.schedule,
+            name=self.name,
+            deliver=self.deliver,
+            repeat=self.repeat,
+            timezone=self.timezone,
+        )
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status_code=status)
+
+
+async def _answered(context: Context, call: Callable[[Jobs], Any]) -> JSONResponse:
+    jobs = Jobs(context.client.database)
+    try:
+        return JSONResponse(await context.store(call, jobs))
+    except JobNotFound:
+        return _error(404, "Job not found")
+    except UnavailableError:
+        return _error(503, "The state database does not answer; try again.")
+    except HermesError as error:
+        return _error(400, str(error))
+
+
+async def _body(request: Request) -> _Body | JSONResponse:
+    try:
+        return _Body.model_validate(json.loads(await request.body()))
+    except (ValidationError, ValueError, RecursionError) as error:
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            where = ".".join(str(part)[:80] for part in first["loc"]) or "body"
+            return _error(400, f"Invalid {where}: {first['msg']}")
+        return _error(400, "Invalid JSON")
+
+
+async def _on_job(context: Context, job_id: str, call: Callable[[Jobs], Any]) -> JSONResponse:
+    if not _JOB_ID.fullmatch(job_id):
+        return _error(400, "Invalid job ID format")
+    return await _answered(context, call)
+
+
+@router.get("")
+async def list_jobs(context: Context, include_disabled: bool = False) -> JSONResponse:
+    """Every job that is scheduled, or every job."""
+
+    def found(jobs: Jobs) -> Any:
+        return {"jobs": [_with_latest(jobs, row) for row in jobs.all(include_disabled=include_disabled)]}
+
+    return await _answered(context, found)
+
+
+@router.post("")
+async def create_job(context: Context, request: Request) -> JSONResponse:
+    """Keep a job."""
+    body = await _body(request)
+    if isinstance(body, JSONResponse):
+        return body
+    if not body.name or not body.name.strip() or not body.schedule:
+        return _error(400, "Name and schedule are required")
+    asked = body.as_request
+    return await _answered(context, lambda jobs: {"job": job_object(work.create(jobs, asked))})
+
+
+@router.get("/{job_id}")
+async def get_job(context: Context, job_id: str) -> JSONResponse:
+    """One job."""
+    return await _on_job(context, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
+
+
+@router.patch("/{job_id}")
+async def edit_job(context: Context, job_id: str, request: Request) -> JSONResponse:
+    """Change what the body names."""
+    body = await _body(request)
+    if isinstance(body, JSONResponse):
+        return body
+    if not body.model_fields_set:
+        return _error(400, "No valid fields to update")
+    asked, enabled = body.as_request, body.enabled
+
+    def change(jobs: Jobs) -> Any:
+        row = work.edit(jobs, job_id, asked)
+        if enabled is not None:
+            row = work.resume(jobs, job_id) if enabled else work.pause(jobs, job_id)
+        return {"job": job_object(row)}
+
+    return await _on_job(context, job_id, change)
+
+
+@router.delete("/{job_id}")
+async def remove_job(context: Context, job_id: str) -> JSONResponse:
+    """Forget a job; its history is kept."""
+
+    def remove(jobs: Jobs) -> Any:
+        jobs.remove(job_id)
+        return {"ok": True}
+
+    return await _on_job(context, job_id, remove)
+
+
+@router.post("/{job_id}/pause")
+async def pause_job(context: Context, job_id: str) -> JSONResponse:
+    """Nothing comes due until the job is resumed."""
+    return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id))})
+
+
+@router.post("/{job_id}/resume")
+async def resume_job(context: Context, job_id: str) -> JSONResponse:
+    """Go on with the next slot."""
+    return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.resume(jobs, job_id))})
+
+
+@router.post("/{job_id}/run")
+async def run_job(context: Context, job_id: str) -> JSONResponse:
+    """Due at the next tick."""
+    return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.run_now(jobs, job_id))})
+
+
+@router.get("/{job_id}/history")
+async def job_history(context: Context, job_id: str, limit: int = 50, before: float | None = None) -> JSONResponse:
+    """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
+    if not 1 <= limit <= _HISTORY_MAX:
+        return _error(400, f"limit must be from 1 to {_HISTORY_MAX}")
+
+    def found(jobs: Jobs) -> Any:
+        pk = jobs.get(job_id).pk
+        return {"firings": [work.firing_object(view) for view in jobs.history(pk, limit=limit, before=before)]}
+
+    return await _on_job(context, job_id, found)
+
+
+def _with_latest(jobs: Jobs, row: JobRow) -> dict[str, Any]:
+    latest = jobs.history(row.pk, limit=1)
+    return {**job_object(row), "latest_execution": work.firing_object(latest[0]) if latest else None}
+
+
+def job_object(row: JobRow) -> dict[str, Any]:
+    """A job under the reference's names."""
+    return work.job_document(row)
