@@ -15,7 +15,6 @@ from enum import StrEnum
 
 from hermes_worker.core.rate_limits import RateLimits
 
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
