@@ -47,6 +47,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "iteration.failed": "A model call ended without a reply.",
         "tool_call.claimed": "This worker took a tool call.",
         "tool_call.settled": "A tool's result was stored.",
+        "command.blocked": "A command was refused: it is never run, forbidden, or nobody is there to approve it.",
         "tool_call.refused": "A result came too late, or its start was no longer safe; nothing was stored.",
         "tool_call.raised": "A tool raised instead of returning an error.",
         "delivery.claimed": "This worker took a delivery.",

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from hermes_worker.faults import parse_faults
 
 __all__ = [
+    "APPROVALS_MODE",
     "BROKER_URL",
     "DATABASE_URL",
     "DIRECTORY",
@@ -221,6 +222,16 @@ def _parse_fault_plan(raw: object) -> str:
     return text
 
 
+def _parse_approvals_mode(raw: object) -> str:
+    if raw is False:
+        return "off"  # what YAML makes of a bare ``off``
+    text = _as_text(raw).lower()
+    if text not in ("manual", "smart", "off"):
+        raise ValueError
+    return text
+
+
+APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
 DIRECTORY = Kind("a directory", _parse_directory)
 FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)
 

@@ -32,6 +32,7 @@ import yaml
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.setting_kinds import (
+    APPROVALS_MODE,
     BROKER_URL,
     DATABASE_URL,
     DIRECTORY,
@@ -53,6 +54,7 @@ from hermes_worker.setting_kinds import (
 
 __all__ = [
     "AgentSettings",
+    "ApprovalSettings",
     "BrokerSettings",
     "DatabaseSettings",
     "DelegationSettings",
@@ -280,6 +282,37 @@ class DeliverySettings:
     """Whether `webhook:` targets may name addresses of the local network or of this machine."""
 
 
+_OUTCOMES = ("ask", "deny", "approve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalSettings:
+    """Dangerous commands. What is hardline is never run, whatever is set here."""
+
+    mode: str = _setting("approvals.mode", "HERMES_APPROVALS_MODE", APPROVALS_MODE, "manual")
+    """`manual` asks a person, `off` asks nobody; `smart` asks a person too, as no model is asked for a verdict yet."""
+    timeout_s: float | None = _setting(
+        "approvals.timeout", "HERMES_APPROVALS_TIMEOUT_S", optional_number(1, 31 * 86_400, "seconds"), 60.0
+    )
+    """Seconds after which a question nobody answered counts as refused; 0 for never."""
+    cli: str = _setting("approvals.cli_mode", "HERMES_APPROVALS_CLI", choice(*_OUTCOMES), "ask")
+    """What becomes of a dangerous command of a run from the command line."""
+    api: str = _setting("approvals.api_mode", "HERMES_APPROVALS_API", choice(*_OUTCOMES), "ask")
+    """The same for runs submitted over the API."""
+    cron: str = _setting("approvals.cron_mode", "HERMES_APPROVALS_CRON", choice(*_OUTCOMES), "deny")
+    """The same for scheduled runs, which nobody watches."""
+    webhook: str = _setting("approvals.webhook_mode", "HERMES_APPROVALS_WEBHOOK", choice(*_OUTCOMES), "deny")
+    """The same for runs that a webhook started."""
+    deny: tuple[str, ...] = _setting(
+        "approvals.deny", "HERMES_APPROVALS_DENY", names(r"[^\x00-\x1f]{1,500}", "command patterns with * and ?"), ()
+    )
+    """Commands that are never run, as patterns over the whole command."""
+    allowed: tuple[str, ...] = _setting(
+        "command_allowlist", "HERMES_COMMAND_ALLOWLIST", names(r"[^\x00-\x1f]{1,200}", "kinds of commands"), ()
+    )
+    """Kinds of dangerous commands that are not asked about, by the description a question shows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """What the process says about itself."""
@@ -308,6 +341,7 @@ class Settings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     delegation: DelegationSettings = field(default_factory=DelegationSettings)
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     log: LogSettings = field(default_factory=LogSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
@@ -341,6 +375,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "agent": AgentSettings,
         "delegation": DelegationSettings,
         "terminal": TerminalSettings,
+        "approvals": ApprovalSettings,
         "delivery": DeliverySettings,
         "log": LogSettings,
     }
@@ -368,7 +403,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _REFERENCE_TOP_LEVEL = _words(
-    "_config_version always_log_local approvals auxiliary bedrock browser checkpoints code_execution command_allowlist"
+    "_config_version always_log_local auxiliary bedrock browser checkpoints code_execution"
     " compression computer_use context context_file_max_chars credential_pool_strategies cron curator custom_providers"
     " dashboard delegation desktop discord display fallback_model fallback_providers file_read_max_chars"
     " filter_silence_narration gateway goals group_sessions_per_user honcho hooks hooks_auto_accept human_delay"

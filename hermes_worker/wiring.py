@@ -27,6 +27,7 @@ from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
 from hermes_worker.store.views import Views
+from hermes_worker.store.waits import Waits
 from hermes_worker.store.workers import Workers
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.parts import Parts
+    from hermes_worker.tasks.permission import ApprovalRules
     from hermes_worker.tools.base import Tool
     from hermes_worker.workspace.base import Workspace
 
@@ -50,6 +52,7 @@ class Client:
     database: Database
     runs: Runs
     views: Views
+    waits: Waits
     workers: Workers
     publisher: Publisher
     redis: redis.Redis
@@ -126,6 +129,7 @@ def open_client(settings: Settings) -> Client:
         database=database,
         runs=Runs(database),
         views=Views(database),
+        waits=Waits(database),
         workers=Workers(database),
         publisher=Publisher(client),
         redis=client,
@@ -188,6 +192,22 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
     )
 
 
+def approval_rules(settings: Settings) -> ApprovalRules:
+    """What the settings decide about dangerous commands."""
+    from hermes_worker.core.approvals import Mode, Unattended
+    from hermes_worker.tasks.permission import ApprovalRules
+
+    chosen = settings.approvals
+    sources = {"cli": chosen.cli, "api": chosen.api, "cron": chosen.cron, "webhook": chosen.webhook}
+    return ApprovalRules(
+        mode=Mode(chosen.mode),
+        timeout_s=chosen.timeout_s,
+        deny=chosen.deny,
+        allowed=frozenset(chosen.allowed),
+        by_source={source: Unattended(outcome) for source, outcome in sources.items()},
+    )
+
+
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     from hermes_worker.delivery.courier import Courier
@@ -228,6 +248,8 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     parts = Parts(
         runs=client.runs,
         calls=ToolCalls(client.database),
+        waits=client.waits,
+        approvals=approval_rules(settings),
         transcripts=Transcripts(client.database),
         sender=client.publisher,
         leases=leases,

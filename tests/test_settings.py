@@ -103,6 +103,11 @@ def test_the_process_environment_is_read_when_none_is_given(tmp_path: Path, monk
 
 def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
     samples = {
+        "approvals.mode": "off",
+        "approvals.cli_mode": "deny",
+        "approvals.api_mode": "deny",
+        "approvals.cron_mode": "approve",
+        "approvals.webhook_mode": "approve",
         "delivery.allow_private_urls": "true",
         "database.url": "postgresql://u@h/d",
         "broker.url": "redis://h/1",

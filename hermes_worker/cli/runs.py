@@ -8,13 +8,16 @@ from pathlib import Path
 
 import click
 
+from hermes_worker import answering
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
 from hermes_worker.cli.screen import Screen, clean, coloured, one_line, summary, table
+from hermes_worker.core.approvals import Choice
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.views import CallView, RunView
+from hermes_worker.store.waits import Waits
 
 _STOP_PATIENCE_S = 5.0
 
@@ -82,6 +85,42 @@ def stop(home: Path | None, run_id: str) -> None:
         time.sleep(0.1)
         status = records.views.run(run_id).status
     click.echo(f"{run_id} {coloured(status)}")
+
+
+@runs.command(epilog="Example: hermes-worker runs approve run_0123... --choice session")
+@common
+@click.argument("run_id")
+@click.option("--choice", type=click.Choice(["once", "session", "always"]), default="once", show_default=True)
+def approve(home: Path | None, run_id: str, choice: str) -> None:
+    """Allow the command that a run waits to be allowed."""
+    _answer(home, run_id, choice, None)
+
+
+@runs.command(epilog="Example: hermes-worker runs deny run_0123... --reason 'not on this machine'")
+@common
+@click.argument("run_id")
+@click.option("--reason", help="For the model.")
+def deny(home: Path | None, run_id: str, reason: str | None) -> None:
+    """Refuse the command that a run waits to be allowed."""
+    _answer(home, run_id, "deny", reason)
+
+
+@runs.command(epilog="Example: hermes-worker runs answer run_0123... 2")
+@common
+@click.argument("run_id")
+@click.argument("text")
+def answer(home: Path | None, run_id: str, text: str) -> None:
+    """Answer the question that a run asks. TEXT is the number of a choice, or words."""
+    records = open_records(home)
+    records.tell_workers("watch", run_id, answering.reply(Waits(records.database), run_id, text))
+    click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
+
+
+def _answer(home: Path | None, run_id: str, choice: str, reason: str | None) -> None:
+    records = open_records(home)
+    hints = answering.approve(Waits(records.database), run_id, Choice(choice), reason=reason)
+    records.tell_workers("watch", run_id, hints)
+    click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
 
 
 def watch_run(records: Records, run_id: str, *, as_json: bool) -> int:

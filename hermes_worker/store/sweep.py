@@ -33,6 +33,7 @@ from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, w
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, workers
 from hermes_worker.store.transitions import Additions, break_off, save
+from hermes_worker.store.waits import expire, expired
 
 _BATCH = 200
 """Rows of one kind that one sweep repairs; the rest wait for the next."""
@@ -95,11 +96,12 @@ class Sweeper:
         ended = self._advance_each(self._past_deadline(), lambda run: _WALL_CLOCK)
         idle = self._advance_each(self._past_idle(), lambda run: _IDLE) if may_expire else []
         stopped = self._advance_each(self._orphans(), lambda run: ev.StopRequested())
+        unanswered = self._expire_questions()
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
         return Swept(
-            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *stopped, *again, *woken),
+            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
             workers_expired=expired_workers,
             turns_lost=lost_turns,
             calls_lost=lost_calls,
@@ -228,6 +230,15 @@ class Sweeper:
                 .limit(_BATCH)
             )
             return list(rows.scalars())
+
+    def _expire_questions(self) -> list[Hint]:
+        """Questions to people whose time is over are answered as their kind says."""
+        with self._database.read() as connection:
+            pks = expired(connection, most=_BATCH)
+        hints: list[Hint] = []
+        for pk in pks:
+            hints += self._repair(pk, expire) or []
+        return hints
 
     def _past_idle(self) -> list[int]:
         with self._database.read() as connection:

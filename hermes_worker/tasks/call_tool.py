@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
@@ -12,6 +14,7 @@ from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import NOT_STARTED
+from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.faults import FaultPoint
@@ -23,9 +26,10 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.tasks.delegating import delegate
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.permission import held_up
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.tasks.planning import tool_names
-from hermes_worker.tools.base import ToolContext, ToolResult
+from hermes_worker.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.tools.catalog import UnknownTool
 from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.tools.results import error_result
@@ -99,6 +103,8 @@ def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
 
 
 def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
+    if result.question is not None:
+        return parts.waits.ask(claim, result.question)
     if abort.reason == AbortReason.DRAIN:
         # It was cut short so that another worker can run it whole.
         return parts.calls.release(claim)
@@ -127,7 +133,16 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
         idempotency_key=claim.idempotency_key,
         attempt=claim.attempt,
         workspace=parts.workspace(session.workspace),
-        session=parts.calls.session_documents(claim.session_pk, tool.spec.session_keys),
+        session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
         cancelled=abort,
     )
-    return run_tool(tool, claim.request.arguments, context)
+
+    def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
+        return held_up(parts.approvals, parts.waits, claim, tool, arguments, context.session)
+
+    return run_tool(tool, claim.request.arguments, context, gate=gate)
+
+
+def _session_keys(tool: Tool) -> tuple[str, ...]:
+    guarded = tool.spec.command_argument is not None
+    return (*tool.spec.session_keys, APPROVED_KEY) if guarded else tool.spec.session_keys

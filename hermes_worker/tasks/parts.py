@@ -17,6 +17,7 @@ from hermes_worker.store.children import NewChild
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import SessionContext, TurnClaim
 from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.permission import ApprovalRules, WaitStore
 from hermes_worker.tools.catalog import Catalog
 from hermes_worker.workspace.base import Workspace
 
@@ -71,6 +72,7 @@ class Parts:
 
     runs: TurnStore
     calls: CallStore
+    waits: WaitStore
     transcripts: TranscriptStore
     sender: Sender
     leases: Leases
@@ -85,6 +87,8 @@ class Parts:
     watched: set[str]
     """Runs that somebody began to follow while their model call was in flight."""
     delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
+    approvals: ApprovalRules = field(default_factory=ApprovalRules)
+    """Which commands need permission."""
     calls_max: int = 64
     """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hermes_worker.core.delegation import ChildTask
+from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.workspace.base import Workspace
 
@@ -46,6 +47,8 @@ class ToolSpec:
     path_argument: str | None = None
     """Name of the argument that holds the one path this call touches: such calls may run beside each other when
     their paths do not overlap."""
+    command_argument: str | None = None
+    """Name of the argument that holds a shell command: dangerous ones need permission (``core.approvals``)."""
     session_keys: tuple[str, ...] = ()
     """Session documents the tool reads; they arrive in ``ToolContext.session``."""
 
@@ -75,6 +78,8 @@ class ToolResult:
     is_error: bool = False
     session_updates: Mapping[str, Any] = field(default_factory=dict)
     """Session documents to replace; a value of ``None`` deletes the document."""
+    question: Question | None = None
+    """Instead of a result: the call has done nothing and waits for somebody's answer."""
     delegated: Sequence[ChildTask] = ()
     """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
 

@@ -8,6 +8,7 @@ from typing import Final
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.tools.base import Tool, ToolSpec
+from hermes_worker.tools.clarify import ClarifyTool
 from hermes_worker.tools.delegation import DelegateTool
 from hermes_worker.tools.files import PatchTool, ReadFileTool, WriteFileTool
 from hermes_worker.tools.search import SearchFilesTool
@@ -52,7 +53,16 @@ class UnknownTool(HermesError):
 
 def default_tools() -> tuple[Tool, ...]:
     """The tools that need nothing but a workspace and a session."""
-    return (ReadFileTool(), WriteFileTool(), PatchTool(), SearchFilesTool(), TerminalTool(), TodoTool(), DelegateTool())
+    return (
+        ReadFileTool(),
+        WriteFileTool(),
+        PatchTool(),
+        SearchFilesTool(),
+        TerminalTool(),
+        TodoTool(),
+        DelegateTool(),
+        ClarifyTool(),
+    )
 
 
 class Catalog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -16,8 +17,17 @@ from hermes_worker.workspace.base import WorkspaceError
 log = structlog.get_logger()
 
 
+Gate = Callable[[Tool, Mapping[str, Any]], ToolResult | None]
+"""Looks at a call before it runs; a result it gives stands in for the call."""
+
+
 def run_tool(
-    tool: Tool, arguments_json: str, context: ToolContext, *, limits: ResultLimits | None = None
+    tool: Tool,
+    arguments_json: str,
+    context: ToolContext,
+    *,
+    limits: ResultLimits | None = None,
+    gate: Gate | None = None,
 ) -> ToolResult:
     """Run one call and return its result; what goes wrong is an error result and never an exception.
 
@@ -28,8 +38,14 @@ def run_tool(
         return arguments
     if context.cancelled.is_set():
         return error_result(f"{tool.spec.name} was cancelled before it started; nothing was done")
+    held_up = gate(tool, arguments) if gate is not None else None
+    if held_up is not None:
+        return held_up
+    outcome = _outcome(tool, arguments, context)
+    if outcome.question is not None:
+        return outcome
     return limited(
-        _outcome(tool, arguments, context),
+        outcome,
         chars_max=tool.spec.result_chars_max,
         call_key=context.idempotency_key,
         workspace=context.workspace,

@@ -74,6 +74,7 @@ class TerminalTool:
         replay=Replay.ONCE,
         # A little more than a command may take, so that the tool itself tells of a time-out.
         timeout_s=_TIMEOUT_MAX_S + 10,
+        command_argument="command",
         session_keys=(CWD_KEY, ENV_KEY),
     )
 

@@ -21,6 +21,7 @@ class Named:
         raise NotImplementedError
 
 
+API_TOOLS = ("delegate_task", "patch", "read_file", "search_files", "terminal", "todo", "write_file")
 FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
 CATALOG = default_catalog()
 
@@ -31,10 +32,10 @@ CATALOG = default_catalog()
         (["file"], FILE_TOOLS),
         (["todo", "terminal"], ("terminal", "todo")),
         (["debugging"], (*FILE_TOOLS[:3], "terminal", "write_file")),
-        (["hermes-api-server"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
-        (["hermes-cli"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
-        (["all"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
-        (["*", "file"], ("patch", "read_file", "search_files", "terminal", "todo", "write_file")),
+        (["hermes-api-server"], API_TOOLS),
+        (["hermes-cli"], ("clarify", *API_TOOLS)),
+        (["all"], ("clarify", *API_TOOLS)),
+        (["*", "file"], ("clarify", *API_TOOLS)),
         ([], ()),
     ],
 )
@@ -44,12 +45,15 @@ def test_a_toolset_holds_the_tools_of_all_it_includes(toolsets: list[str], expec
 
 @pytest.mark.parametrize("toolset", ["nonsense", "web", "safe", ""])
 def test_a_toolset_without_tools_is_an_error_that_names_those_there_are(toolset: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no toolset .*; use one or more of all, debugging, file"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"there is no toolset .*; use one or more of all, clarify, debugging, delegation, file",
+    ):
         CATALOG.resolve([toolset])
 
 
 def test_a_disabled_toolset_is_taken_out_again() -> None:
-    assert CATALOG.resolve(["hermes-cli"], disabled=["file"]) == ("terminal", "todo")
+    assert CATALOG.resolve(["hermes-cli"], disabled=["file"]) == ("clarify", "delegate_task", "terminal", "todo")
 
 
 def test_disabling_a_bundle_takes_no_core_tool_away() -> None:
@@ -57,9 +61,8 @@ def test_disabling_a_bundle_takes_no_core_tool_away() -> None:
 
 
 def test_the_api_server_has_no_tool_that_asks_a_person() -> None:
-    catalog = default_catalog(Named("clarify", "clarify"))
-    assert "clarify" in catalog.resolve(["hermes-cli"])
-    assert "clarify" not in catalog.resolve(["hermes-api-server"])
+    assert "clarify" in CATALOG.resolve(["hermes-cli"])
+    assert "clarify" not in CATALOG.resolve(["hermes-api-server"])
 
 
 def test_bundles_that_include_each_other_are_no_harm() -> None:
@@ -99,7 +102,7 @@ def test_definitions_are_computed_once() -> None:
 
 
 def test_an_unknown_tool_is_an_error_that_names_the_others() -> None:
-    with pytest.raises(UnknownTool, match="there is no tool 'x'; there are patch, read_file"):
+    with pytest.raises(UnknownTool, match="there is no tool 'x'; there are clarify, delegate_task, patch, read_file"):
         CATALOG.get("x")
     with pytest.raises(UnknownTool):
         CATALOG.tool_definitions(["x"])
@@ -109,6 +112,8 @@ REPLAY = {
     "read_file": Replay.PURE,
     "search_files": Replay.PURE,
     "todo": Replay.PURE,
+    "clarify": Replay.PURE,
+    "delegate_task": CATALOG.get("delegate_task").spec.replay,
     "write_file": Replay.KEYED,
     "patch": Replay.ONCE,
     "terminal": Replay.ONCE,

@@ -1,0 +1,145 @@
+"""Answer what runs ask: approvals and questions (reference, around §3.6), and the inbox of both."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, BackgroundTasks, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker import answering
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.core.approvals import choice_of
+from hermes_worker.core.run import WaitKind
+from hermes_worker.live import Live
+from hermes_worker.redaction import redact
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.waits import NothingAsked, NotWaiting, WaitView
+
+router = APIRouter(prefix="/v1", tags=["approvals"])
+
+
+class Approval(BaseModel):
+    """An answer to a request for approval."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    choice: str = Field(max_length=20, description="once, session, always or deny.")
+    reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
+    arguments: dict[str, Any] | None = Field(None, description="Run the call with these instead; only with once.")
+
+
+class Answer(BaseModel):
+    """An answer to a question."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(max_length=100_000, description="The number of a choice, or the answer in words.")
+
+
+class Answered(BaseModel):
+    """The answer counted: it was the first."""
+
+    object: str
+    run_id: str
+    choice: str | None = None
+    resolved: int = 1
+
+
+class WaitObject(BaseModel):
+    """Something a run waits for."""
+
+    id: int
+    run_id: str
+    session_id: str
+    kind: WaitKind
+    tool: str
+    iteration: int
+    position: int
+    command: str | None = None
+    description: str | None = None
+    pattern_key: str | None = None
+    question: str | None = None
+    choices: list[str]
+    created_at: float
+    expires_at: float | None = None
+
+
+class WaitList(BaseModel):
+    """What waits for an answer, oldest first."""
+
+    object: str = "list"
+    data: list[WaitObject]
+
+
+@router.get("/approvals", response_model=WaitList, response_model_exclude_none=True)
+async def list_waits(
+    context: Context, limit: Annotated[int, Query(ge=1, le=500)] = 100, kind: WaitKind | None = None
+) -> WaitList:
+    """The inbox: every approval and question that nobody has answered."""
+    found = await context.store(context.client.waits.open, limit=limit, kind=kind)
+    return WaitList(data=[_object(view) for view in found])
+
+
+@router.post("/runs/{run_id}/approval", response_model=Answered, response_model_exclude_none=True)
+async def answer_approval(context: Context, run_id: str, body: Approval, later: BackgroundTasks) -> Answered:
+    """Allow or deny the oldest command of a run that waits for it. The first answer counts."""
+    try:
+        choice = choice_of(body.choice)
+    except ValueError:
+        message = "Invalid 'choice': it must be one of once, session, always, deny."
+        raise invalid("choice", message, "invalid_approval_choice") from None
+    waits = context.client.waits
+    try:
+        hints = await context.store(
+            answering.approve, waits, run_id, choice, reason=body.reason, arguments=body.arguments
+        )
+    except answering.InvalidAnswer as error:
+        raise invalid("arguments", f"Invalid 'arguments': {error}.") from None
+    except NotWaiting as error:
+        raise ApiError(409, str(error), code="approval_not_active") from None
+    except NothingAsked as error:
+        raise ApiError(409, str(error), code="approval_not_pending") from None
+    later.add_task(context.tell_broker, _tell, context, run_id, hints)
+    return Answered(object="hermes.run.approval_response", run_id=run_id, choice=choice.value)
+
+
+@router.post("/runs/{run_id}/input", response_model=Answered, response_model_exclude_none=True)
+async def answer_question(context: Context, run_id: str, body: Answer, later: BackgroundTasks) -> Answered:
+    """Answer the oldest question of a run. The first answer counts."""
+    try:
+        hints = await context.store(answering.reply, context.client.waits, run_id, body.text)
+    except answering.InvalidAnswer as error:
+        raise invalid("text", f"Invalid 'text': {error}.") from None
+    except NotWaiting as error:
+        raise ApiError(409, str(error), code="input_not_active") from None
+    except NothingAsked as error:
+        raise ApiError(409, str(error), code="input_not_pending") from None
+    later.add_task(context.tell_broker, _tell, context, run_id, hints)
+    return Answered(object="hermes.run.input_response", run_id=run_id)
+
+
+def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:
+    context.client.publisher.send(hints)
+    Live(context.client.redis).nudge(run_id)
+
+
+def _object(view: WaitView) -> WaitObject:
+    command = view.request.get("command")
+    return WaitObject(
+        id=view.wait_id,
+        run_id=view.run_id,
+        session_id=view.session_id,
+        kind=view.kind,
+        tool=view.tool,
+        iteration=view.iteration,
+        position=view.position,
+        command=redact(command) if isinstance(command, str) else None,
+        description=view.request.get("description"),
+        pattern_key=view.request.get("pattern_key"),
+        question=view.request.get("question"),
+        choices=list(view.choices),
+        created_at=view.opened_at,
+        expires_at=view.expires_at,
+    )

@@ -1,0 +1,46 @@
+"""Approvals and questions with real workers: nothing runs before it is allowed, and no worker waits for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.rig import Rig, until
+
+from hermes_worker import answering
+from hermes_worker.core.approvals import Choice
+from hermes_worker.core.run import RunStatus
+
+pytestmark = pytest.mark.faults
+
+
+def asked(rig: Rig, run_id: str, status: RunStatus) -> None:
+    until(lambda: rig.view(run_id).status is status or None, f"the run to be {status.value}")
+
+
+def test_a_dangerous_command_waits_without_a_worker_and_runs_once_allowed(rig: Rig) -> None:
+    victim = rig.directory / "workspace" / "victim"
+    victim.mkdir(parents=True)
+    run_id = rig.submit([{"calls": [{"name": "terminal", "arguments": {"command": "rm -r victim"}}]}])
+    asked(rig, run_id, RunStatus.WAITING_FOR_APPROVAL)
+    for worker in rig.fleet.workers:
+        rig.fleet.kill(worker)
+    assert victim.exists()
+    for worker in list(rig.fleet.workers):
+        rig.fleet.replace(worker)
+    rig.client.publisher.send(answering.approve(rig.client.waits, run_id, Choice.ONCE))
+    [run] = rig.ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+    assert not victim.exists()
+
+
+def test_runs_that_nobody_watches_are_refused_and_others_answer_questions(rig: Rig) -> None:
+    dangerous = [{"calls": [{"name": "terminal", "arguments": {"command": "rm -r victim"}}]}]
+    unattended = rig.submit(dangerous, source="cron")
+    question = {"name": "clarify", "arguments": {"question": "Which?", "choices": ["red", "blue"]}}
+    curious = rig.submit([{"calls": [question]}])
+    asked(rig, curious, RunStatus.WAITING_FOR_INPUT)
+    rig.client.publisher.send(answering.reply(rig.client.waits, curious, "2"))
+    assert [run.status for run in rig.ended(unattended, curious)] == [RunStatus.COMPLETED] * 2
+    assert "nobody is there to approve it" in rig.tool_rows(unattended)[0]["content"]
+    assert json.loads(rig.tool_rows(curious)[0]["content"])["user_response"] == "blue"

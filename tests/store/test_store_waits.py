@@ -1,0 +1,181 @@
+"""Questions to people: parked as rows, answered once, by whoever is first or by time."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store, asks, check
+
+from hermes_worker.core.approvals import Choice
+from hermes_worker.core.effects import RunTool
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.questions import APPROVED_KEY, Question
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
+from hermes_worker.store.tables import waits
+from hermes_worker.store.waits import NothingAsked, NotWaiting, Waits
+
+DANGER = Question(
+    kind=WaitKind.APPROVAL,
+    request={
+        "command": "rm -r build",
+        "description": "recursive delete",
+        "pattern_key": "recursive delete",
+        "arguments": '{"command":"rm -r build"}',
+    },
+    choices=["once", "session", "always", "deny"],
+    expires_s=60,
+)
+QUESTION = Question(kind=WaitKind.INPUT, request={"question": "Which?"}, choices=["red", "blue"], expires_s=3_600)
+
+
+def parked(store: Store, question: Question = DANGER) -> str:
+    run_id = store.with_tools(Replay.ONCE)
+    assert Waits(store.database).ask(store.call(run_id), question) == []
+    return run_id
+
+
+def test_a_call_that_needs_permission_parks_its_run_and_nobody_holds_it(store: Store) -> None:
+    run_id = parked(store)
+    assert store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
+    assert store.due(run_id) == []
+    assert [call.status for call in store.views.calls(run_id)] == [CallStatus.WAITING]
+    [wait] = Waits(store.database).open()
+    assert (wait.run_id, wait.tool, wait.request["command"]) == (run_id, "tool0", "rm -r build")
+    assert store.event_names(run_id)[-2:] == ["approval.request", "run.waiting"]
+    check(store)
+
+
+def test_an_approved_call_runs_with_the_arguments_that_were_shown(store: Store) -> None:
+    run_id = parked(store)
+    [hint] = Waits(store.database).approve(run_id, Choice.ONCE)
+    assert isinstance(hint.effect, RunTool)
+    assert store.status(run_id) is RunStatus.RUNNING
+    claim = store.call(run_id)
+    assert claim.is_approved
+    assert claim.request.arguments == '{"command":"rm -r build"}'
+    assert "approval.responded" in store.event_names(run_id)
+    assert Waits(store.database).open() == []
+    check(store)
+
+
+def test_arguments_can_be_changed_with_the_approval(store: Store) -> None:
+    run_id = parked(store)
+    Waits(store.database).approve(run_id, Choice.ONCE, arguments='{"command":"ls"}')
+    assert store.call(run_id).request.arguments == '{"command":"ls"}'
+
+
+def test_a_denied_call_is_settled_with_the_reason_and_the_run_goes_on(store: Store) -> None:
+    run_id = parked(store)
+    Waits(store.database).approve(run_id, Choice.DENY, reason="not here")
+    [result] = store.results(run_id)
+    assert json.loads(result)["status"] == "denied"
+    assert "not here" in result
+    assert store.status(run_id) is RunStatus.RUNNING
+    store.answer(run_id)
+    assert store.status(run_id) is RunStatus.COMPLETED
+    check(store)
+
+
+def test_of_many_answers_one_counts(store: Store) -> None:
+    run_id = parked(store)
+
+    def answer(number: int) -> bool:
+        try:
+            Waits(store.database).approve(run_id, Choice.ONCE if number % 2 else Choice.DENY)
+        except NothingAsked:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(answer, range(8))) == 1
+    check(store)
+
+
+def test_permission_for_the_session_and_for_good_are_remembered(store: Store) -> None:
+    questions = Waits(store.database)
+    run_id = parked(store)
+    questions.approve(run_id, Choice.SESSION)
+    claim = store.call(run_id)
+    assert store.calls.session_documents(claim.session_pk, [APPROVED_KEY]) == {APPROVED_KEY: ["recursive delete"]}
+    assert questions.terms(claim.run_pk).allowed == frozenset()
+    other = parked(store)
+    questions.approve(other, Choice.ALWAYS)
+    assert questions.terms(store.call(other).run_pk).allowed == {"recursive delete"}
+
+
+def test_nobody_answering_means_no(store: Store) -> None:
+    run_id = parked(store)
+    store.let_pass(30)
+    store.sweep()
+    assert store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
+    store.let_pass(31)
+    store.sweep()
+    [result] = store.results(run_id)
+    assert "Nobody approved" in result
+    assert store.status(run_id) is RunStatus.RUNNING
+    with pytest.raises(NothingAsked):
+        Waits(store.database).approve(run_id, Choice.ONCE)
+    check(store)
+
+
+@pytest.mark.parametrize(("said", "understood"), [("2", "blue"), ("green", "green"), ("7", "7")])
+def test_a_question_is_answered_by_the_number_of_a_choice_or_in_words(store: Store, said: str, understood: str) -> None:
+    run_id = parked(store, QUESTION)
+    assert store.status(run_id) is RunStatus.WAITING_FOR_INPUT
+    Waits(store.database).reply(run_id, said)
+    [result] = store.results(run_id)
+    assert json.loads(result) == {
+        "question": "Which?",
+        "choices_offered": ["red", "blue"],
+        "user_response": understood,
+    }
+    check(store)
+
+
+def test_a_question_that_nobody_answers_tells_the_model_so(store: Store) -> None:
+    run_id = parked(store, QUESTION)
+    store.let_pass(3_601)
+    store.sweep()
+    [result] = store.results(run_id)
+    assert json.loads(result)["user_response"] is None
+    assert store.status(run_id) is RunStatus.RUNNING
+
+
+def test_a_stop_ends_a_waiting_run_at_once_and_closes_its_question(store: Store) -> None:
+    run_id = parked(store)
+    store.runs.request_stop(run_id)
+    assert store.status(run_id) is RunStatus.CANCELLED
+    with store.database.read() as connection:
+        assert connection.execute(sa.select(waits.c.outcome)).scalars().all() == ["cancelled"]
+    with pytest.raises(NotWaiting):
+        Waits(store.database).approve(run_id, Choice.ONCE)
+    check(store)
+
+
+def test_a_claim_that_was_lost_asks_nothing(store: Store) -> None:
+    run_id = store.with_tools(Replay.KEYED)
+    worker = store.worker("mortal")
+    claim = store.call(run_id, owner=worker.pk)
+    store.vanish(worker)
+    store.sweep()
+    with pytest.raises(LeaseLost):
+        Waits(store.database).ask(claim, DANGER)
+    assert Waits(store.database).open() == []
+
+
+def test_a_run_is_parked_only_when_its_other_calls_are_done(store: Store) -> None:
+    run_id = store.submit().run_id
+    store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE))
+    Waits(store.database).ask(store.call(run_id, 0), DANGER)
+    assert store.status(run_id) is RunStatus.RUNNING
+    store.settle(run_id, 1)
+    assert store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
+    Waits(store.database).approve(run_id, Choice.ONCE)
+    store.settle(run_id, 0)
+    store.answer(run_id)
+    assert store.status(run_id) is RunStatus.COMPLETED
+    check(store)
