@@ -68,11 +68,11 @@ class LoadedRun:
     """The run at the top of the delegation tree; this run itself when it has no parent."""
     depth: int
     """0 at the top of the tree."""
+    steers: int = 0
+    """How many things the user said that still wait for a tool result to be appended to."""
 
 
 RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
-    steers: int = 0
-    """How many things the user said that still wait for a tool result to be appended to."""
     runs.c.pk,
     runs.c.run_id,
     runs.c.session_pk,
@@ -95,12 +95,12 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.parent_position,
     runs.c.root_pk,
     runs.c.depth,
+    runs.c.steers,
     (runs.c.watched_until > db_now()).label("is_watched"),
 )
 
 _CALL_COLUMNS = (
     tool_calls.c.position,
-    runs.c.steers,
     tool_calls.c.name,
     tool_calls.c.replay,
     tool_calls.c.segment,
@@ -161,6 +161,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         parent=parent_of(row),
         root_pk=row.root_pk or row.pk,
         depth=row.depth,
+        steers=row.steers,
     )
 
 
@@ -168,7 +169,6 @@ def parent_of(row: Any) -> ParentCall | None:
     if row.parent_pk is None:
         return None
     return ParentCall(run_pk=row.parent_pk, iteration=row.parent_iteration, position=row.parent_position)
-        steers=row.steers,
 
 
 def lock_run(connection: Connection, pk: int) -> LoadedRun | None:

@@ -99,9 +99,9 @@ runs = sa.Table(
     sa.Column("claimed_at", Seconds),
     sa.Column("message_seq", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("event_seq", sa.Integer(), nullable=False, server_default="0"),
-    sa.Column("output_seq", sa.Integer()),
     sa.Column("steers", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("goes_first", sa.Boolean(), nullable=False, server_default=sa.false()),
+    sa.Column("output_seq", sa.Integer()),
     sa.Column("input_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("output_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("cache_read_tokens", sa.BigInteger(), nullable=False, server_default="0"),
@@ -168,10 +168,10 @@ tool_calls = sa.Table(
     sa.Column("status", sa.String(10), nullable=False),
     sa.Column("waits_for", sa.String(8)),
     sa.Column("children_max", sa.SmallInteger()),
+    sa.Column("approved_arguments", sa.Text()),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("timeout_s", sa.REAL(), nullable=False),
     sa.Column("result_seq", sa.Integer(), nullable=False),
-    sa.Column("approved_arguments", sa.Text()),
     sa.Column("hinted_at", Seconds),
     sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("lease_token", sa.String(32)),
@@ -192,9 +192,6 @@ tool_calls = sa.Table(
 """The effect ledger. ``running`` is the recorded intent; the result is the message at ``result_seq`` of the session,
 a place that is kept free for it from the moment the model asked, so results stand in the order of the calls."""
 
-blobs = sa.Table(
-    "blobs",
-    metadata,
 waits = sa.Table(
     "waits",
     metadata,
@@ -236,6 +233,9 @@ steers = sa.Table(
 """What a user said while a run was at work. ``message_seq`` is the tool result it was appended to; ``runs.steers``
 counts those that wait for one."""
 
+blobs = sa.Table(
+    "blobs",
+    metadata,
     sa.Column("hash", sa.String(64), primary_key=True),
     sa.Column("body", sa.Text(), nullable=False),
 )

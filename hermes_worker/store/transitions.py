@@ -262,6 +262,7 @@ def _write_calls(
     connection: Connection, loaded: LoadedRun, after: Run, added: frozenset[Effect], written: frozenset[int]
 ) -> None:
     due = {effect.position for effect in added if isinstance(effect, RunTool)}
+    put_off = {e.position for e in outstanding(loaded.run) - outstanding(after) if isinstance(e, RunTool)}
     if after.iteration != loaded.run.iteration:
         _insert_calls(connection, loaded, after, due)
         return
@@ -270,6 +271,8 @@ def _write_calls(
             continue
         if before_call.status.is_settled or call.position in written:
             continue
+        if before_call.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
+            _close_wait(connection, loaded.pk, after.iteration, call.position)
         _UPDATE_CALL.run(
             connection,
             {
@@ -285,7 +288,20 @@ def _write_calls(
         )
 
 
-    put_off = {e.position for e in outstanding(loaded.run) - outstanding(after) if isinstance(e, RunTool)}
+def _close_wait(connection: Connection, run_pk: int, iteration: int, position: int) -> None:
+    """The call ends without an answer. Whoever answered has closed the wait before, with the answer."""
+    connection.execute(
+        sa.update(waits)
+        .where(
+            waits.c.run_pk == run_pk,
+            waits.c.iteration == iteration,
+            waits.c.position == position,
+            waits.c.closed_at.is_(None),
+        )
+        .values(closed_at=db_now(), outcome="cancelled")
+    )
+
+
 def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: set[int]) -> None:
     if not after.calls:
         return
@@ -294,8 +310,6 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
     values = [
         {
             "run_pk": loaded.pk,
-        if before_call.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
-            _close_wait(connection, loaded.pk, after.iteration, call.position)
             "iteration": after.iteration,
             "position": call.position,
             "name": plain(call.name)[:100],
@@ -311,20 +325,6 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
 
 
 def insert_events(connection: Connection, run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> None:
-def _close_wait(connection: Connection, run_pk: int, iteration: int, position: int) -> None:
-    """The call ends without an answer. Whoever answered has closed the wait before, with the answer."""
-    connection.execute(
-        sa.update(waits)
-        .where(
-            waits.c.run_pk == run_pk,
-            waits.c.iteration == iteration,
-            waits.c.position == position,
-            waits.c.closed_at.is_(None),
-        )
-        .values(closed_at=db_now(), outcome="cancelled")
-    )
-
-
     """Append events after ``last_seq``. The primary key refuses a number that is taken."""
     if not happened:
         return
@@ -479,6 +479,11 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     ).first()
     if row is None:
         return []
+    connection.execute(
+        sa.update(waits)
+        .where(waits.c.run_pk == pk, waits.c.closed_at.is_(None))
+        .values(closed_at=db_now(), outcome="cancelled")
+    )
     was_running = tool_calls.c.status == CallStatus.RUNNING.value
     connection.execute(
         sa.update(tool_calls)
@@ -502,11 +507,6 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
 
 
 _OPEN_CALLS = (
-    connection.execute(
-        sa.update(waits)
-        .where(waits.c.run_pk == pk, waits.c.closed_at.is_(None))
-        .values(closed_at=db_now(), outcome="cancelled")
-    )
     sa.select(tool_calls.c.position, tool_calls.c.status, tool_calls.c.result_seq)
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.settled_at.is_(None))
     .order_by(tool_calls.c.iteration, tool_calls.c.position)
