@@ -50,7 +50,8 @@ class Live:
             pipe = self._client.pipeline(transaction=False)
             fields = {
                 "kind": entry.kind,
-                "text": entry.text,
+                # A lone surrogate in a delta must not fail the model call that it belongs to.
+                "text": entry.text.encode("utf-8", "replace").decode("utf-8"),
                 "iteration": entry.iteration,
                 "attempt": entry.attempt,
                 "offset": entry.offset,
@@ -78,25 +79,28 @@ class DeltaBuffer:
         self._attempt = attempt
         self._is_watched = is_watched
         self._sent = {"text": 0, "reasoning": 0}
-        self._pending = {"text": "", "reasoning": ""}
+        self._pending: dict[str, list[str]] = {"text": [], "reasoning": []}
         self._next_flush = time.monotonic() + FLUSH_EVERY_S
 
     def __call__(self, delta: Delta) -> None:
-        self._pending["text"] += delta.text
-        self._pending["reasoning"] += delta.reasoning
+        if delta.text:
+            self._pending["text"].append(delta.text)
+        if delta.reasoning:
+            self._pending["reasoning"].append(delta.reasoning)
         if delta.tool_name and self._is_watched():
             self._append("tool", delta.tool_name, 0)
         if time.monotonic() >= self._next_flush:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is pending, if anybody looks; what nobody looked at is skipped but counted."""
-        watched = self._is_watched()
-        for kind, text in self._pending.items():
-            if text and watched:
-                self._append(kind, text, self._sent[kind])
-            self._sent[kind] += len(text)
-            self._pending[kind] = ""
+        """Send what is pending, if anybody looks. Whoever begins to look in the middle gets it from the beginning."""
+        if self._is_watched():
+            for kind, pieces in self._pending.items():
+                if pieces:
+                    text = "".join(pieces)
+                    self._append(kind, text, self._sent[kind])
+                    self._sent[kind] += len(text)
+                    pieces.clear()
         self._next_flush = time.monotonic() + FLUSH_EVERY_S
 
     def _append(self, kind: str, text: str, offset: int) -> None:
