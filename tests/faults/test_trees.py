@@ -109,6 +109,7 @@ def test_workers_that_die_at_every_point_of_a_tree_change_nothing_but_time(postg
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_thousand_children_of_one_root(postgres_trees: Rig) -> None:
     rig = postgres_trees
     goals = [script(final=f"answer {n}") for n in range(1_000)]
