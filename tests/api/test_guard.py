@@ -307,6 +307,15 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/v1/runs/{run_id}",
         "/v1/runs/{run_id}/events",
         "/v1/runs/{run_id}/stop",
+        "/v1/runs/{run_id}/approval",
+        "/v1/runs/{run_id}/input",
+        "/v1/approvals",
+        "/api/jobs",
+        "/api/jobs/{job_id}",
+        "/api/jobs/{job_id}/history",
+        "/api/jobs/{job_id}/pause",
+        "/api/jobs/{job_id}/resume",
+        "/api/jobs/{job_id}/run",
     }
     body = document["paths"]["/v1/runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["input"]
