@@ -1,0 +1,117 @@
+"""The real store over SQLite, whose clock is the world's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from simulation.memory import Report
+from support.store import Store, new_run
+
+from hermes_worker.core.effects import Effect
+from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.sweep import SweepPolicy
+from hermes_worker.store.tables import events, messages, runs, tool_calls
+
+_EPOCH_AS_JULIAN_DAY = 2440587.5
+
+
+@cache
+def _template() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="hermes-simulation-")) / "template.db"
+    database = Database(f"sqlite:///{path}")
+    migrate(database)
+    database.close()
+    return path
+
+
+class SqlStore:
+    """What the world asks for, answered by the product."""
+
+    def __init__(self, clock: Callable[[], float], policy: SweepPolicy, tools: str) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="hermes-simulation-")
+        path = Path(self._directory.name) / "store.db"
+        shutil.copyfile(_template(), path)
+        database = Database(f"sqlite:///{path}")
+
+        def prepare(connection: Any, _record: Any) -> None:
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.create_function("julianday", 1, lambda _: clock() / 86_400 + _EPOCH_AS_JULIAN_DAY)
+
+        sa.event.listen(database.engine, "connect", prepare)
+        self._store = Store.over(database, policy)
+        self.database = database
+        self.runs = self._store.runs
+        self.calls = self._store.calls
+        self.transcripts = self._store.transcripts
+        self.workers = self._store.workers
+        self._tools = tools
+
+    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]:
+        """All runs of a world are turns of one conversation, so that they wait for one another as well."""
+        new = new_run(
+            run_id=run_id,
+            session_id="shared",
+            tools=self._tools,
+            iterations_max=iterations_max,
+            attempts_max=attempts_max,
+        )
+        return list(self.runs.create(new).hints)
+
+    def request_stop(self, run_id: str) -> list[Hint]:
+        return self.runs.request_stop(run_id)[1]
+
+    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
+        return self.runs.break_off_step(effect, owner, message)
+
+    def stopping(self, run_ids: Collection[str]) -> set[str]:
+        return self.runs.stopping(run_ids)
+
+    def sweep(self, depths: Mapping[str, int] | None) -> Sequence[Hint]:
+        swept = self._store.sweeper.sweep(depths)
+        return () if swept is None else swept.hints
+
+    def ended(self) -> int:
+        with self.database.read() as connection:
+            over = [status.value for status in TERMINAL]
+            counted = sa.select(sa.func.count()).select_from(runs).where(runs.c.status.in_(over))
+            return int(connection.execute(counted).scalar_one())
+
+    def reports(self) -> list[Report]:
+        with self.database.read() as connection:
+            return [self._report(connection, row) for row in connection.execute(sa.select(runs)).all()]
+
+    def _report(self, connection: sa.Connection, row: Any) -> Report:
+        happened = connection.execute(
+            sa.select(events.c.seq, events.c.event).where(events.c.run_pk == row.pk).order_by(events.c.seq)
+        ).all()
+        said = connection.execute(
+            sa.select(messages.c.seq, messages.c.body).where(messages.c.run_pk == row.pk).order_by(messages.c.seq)
+        ).all()
+        calls = connection.execute(sa.select(tool_calls).where(tool_calls.c.run_pk == row.pk)).all()
+        return Report(
+            run_id=row.run_id,
+            status=RunStatus(row.status),
+            exit_reason=row.exit_reason,
+            iteration=row.iteration,
+            charged=row.input_tokens,
+            events=[event.event for event in happened],
+            event_seqs=[event.seq for event in happened],
+            bodies=[json.loads(message.body) for message in said],
+            seqs=[message.seq for message in said],
+            is_held=row.lease_token is not None or any(call.lease_token is not None for call in calls),
+            is_due=row.hinted_at is not None or any(call.hinted_at is not None for call in calls),
+        )
+
+    def close(self) -> None:
+        self.database.close()
+        self._directory.cleanup()

@@ -1,0 +1,558 @@
+"""The store in a few dictionaries: the same decisions by ``core.step``, the same fences, no SQL.
+
+Every method is one transaction. Three broken stores at the end each leave out one thing that the real one does, to
+show that the simulation notices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.errors import Failure, LeaseLost
+from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
+from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
+from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus
+from hermes_worker.core.step import apply, step
+from hermes_worker.store.calls import OVERTIME_S, CallClaim, Settlement
+from hermes_worker.store.rows import Hint, LoadedRun
+from hermes_worker.store.runs import SessionContext, TurnClaim
+from hermes_worker.store.sweep import SweepPolicy
+from hermes_worker.store.transcripts import CorruptTranscript
+from hermes_worker.store.workers import Registration
+
+T = TypeVar("T")
+_OVER = TERMINAL | {RunStatus.STOPPING}
+HELD_BACK_PART = 0.6
+"""Of a term without any sweep, after which live workers get a moment to be heard; see ``store.sweep``."""
+
+
+def filled(cls: type[T], **known: Any) -> T:
+    """An instance whose fields that the simulation has no use for are ``None``."""
+    missing = {
+        field.name: None
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    return cls(**{**missing, **known})
+
+
+@dataclass(slots=True)
+class CallRow:
+    request: ToolRequest
+    result_seq: int
+    timeout_s: float
+    token: str | None = None
+    owner: int | None = None
+    claimed_at: float = 0.0
+    hinted_at: float | None = None
+    hints: int = 0
+    deadline_at: float = 0.0
+
+
+@dataclass(slots=True)
+class RunRow:
+    pk: int
+    core: Run
+    messages: dict[int, Message]
+    message_seq: int
+    deadline_at: float
+    token: str | None = None
+    owner: int | None = None
+    claimed_at: float = 0.0
+    hinted_at: float | None = None
+    hints: int = 0
+    calls: dict[tuple[int, int], CallRow] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    charged: int = 0
+    """Model replies that were paid for."""
+    arrivals: int = 0
+    """Results that were brought for the current iteration; only a broken store looks at it."""
+
+
+@dataclass(slots=True)
+class WorkerRow:
+    expires_at: float
+    is_alive: bool = True
+    marks: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the invariants are checked on."""
+
+    run_id: str
+    status: RunStatus
+    exit_reason: str | None
+    iteration: int
+    charged: int
+    events: Sequence[str]
+    event_seqs: Sequence[int]
+    bodies: Sequence[Mapping[str, Any]]
+    """The run's rows in the transcript."""
+    seqs: Sequence[int]
+    is_held: bool
+    is_due: bool
+
+
+class MemoryWorkers:
+    """``store.workers.Workers``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.rows: dict[int, WorkerRow] = {}
+        self._numbers = itertools.count(1)
+
+    def register(self, *, name: str, queues: str, ttl_s: float) -> Registration:
+        pk = next(self._numbers)
+        self.rows[pk] = WorkerRow(expires_at=self._store.now() + ttl_s)
+        return Registration(pk=pk, worker_id=f"{name}#{pk}")
+
+    def renew(self, registration: Registration, *, ttl_s: float, watermarks: Mapping[str, float]) -> bool:
+        row = self.rows[registration.pk]
+        if row.is_alive:
+            row.expires_at = self._store.now() + ttl_s
+            row.marks = dict(watermarks)
+        return row.is_alive
+
+    def retire(self, registration: Registration) -> None:
+        self.rows[registration.pk].is_alive = False
+
+    def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
+        return self._store.give_up(registration.pk, except_for, self._store.now() - older_than_s)
+
+    def is_gone(self, owner: int | None) -> bool:
+        return owner not in self.rows or not self.rows[owner].is_alive
+
+
+class MemoryStore:
+    """``Runs``, ``ToolCalls``, ``Transcripts`` and the ``Sweeper`` in one."""
+
+    def __init__(self, clock: Callable[[], float], policy: SweepPolicy, tools: str) -> None:
+        self.now = clock
+        self.policy = policy
+        self.workers = MemoryWorkers(self)
+        self.runs = self.calls = self.transcripts = self
+        self._tools = tools
+        self._rows: dict[str, RunRow] = {}
+        self._tokens = itertools.count(1)
+        self._swept_at = 0.0
+        self._hold_until = 0.0
+
+    # --- accepting and ending ---
+
+    def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]:
+        row = RunRow(
+            pk=len(self._rows) + 1,
+            core=Run(run_id=run_id, iterations_max=iterations_max, attempts_max=attempts_max),
+            messages={1: Message(seq=1, role=Role.USER, body=user_body("go"))},
+            message_seq=1,
+            deadline_at=self.now() + 86_400,
+            hinted_at=self.now(),
+        )
+        self._rows[run_id] = row
+        return [Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=self.now())]
+
+    def request_stop(self, run_id: str) -> list[Hint]:
+        return self._write(self._rows[run_id], ev.StopRequested())
+
+    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
+        row = self._rows[effect.run_id]
+        if not self._is_open_to(row, effect, owner):
+            return []
+        failure = Failure(kind="internal_error", message=message)
+        return self._write(row, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure))
+
+    def _is_open_to(self, row: RunRow, effect: Effect, owner: int) -> bool:
+        if row.core.status.is_terminal:
+            return False
+        if isinstance(effect, AskModel):
+            is_same = (row.core.iteration + 1, row.core.attempt) == (effect.iteration, effect.attempt)
+            return (is_same and row.token is None) or row.owner == owner
+        call = row.calls.get((effect.iteration, effect.position))
+        if call is None or row.core.iteration != effect.iteration:
+            return False
+        of_core = row.core.calls[effect.position]
+        is_same = not of_core.status.is_settled and of_core.attempt == effect.attempt
+        return is_same and (call.token is None or call.owner == owner)
+
+    def stopping(self, run_ids: Collection[str]) -> set[str]:
+        return {run_id for run_id in run_ids if self._rows[run_id].core.status in _OVER}
+
+    # --- model calls ---
+
+    def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None:
+        row = self._rows.get(effect.run_id)
+        if row is None or row.hinted_at is None or effect not in self._outstanding(row):
+            return None
+        row.core = self._apply_claim(row)
+        row.token, row.owner, row.claimed_at = f"t{next(self._tokens)}", owner, self.now()
+        row.hinted_at, row.hints = None, 0
+        return TurnClaim(token=row.token, loaded=self._loaded(row))
+
+    def _apply_claim(self, row: RunRow) -> Run:
+        return apply(row.core, ev.TurnClaimed())
+
+    def session_of(self, session_pk: int) -> SessionContext:
+        return filled(SessionContext, session_id=f"s{session_pk}", system_prompt="", tools=self._tools, workspace="{}")
+
+    def commit_reply(
+        self, claim: TurnClaim, reply: ModelReply, reading: Sequence[ev.PlannedCall] | ev.ModelReplied, cost: Any = None
+    ) -> list[Hint]:
+        row = self._held_turn(claim)
+        event = reading if isinstance(reading, ev.ModelReplied) else ev.ModelReplied(calls=tuple(reading))
+        row.charged += 1
+        return self._write(row, event, reply=reply)
+
+    def commit_failure(
+        self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken, *_: Any
+    ) -> list[Hint]:
+        return self._write(self._held_turn(claim), event)
+
+    def release_turn(self, claim: TurnClaim) -> list[Hint]:
+        return self._write(self._held_turn(claim), ev.TurnReleased())
+
+    def _held_turn(self, claim: TurnClaim) -> RunRow:
+        row = self._rows[claim.run_id]
+        if row.token != claim.token:
+            raise LeaseLost(f"the claim on the model call of {claim.run_id} was taken over")
+        return row
+
+    # --- tool calls ---
+
+    def claim(self, effect: RunTool, owner: int) -> CallClaim | None:
+        row = self._rows.get(effect.run_id)
+        if row is None or effect not in outstanding(row.core):
+            return None
+        call = row.calls[effect.iteration, effect.position]
+        if call.hinted_at is None:
+            return None
+        row.core = apply(row.core, ev.CallClaimed(position=effect.position))
+        call.token, call.owner, call.claimed_at = f"c{next(self._tokens)}", owner, self.now()
+        call.hinted_at, call.hints = None, 0
+        call.deadline_at = self.now() + call.timeout_s + OVERTIME_S
+        return filled(
+            CallClaim,
+            token=call.token,
+            run_pk=row.pk,
+            run_id=effect.run_id,
+            session_pk=row.pk,
+            iteration=effect.iteration,
+            position=effect.position,
+            attempt=effect.attempt,
+            result_seq=call.result_seq,
+            request=call.request,
+            replay=row.core.calls[effect.position].replay,
+            timeout_s=call.timeout_s,
+            claimed_at=self.now(),
+            loaded=self._loaded(row),
+        )
+
+    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
+        row = self._held_call(claim)
+        event = ev.CallSettled(position=claim.position, status=settlement.status)
+        return self._write(row, event, result=settlement.text)
+
+    def release(self, claim: CallClaim) -> list[Hint]:
+        return self._write(self._held_call(claim), ev.CallReleased(position=claim.position))
+
+    def _held_call(self, claim: CallClaim) -> RunRow:
+        row = self._rows[claim.run_id]
+        if row.calls[claim.iteration, claim.position].token != claim.token:
+            raise LeaseLost(f"the claim on call {claim.position} of {claim.run_id} was taken over")
+        return row
+
+    # --- transcripts ---
+
+    def load(self, session_pk: int, last: int) -> Sequence[Message]:
+        row = next(row for row in self._rows.values() if row.pk == session_pk)
+        missing = [seq for seq in range(1, last + 1) if seq not in row.messages]
+        if missing:
+            raise CorruptTranscript(f"rows {missing} are missing")
+        return [row.messages[seq] for seq in range(1, last + 1)]
+
+    # --- the one way in which a run changes ---
+
+    def _write(self, row: RunRow, event: ev.Event, *, reply: ModelReply | None = None, result: str = "") -> list[Hint]:
+        before = row.core
+        after, _ = step(before, event)
+        if after == before:
+            return []
+        was_due = self._outstanding(row)
+        if isinstance(event, ev.ModelReplied) and reply is not None and before.status is not RunStatus.STOPPING:
+            self._write_reply(row, before, event, reply)
+        if isinstance(event, ev.CallSettled):
+            self._write_result(row, event.position, result)
+        row.core = after
+        if after.iteration == before.iteration:
+            self._write_notices(row, before, after, event)
+        if not after.is_asking:
+            row.token = row.owner = None
+        if after.status.is_terminal:
+            self._write_end(row, before, after)
+        added = self._outstanding(row) - was_due
+        self._mark_due(row, added)
+        return [Hint(effect=effect, at=self.now()) for effect in sorted(added, key=repr)]
+
+    def _write_reply(self, row: RunRow, before: Run, event: ev.ModelReplied, reply: ModelReply) -> None:
+        seq = row.message_seq + 1
+        calls = () if before.wants_summary else event.calls
+        kept = reply if calls else replace(reply, tool_requests=())
+        row.messages[seq] = Message(seq=seq, role=Role.ASSISTANT, body=assistant_body(kept))
+        row.message_seq = seq + len(calls)
+        row.events.append("message.completed")
+        row.arrivals = 0
+        for position, (request, planned) in enumerate(zip(kept.tool_requests, calls, strict=True)):
+            place = (before.iteration + 1, position)
+            row.calls[place] = CallRow(request=request, result_seq=seq + 1 + position, timeout_s=planned.timeout_s)
+
+    def _write_result(self, row: RunRow, position: int, text: str) -> None:
+        call = row.calls[row.core.iteration, position]
+        body = tool_body(call.request.id, text)
+        row.messages[call.result_seq] = Message(seq=call.result_seq, role=Role.TOOL, body=body)
+        row.events += ["tool.started", "tool.completed"]
+        call.token = call.owner = None
+
+    def _write_notices(self, row: RunRow, before: Run, after: Run, event: ev.Event) -> None:
+        """What calls that ended, or were handed back, without their tool's own answer leave behind."""
+        for was, now in zip(before.calls, after.calls, strict=True):
+            is_settled_here = isinstance(event, ev.CallSettled) and event.position == now.position
+            if was.status.is_settled or is_settled_here:
+                continue
+            call = row.calls[after.iteration, now.position]
+            if now.status is not CallStatus.RUNNING:
+                call.token = call.owner = None
+            if now.status.is_settled:
+                call.hinted_at = None
+                body = tool_body(call.request.id, _notice(was, now))
+                row.messages[call.result_seq] = Message(seq=call.result_seq, role=Role.TOOL, body=body)
+                row.events.append("tool.completed")
+
+    def _write_end(self, row: RunRow, before: Run, after: Run) -> None:
+        if after.status is not RunStatus.COMPLETED and after.iteration:
+            row.message_seq += 1
+            closing = assistant_body(ModelReply(text=STOPPED_ANSWER))
+            row.messages[row.message_seq] = Message(seq=row.message_seq, role=Role.ASSISTANT, body=closing)
+        names = {RunStatus.COMPLETED: "run.completed", RunStatus.CANCELLED: "run.cancelled"}
+        row.events.append(names.get(after.status, "run.failed"))
+
+    def _mark_due(self, row: RunRow, added: frozenset[Effect]) -> None:
+        is_asking_due = any(isinstance(effect, AskModel) for effect in self._outstanding(row))
+        row.hinted_at, row.hints = (self.now() if is_asking_due else None), 0
+        for effect in added:
+            if isinstance(effect, RunTool):
+                call = row.calls[effect.iteration, effect.position]
+                call.hinted_at, call.hints = self.now(), 0
+
+    def _outstanding(self, row: RunRow) -> frozenset[Effect]:
+        return outstanding(row.core)
+
+    def _loaded(self, row: RunRow) -> LoadedRun:
+        return filled(
+            LoadedRun,
+            pk=row.pk,
+            session_pk=row.pk,
+            model="scripted",
+            run=replace(row.core, calls=()),
+            message_seq=row.message_seq,
+            result_seqs=(),
+            lease_token=row.token,
+            root_pk=row.pk,
+            depth=0,
+        )
+
+    # --- repair ---
+
+    def sweep(self, depths: Mapping[str, int] | None) -> list[Hint]:
+        now, policy = self.now(), self.policy
+        if now - self._swept_at > policy.ttl_s * HELD_BACK_PART:
+            self._hold_until = now + policy.ttl_s / 3
+        self._swept_at = now
+        may_expire = now >= self._hold_until
+        if may_expire:
+            for worker in self.workers.rows.values():
+                worker.is_alive = worker.is_alive and worker.expires_at >= now
+        hints: list[Hint] = []
+        for row in self._rows.values():
+            hints += self._repair(row, may_expire)
+        return hints + (self._resend(depths) if depths is not None else [])
+
+    def _repair(self, row: RunRow, may_expire: bool) -> list[Hint]:
+        if row.core.status.is_terminal:
+            return []
+        hints: list[Hint] = []
+        for call in row.core.calls:
+            place = row.calls[row.core.iteration, call.position]
+            is_late = may_expire and place.deadline_at < self.now()
+            if place.token is not None and (self.workers.is_gone(place.owner) or is_late):
+                hints += self._write(row, ev.CallLost(position=call.position))
+        if row.token is not None and self.workers.is_gone(row.owner):
+            hints += self._write(row, ev.TurnLost())
+        if row.core.resume_at is not None and row.core.resume_at < self.now():
+            hints += self._write(row, ev.WaitEnded())
+        return hints
+
+    def _resend(self, depths: Mapping[str, int]) -> list[Hint]:
+        hints: list[Hint] = []
+        for row in self._rows.values():
+            for effect in sorted(self._outstanding(row), key=repr) if not row.core.status.is_terminal else ():
+                is_turn = isinstance(effect, AskModel)
+                due = row if isinstance(effect, AskModel) else row.calls[effect.iteration, effect.position]
+                if due.hinted_at is not None and self._is_lost("model" if is_turn else "tools", due, depths):
+                    due.hinted_at, due.hints = self.now(), due.hints + 1
+                    hints.append(Hint(effect=effect, at=self.now()))
+        return hints
+
+    def _is_lost(self, queue: str, due: RunRow | CallRow, depths: Mapping[str, int]) -> bool:
+        assert due.hinted_at is not None
+        grace = self.policy.resend_grace_s
+        marks = [worker.marks.get(queue, 0.0) for worker in self.workers.rows.values() if worker.is_alive]
+        was_overtaken = due.hinted_at < max(marks, default=0.0) - grace
+        waited = self.now() - due.hinted_at
+        return waited > min(grace * 2 ** min(due.hints, 3), 30.0) and (not depths[queue] or was_overtaken)
+
+    def give_up(self, owner: int, held: Collection[str], before: float) -> int:
+        strays = 0
+        for row in self._rows.values():
+            places: list[RunRow | CallRow] = [row, *row.calls.values()]
+            for place in places:
+                is_ours = place.token is not None and place.owner == owner and place.claimed_at < before
+                if is_ours and place.token not in held:
+                    place.owner = 0
+                    strays += 1
+        return strays
+
+    # --- for the invariants ---
+
+    def ended(self) -> int:
+        return sum(row.core.status.is_terminal for row in self._rows.values())
+
+    def reports(self) -> list[Report]:
+        return [self._report(row) for row in self._rows.values()]
+
+    def _report(self, row: RunRow) -> Report:
+        seqs = sorted(row.messages)
+        return Report(
+            run_id=row.core.run_id,
+            status=row.core.status,
+            exit_reason=row.core.exit_reason.value if row.core.exit_reason else None,
+            iteration=row.core.iteration,
+            charged=row.charged,
+            events=row.events,
+            event_seqs=range(1, len(row.events) + 1),
+            bodies=[json.loads(row.messages[seq].body) for seq in seqs],
+            seqs=seqs,
+            is_held=row.token is not None or any(call.token is not None for call in row.calls.values()),
+            is_due=bool(self._outstanding(row)),
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def _notice(was: Call, now: Call) -> str:
+    return result_without_a_run(now.status, was_running=was.status is CallStatus.RUNNING)
+
+
+# --- stores that leave something out ---------------------------------------------------------------------------------
+
+
+class WithoutFence(MemoryStore):
+    """Takes whatever is brought for a run that has not ended, whoever brings it."""
+
+    def _held_turn(self, claim: TurnClaim) -> RunRow:
+        row = self._rows[claim.run_id]
+        if row.core.status.is_terminal:
+            raise LeaseLost("it has ended")
+        row.core = replace(row.core, is_asking=True)
+        return row
+
+    def _held_call(self, claim: CallClaim) -> RunRow:
+        row = self._rows[claim.run_id]
+        if row.core.status.is_terminal or row.core.iteration != claim.iteration:
+            raise LeaseLost("it has moved on")
+        calls = row.core.calls
+        if calls[claim.position].status is CallStatus.PENDING:
+            running = replace(calls[claim.position], status=CallStatus.RUNNING)
+            row.core = replace(row.core, calls=(*calls[: claim.position], running, *calls[claim.position + 1 :]))
+        return row
+
+
+class CountingArrivals(MemoryStore):
+    """Joins like a chord: when as many results were brought as calls were made, whoever brought them."""
+
+    def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
+        row = self._rows[claim.run_id]
+        before = self._outstanding(row)
+        row.arrivals += 1
+        try:
+            super().settle(claim, settlement)
+        finally:
+            self._mark_due(row, frozenset())
+        return [Hint(effect=effect, at=self.now()) for effect in self._outstanding(row) - before]
+
+    def _outstanding(self, row: RunRow) -> frozenset[Effect]:
+        due = outstanding(row.core)
+        calls = row.core.calls
+        if not calls or row.core.is_asking or row.core.status is not RunStatus.RUNNING:
+            return due
+        tools = frozenset(effect for effect in due if isinstance(effect, RunTool))
+        if row.arrivals < len(calls):
+            return tools
+        return frozenset({AskModel(run_id=row.core.run_id, iteration=row.core.iteration + 1, attempt=row.core.attempt)})
+
+    def _apply_claim(self, row: RunRow) -> Run:
+        return replace(row.core, is_asking=True, status=RunStatus.RUNNING)
+
+    def load(self, session_pk: int, last: int) -> Sequence[Message]:
+        row = next(row for row in self._rows.values() if row.pk == session_pk)
+        return [row.messages[seq] for seq in sorted(row.messages) if seq <= last]
+
+
+class ChargingAttempts(MemoryStore):
+    """Counts a model call when it is made, not when its reply is written."""
+
+    def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None:
+        claim = super().claim_turn(effect, owner)
+        if claim is not None:
+            self._rows[effect.run_id].charged += 1
+        return claim
+
+    def commit_reply(self, claim: TurnClaim, reply: ModelReply, reading: Any, cost: Any = None) -> list[Hint]:
+        hints = super().commit_reply(claim, reply, reading, cost)
+        self._rows[claim.run_id].charged -= 1
+        return hints
+
+
+class WithoutSweeper(MemoryStore):
+    """Trusts the broker."""
+
+    def sweep(self, depths: Mapping[str, int] | None) -> list[Hint]:
+        return []
+
+
+class KeepingStrays(MemoryStore):
+    """Leaves a claim alone as long as the process that made it lives, whether or not it still works on it."""
+
+    def give_up(self, owner: int, held: Collection[str], before: float) -> int:
+        return 0
+
+
+class RerunningOnce(MemoryStore):
+    """Tries every lost call again, whatever its tool says about that."""
+
+    def _write(self, row: RunRow, event: ev.Event, **more: Any) -> list[Hint]:
+        if isinstance(event, ev.CallLost):
+            calls = row.core.calls
+            call = replace(calls[event.position], replay=calls[event.position].replay.__class__.KEYED)
+            row.core = replace(row.core, calls=(*calls[: event.position], call, *calls[event.position + 1 :]))
+        return super()._write(row, event, **more)
