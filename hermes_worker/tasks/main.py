@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import warnings
 from enum import StrEnum
@@ -86,12 +87,18 @@ def _keep_our_logging(**_: Any) -> None:
 class _Worker(Worker):  # type: ignore[misc]
     """Celery's worker, without its banner on shutdown, and leaving at the first signal of either kind."""
 
+    _waker: int | None = None
+
     def install_platform_tweaks(self, worker: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def on_consumer_ready(self, consumer: Any) -> None:
         super().on_consumer_ready(consumer)
+        if consumer.hub is not None:
+            # A signal that arrives while the loop waits for the broker would be noticed up to a second later.
+            reader, self._waker = os.pipe()
+            consumer.hub.add_reader(reader, os.read, reader, 1)
         log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
@@ -99,6 +106,8 @@ class _Worker(Worker):  # type: ignore[misc]
             lifecycle.hurry()
             return
         state.should_stop = EX_OK
+        if self._waker is not None:
+            os.write(self._waker, b"!")
         signals.worker_shutting_down.send(
             sender=self.hostname, sig=signal.Signals(number).name, how="Warm", exitcode=EX_OK
         )
