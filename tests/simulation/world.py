@@ -80,11 +80,25 @@ class Trouble:
     """A run is stopped by its user."""
     defect: float = 0.004
     """Our own code fails in a model call."""
+    provider: float = 0.06
+    """A model call fails and is worth trying again, at once or later."""
     drain: float = 0.3
     """A process is told to leave, once."""
 
 
-PEACE = Trouble(drop=0, duplicate=0, crash=0, freeze=0, unknown=0, outages=0, flushes=0, stops=0, defect=0, drain=0)
+PEACE = Trouble(
+    drop=0,
+    duplicate=0,
+    crash=0,
+    freeze=0,
+    unknown=0,
+    outages=0,
+    flushes=0,
+    stops=0,
+    defect=0,
+    provider=0,
+    drain=0,
+)
 
 
 class Backend(Protocol):
@@ -385,7 +399,7 @@ class Model:
                 raise ModelCallError(FailureKind.INTERRUPTED, "aborted")
         if world.rolls("defect"):
             raise InjectedDefect("boom")
-        if world.is_troubled and random.random() < 0.06:
+        if world.rolls("provider"):
             raise self._failure()
         usage = Usage(input=1)
         if not request.tools or random.random() < 0.25:
