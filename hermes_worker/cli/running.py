@@ -26,7 +26,16 @@ from hermes_worker.cli.options import TEXT, common, home_option, load_settings, 
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.embedded.children import ChildSpec
-from hermes_worker.embedded.paths import HeldHome, HomeBusy, StackNote, holding_home, is_held, logs_dir, running_stack
+from hermes_worker.embedded.paths import (
+    HeldHome,
+    HomeBusy,
+    StackNote,
+    holding_home,
+    is_held,
+    logs_dir,
+    running_stack,
+    workspaces_dir,
+)
 from hermes_worker.embedded.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
 
@@ -69,8 +78,7 @@ def run(
     """
     settings = load_settings(home, {"model.default": model, "model.base_url": base_url})
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
-    if not workspace.is_dir():
-        raise ConfigurationError(f"--workspace {str(workspace)!r} is not a directory")
+    _require_workspace(workspace, settings.home)
     _show_warnings_only(settings)
     task = _Task(settings, text, workspace.resolve(), model)
     with _ends_on_signals():
@@ -194,6 +202,15 @@ class _Task:
         path = self._workspace / REPORT
         if path.is_file() and path.stat().st_mtime >= self._began_at - 1:
             click.echo(f"report: {path}")
+
+
+def _require_workspace(workspace: Path, home: Path) -> None:
+    """Raises ``ConfigurationError`` for a directory that a submission would refuse, before anything is started."""
+    if not workspace.is_dir():
+        raise ConfigurationError(f"--workspace {str(workspace)!r} is not a directory")
+    inside = workspace.resolve()
+    if inside.is_relative_to(home.resolve()) and not inside.is_relative_to(workspaces_dir(home).resolve()):
+        raise ConfigurationError(f"--workspace {str(workspace)!r} holds the state of hermes-worker; choose another")
 
 
 def _say(doing: str) -> None:

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from support.commandline import CommandLine, Running, call, script, wait_for
 
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.database import Database
+from hermes_worker.store.views import Views
+
 pytestmark = pytest.mark.e2e
 
 
@@ -19,6 +23,14 @@ def deployment(tmp_path: Path, postgres_url: str, broker_url: str) -> CommandLin
     return CommandLine(
         tmp_path / "home", {"HERMES_DATABASE_URL": postgres_url, "HERMES_BROKER_URL": broker_url, "HERMES_DRAIN_S": "3"}
     )
+
+
+def status_of(hermes: CommandLine, run_id: str) -> RunStatus:
+    database = Database(hermes.environ["HERMES_DATABASE_URL"])
+    try:
+        return Views(database).run(run_id).status
+    finally:
+        database.close()
 
 
 def leaves(process: Running) -> int:
@@ -93,7 +105,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_model_call_over(
         with hermes.started("worker", "--pool", pool, "--concurrency", "2") as first:
             first.wait_for_line("worker.started")
             run_id = hermes("submit", slow).out.strip()
-            wait_for(lambda: hermes.run_of(run_id)["status"] == "running")
+            wait_for(lambda: status_of(hermes, run_id) is RunStatus.RUNNING)
             with hermes.started("worker") as second:
                 second.wait_for_line("worker.started")
                 assert leaves(first) == 0, first.output

@@ -127,34 +127,28 @@ def test_the_doctor_finds_a_healthy_stack(shared: Shared, project: Path) -> None
         assert re.search(rf"^ok +{subject} ", healthy.out, re.MULTILINE), healthy.out
 
 
-def test_a_killed_model_worker_is_started_again_and_its_run_completes(hermes: CommandLine, project: Path) -> None:
-    prompt = script(
-        call("terminal", command="echo x >> effects"),
-        {"text": "Thinking.", "delay_s": 3, **call("todo")},
-        final="Through.",
+def test_killed_workers_are_started_again_and_nothing_is_repeated(hermes: CommandLine, project: Path) -> None:
+    thinking = script(
+        call("terminal", command="echo x >> one"), {"delay_s": 3, **call("terminal", command="echo y >> one")}
     )
+    acting = script(call("terminal", command="echo x >> two; sleep 200", timeout=300), final="Told.")
     with hermes.up() as up:
-        run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
-        wait_for((project / "effects").exists)
-        with hermes.started("runs", "watch", run_id) as watching:
-            up.child("model").send_signal(signal.SIGKILL)
-            up.wait_for_line(r"child\.exited +child=model")
-            assert watching.wait() == 0, watching.output + up.output
-        assert "Through." in watching.output
-        assert (project / "effects").read_text() == "x\n"
+        first, second = (
+            hermes("submit", prompt, "--workspace", str(project)).out.strip() for prompt in (thinking, acting)
+        )
+        wait_for(lambda: (project / "one").exists() and (project / "two").exists())
+        for role in ("model", "tools"):
+            up.child(role).send_signal(signal.SIGKILL)
+            up.wait_for_line(rf"child\.exited +child={role}")
+        watched = hermes("runs", "watch", first)
+        assert watched.code == 0, watched.said + up.output
+        assert (project / "one").read_text() == "x\ny\n"
 
-
-def test_a_killed_tool_workers_call_is_in_doubt_and_not_repeated(hermes: CommandLine, project: Path) -> None:
-    prompt = script(call("terminal", command="echo x >> effects; sleep 200", timeout=300), final="Told.")
-    with hermes.up() as up:
-        run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
-        wait_for((project / "effects").exists)
-        up.child("tools").send_signal(signal.SIGKILL)
-        watched = hermes("runs", "watch", run_id)
-        assert watched.code == 0, watched.said
+        watched = hermes("runs", "watch", second)
+        assert watched.code == 0, watched.said + up.output
         assert "outcome unknown" in watched.out
-        assert "in doubt  terminal (turn 1, call 1)" in hermes("runs", "show", run_id).out
-        assert (project / "effects").read_text() == "x\n"
+        assert "in doubt  terminal (turn 1, call 1)" in hermes("runs", "show", second).out
+        assert (project / "two").read_text() == "x\n"
 
 
 def test_a_watcher_survives_the_end_and_the_return_of_everything(hermes: CommandLine, project: Path) -> None:

@@ -1,0 +1,175 @@
+"""What bad input and bad circumstances get: one sentence and exit code 2, never a traceback, nothing half started."""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from support.commandline import COMMAND, CommandLine, Finished
+
+from hermes_worker.cli.entry import main
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A home that does not exist yet; nothing of the machine's configuration."""
+    for name in ("HERMES_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "HERMES_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def hermes(home: Path, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command line, in this process: what is refused here is refused before anything is started."""
+
+    def call(*arguments: str) -> Finished:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        out, err = capfd.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Finished(ended.value.code, out, err)
+
+    return call
+
+
+def assert_one_sentence(ended: Finished, *words: str) -> None:
+    said = [line for line in ended.err.splitlines() if not line.endswith("...")]
+    assert ended.code == 2, ended.said
+    assert "Traceback" not in ended.said
+    assert len(said) == 1, ended.said
+    for word in words:
+        assert word in said[0]
+
+
+@pytest.mark.parametrize("command", [["run"], ["up", "--port", "0"], ["migrate"]])
+def test_a_home_that_is_a_file(hermes: Command, home: Path, command: list[str]) -> None:
+    home.write_text("")
+    assert_one_sentence(hermes(*command), str(home), "Not a directory")
+
+
+@pytest.mark.parametrize("command", [["run"], ["up", "--port", "0"], ["migrate"]])
+def test_a_home_whose_database_is_damaged(hermes: Command, home: Path, command: list[str]) -> None:
+    home.mkdir()
+    (home / "hermes-worker.db").write_bytes(b"no database " * 1000)
+    assert_one_sentence(hermes(*command), "damaged", "--home")
+
+
+def test_a_home_that_cannot_be_written(hermes: Command) -> None:
+    # Root may write everywhere but there: no file system takes new names under /proc.
+    assert_one_sentence(hermes("run", "--home", "/proc/hermes"), "/proc/hermes", "--home")
+
+
+def test_a_port_that_is_taken(hermes: Command) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert_one_sentence(hermes("up", "--port", port), port, "--port")
+
+
+def test_an_open_api_without_a_key(hermes: Command, home: Path) -> None:
+    assert_one_sentence(hermes("up", "--host", "0.0.0.0", "--port", "0"), "HERMES_SERVER_KEY")
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("prompt", ["", "   "])
+def test_an_empty_prompt(hermes: Command, home: Path, prompt: str) -> None:
+    assert_one_sentence(hermes("run", prompt), "PROMPT")
+    assert not home.exists()
+
+
+def test_a_prompt_that_is_too_long(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * (10 * 1024 * 1024 + 1))))
+    assert_one_sentence(hermes("run", "-"), "10 MB")
+
+
+def test_a_workspace_that_is_not_there(hermes: Command, tmp_path: Path) -> None:
+    assert_one_sentence(hermes("run", "--workspace", str(tmp_path / "nowhere")), "nowhere")
+
+
+def test_the_home_is_no_workspace(hermes: Command, home: Path) -> None:
+    assert hermes("migrate").code == 0
+    assert_one_sentence(hermes("run", "--workspace", str(home), "x"), "workspace", str(home))
+
+
+def test_a_broker_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:9/0")
+    assert hermes("migrate").code == 0
+    sick = hermes("doctor")
+    assert sick.code == 1
+    assert "HERMES_BROKER_URL" in sick.out
+
+
+def test_a_broker_that_refuses_the_password(hermes: Command, monkeypatch: pytest.MonkeyPatch, broker_url: str) -> None:
+    wrong = broker_url.replace("redis://:", "redis://:wrong-")
+    assert wrong != broker_url
+    monkeypatch.setenv("HERMES_BROKER_URL", wrong)
+    assert hermes("migrate").code == 0
+    sick = hermes("doctor")
+    assert sick.code == 1
+    assert "refuses the password" in sick.out
+    assert "wrong-" not in sick.said
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["runs", "list"], ["submit", "x"], ["run", "x"]])
+def test_a_database_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.setenv("HERMES_DATABASE_URL", "postgresql://u:hunter2-hunter2@127.0.0.1:9/x")
+    monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:9/0")
+    ended = hermes(*command)
+    assert_one_sentence(ended, "database")
+    assert "hunter2" not in ended.said
+
+
+def test_a_model_server_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_MODEL", "m")
+    monkeypatch.setenv("HERMES_BASE_URL", "http://127.0.0.1:9/v1")
+    sick = hermes("doctor")
+    assert sick.code == 1
+    assert "broken  model" in sick.out
+    assert "HERMES_BASE_URL" in sick.out
+
+
+@pytest.mark.parametrize(
+    ("status", "grade"), [(200, "ok"), (404, "ok"), (401, "broken"), (403, "broken"), (500, "broken")]
+)
+def test_the_doctor_tries_the_model_servers_key(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, status: int, grade: str
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    class Model(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Model) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("HERMES_MODEL", "m")
+        monkeypatch.setenv("HERMES_API_KEY", "sk-secret-secret-secret")
+        monkeypatch.setenv("HERMES_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+        examined = hermes("doctor")
+    assert asked == [("/v1/models", "Bearer sk-secret-secret-secret")]
+    assert re.search(rf"^{grade} +model ", examined.out, re.MULTILINE)
+    assert "sk-secret" not in examined.said
+
+
+def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
+    environ = CommandLine(home).environ
+    ended = subprocess.run(
+        ["bash", "-c", f"'{COMMAND}' --help | head -n 1"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == ""
