@@ -23,6 +23,7 @@ __all__ = [
     "BROKER_URL",
     "DATABASE_URL",
     "DIRECTORY",
+    "FALLBACKS",
     "FAULT_PLAN",
     "SECRET",
     "SERVER_KEY",
@@ -34,6 +35,7 @@ __all__ = [
     "matching",
     "names",
     "number",
+    "optional_integer",
     "optional_number",
     "socket_url",
 ]
@@ -200,6 +202,35 @@ def names(pattern: str, what: str) -> Kind[tuple[str, ...]]:
     return Kind(f"a list of {what}, in YAML or separated by commas", parse, ",".join)
 
 
+def optional_integer(minimum: int, maximum: int) -> Kind[int | None]:
+    """A whole number, or 0 that becomes ``None``: not set."""
+    limited = integer(minimum, maximum)
+
+    def parse(raw: object) -> int | None:
+        return None if _as_text(raw) == "0" else limited.parse(raw)
+
+    return Kind(f"{limited.allowed}, or 0", parse, lambda value: str(value or 0))
+
+
+_FALLBACK = re.compile(r"[a-z][\w.-]{0,63}:[\w.:/@+-]{1,200}")
+
+
+def _parse_fallbacks(raw: object) -> tuple[str, ...]:
+    """``provider:model``, or the mappings of the reference."""
+    found = tuple(_fallback(item) for item in ([raw] if isinstance(raw, dict) else _as_list(raw)))
+    if not all(_FALLBACK.fullmatch(text) for text in found):
+        raise ValueError
+    return tuple(dict.fromkeys(found))
+
+
+def _fallback(item: object) -> str:
+    if not isinstance(item, dict):
+        return _as_text(item)
+    if set(item) != {"provider", "model"}:
+        raise ValueError
+    return f"{_as_text(item['provider']).lower()}:{_as_text(item['model'])}"
+
+
 def _as_list(raw: object) -> list[object] | tuple[object, ...]:
     if isinstance(raw, str):
         text = raw.strip()
@@ -231,6 +262,9 @@ def _parse_approvals_mode(raw: object) -> str:
     return text
 
 
+FALLBACKS: Kind[tuple[str, ...]] = Kind(
+    "a list of provider:model, or of mappings with provider and model", _parse_fallbacks, ",".join
+)
 APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
 DIRECTORY = Kind("a directory", _parse_directory)
 FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)

@@ -36,6 +36,7 @@ from hermes_worker.setting_kinds import (
     BROKER_URL,
     DATABASE_URL,
     DIRECTORY,
+    FALLBACKS,
     FAULT_PLAN,
     SECRET,
     SERVER_KEY,
@@ -48,6 +49,7 @@ from hermes_worker.setting_kinds import (
     matching,
     names,
     number,
+    optional_integer,
     optional_number,
     socket_url,
 )
@@ -123,6 +125,7 @@ class BrokerSettings:
 
 
 _API_MODES = ("chat_completions", "codex_responses", "anthropic_messages")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,29 @@ class ModelSettings:
     provider's key is never sent to another provider's address."""
     api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
     """How requests are written. Not set: what the provider and the model speak."""
+    window: int | None = _setting("model.context_length", "HERMES_CONTEXT_LENGTH", optional_integer(1_024, 100_000_000))
+    """Tokens that fit into the model's context window. Not set: 200,000 is assumed where it matters."""
+    output_tokens_max: int | None = _setting("model.max_tokens", "HERMES_MAX_TOKENS", optional_integer(1, 10_000_000))
+    """Output tokens of one reply. Not set: what the provider allows."""
+    reasoning_effort: str | None = _setting("agent.reasoning_effort", "HERMES_REASONING_EFFORT", choice(*_EFFORTS))
+    """How hard the model shall think; `none` for not at all. Not set: what is usual for the way it is spoken to."""
+    attempts_max: int = _setting("agent.api_max_retries", "HERMES_API_MAX_RETRIES", integer(1, 100), 3)
+    """Calls that are made of one provider before it is given up on."""
+    fallbacks: tuple[str, ...] = _setting("fallback_providers", "HERMES_FALLBACK_PROVIDERS", FALLBACKS, ())
+    """Whom to ask when the provider fails for good, in order, as `provider:model`. Their keys come from their usual
+    variables; one without a key is passed over."""
+    requests_per_min: int | None = _setting(
+        "model.requests_per_min", "HERMES_MODEL_REQUESTS_PER_MIN", optional_integer(1, 1_000_000)
+    )
+    """Requests per minute that all workers together may make with one key. Not set: what the provider says."""
+    tokens_per_min: int | None = _setting(
+        "model.tokens_per_min", "HERMES_MODEL_TOKENS_PER_MIN", optional_integer(1, 1_000_000_000)
+    )
+    """Input tokens per minute, likewise."""
+    in_flight_max: int | None = _setting(
+        "model.max_concurrency", "HERMES_MODEL_MAX_CONCURRENCY", optional_integer(1, 1_000_000)
+    )
+    """Model calls that all workers together may have under way with one key. Not set: no limit."""
     vendor_keys: Mapping[str, Secret] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     """Every variable of the environment or ``.env`` called ``..._API_KEY``, for providers beyond those three."""
 
@@ -405,7 +431,7 @@ def _words(text: str) -> frozenset[str]:
 _REFERENCE_TOP_LEVEL = _words(
     "_config_version always_log_local auxiliary bedrock browser checkpoints code_execution"
     " compression computer_use context context_file_max_chars credential_pool_strategies cron curator custom_providers"
-    " dashboard delegation desktop discord display fallback_model fallback_providers file_read_max_chars"
+    " dashboard delegation desktop discord display fallback_model file_read_max_chars"
     " filter_silence_narration gateway goals group_sessions_per_user honcho hooks hooks_auto_accept human_delay"
     " image_gen kanban known_plugin_toolsets lsp matrix mattermost max_concurrent_sessions max_live_sessions mcp"
     " mcp_discovery_timeout mcp_servers memory moa model_catalog multiplex_profiles network onboarding openrouter"
@@ -418,14 +444,14 @@ _REFERENCE_TOP_LEVEL = _words(
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
 _REFERENCE_KEYS = _words(
-    "agent.api_max_retries agent.clarify_timeout agent.coding_context agent.coding_instructions agent.disabled_toolsets"
+    "agent.clarify_timeout agent.coding_context agent.coding_instructions agent.disabled_toolsets"
     " agent.environment_hint agent.environment_probe agent.gateway_auto_continue_freshness"
     " agent.gateway_notify_interval agent.gateway_timeout_warning agent.image_input_mode"
     " agent.intent_ack_continuation agent.local_stream_stale_timeout agent.max_verify_nudges"
-    " agent.parallel_tool_call_guidance agent.reasoning_effort agent.reasoning_overrides agent.restart_drain_timeout"
+    " agent.parallel_tool_call_guidance agent.reasoning_overrides agent.restart_drain_timeout"
     " agent.service_tier agent.task_completion_guidance agent.tool_use_enforcement agent.verify_guidance"
     " agent.verify_on_stop agent.verbose agent.system_prompt logging.backup_count logging.max_size_mb"
-    " model.context_length model.max_tokens terminal.auto_source_bashrc terminal.backend terminal.container_cpu"
+    " terminal.auto_source_bashrc terminal.backend terminal.container_cpu"
     " terminal.container_disk terminal.container_memory terminal.container_persistent terminal.cwd"
     " terminal.daemon_term_grace_seconds terminal.daytona_image terminal.docker_env terminal.docker_extra_args"
     " terminal.docker_forward_env terminal.docker_image terminal.docker_mount_cwd_to_workspace"

@@ -7,6 +7,7 @@ sweeper repeats if it is lost.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,7 @@ from hermes_worker.delivery.targets import TargetError, normalize_deliver, parse
 from hermes_worker.embedded.paths import workspaces_dir
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import count, log
+from hermes_worker.prompt.pipeline import import_history
 from hermes_worker.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.providers.catalog import find_provider, provider_of_host
 from hermes_worker.settings import ModelSettings, Settings
@@ -199,7 +201,7 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
     return RunSpec(
         input=submission.input,
         instructions=submission.instructions,
-        history=submission.history,
+        history=_history(submission),
         model=model,
         toolsets=toolsets,
         iterations_max=submission.iterations_max or agent.iterations_max,
@@ -209,6 +211,14 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         source=submission.source,
         metadata=submission.metadata,
     )
+
+
+def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:
+    """Earlier turns as they are stored: put right once, here, so that no request has to do it again."""
+    try:
+        return [json.loads(row) for row in import_history(submission.history)]
+    except (ValueError, RecursionError) as error:
+        raise InvalidSubmission("history", f"the history cannot be stored: {error}") from error
 
 
 def _fingerprint(submission: Submission) -> str:

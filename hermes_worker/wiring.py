@@ -19,6 +19,7 @@ import redis
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
+from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import Live
 from hermes_worker.queue import Publisher, QueueName, redis_client
 from hermes_worker.settings import Settings
@@ -32,11 +33,13 @@ from hermes_worker.store.workers import Workers
 
 if TYPE_CHECKING:
     from hermes_worker.providers.base import Provider
+    from hermes_worker.providers.chain import Chain, ModelChoice
     from hermes_worker.providers.endpoint import Endpoint
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.parts import Parts
     from hermes_worker.tasks.permission import ApprovalRules
+    from hermes_worker.tasks.requests import ModelOptions
     from hermes_worker.tools.base import Tool
     from hermes_worker.workspace.base import Workspace
 
@@ -136,17 +139,6 @@ def open_client(settings: Settings) -> Client:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ModelChoice:
-    """The model settings as the provider factory reads them."""
-
-    base_url: str | None
-    api_key: str | None
-    model: str
-    api_mode: str | None
-    provider: str | None
-
-
 def provider_of(settings: Settings) -> Provider:
     """The provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
     from hermes_worker.providers.factory import build_provider
@@ -161,14 +153,63 @@ def endpoint_of(settings: Settings) -> Endpoint:
     return factory.endpoint_of(_model_choice(settings))[1]
 
 
-def _model_choice(settings: Settings) -> _ModelChoice:
+def chain_of(settings: Settings) -> Chain:
+    """The provider that the settings name, and those to fall back on. Connects to nothing."""
+    from hermes_worker.providers.chain import Chain, ModelChoice
+
+    named = (fallback.partition(":") for fallback in settings.model.fallbacks)
+    fallbacks = [
+        ModelChoice(provider=provider, model=model, api_key=_vendor_key(settings, provider, None))
+        for provider, _, model in named
+    ]
+    return Chain(_model_choice(settings), fallbacks)
+
+
+def _model_choice(settings: Settings) -> ModelChoice:
+    from hermes_worker.providers.chain import ModelChoice
+
     model = settings.model
-    return _ModelChoice(
+    key = model.api_key.reveal() if model.api_key else _vendor_key(settings, model.provider, model.base_url)
+    return ModelChoice(
         base_url=model.base_url,
-        api_key=model.api_key.reveal() if model.api_key else None,
+        api_key=key,
         model=model.name or "",
         api_mode=model.api_mode,
         provider=model.provider,
+    )
+
+
+def _vendor_key(settings: Settings, provider: str | None, base_url: str | None) -> str | None:
+    """The provider's key from its usual variable; never for an address that is not its own."""
+    from hermes_worker.providers.catalog import find_provider, provider_of_host
+
+    at_address = provider_of_host(base_url or "")
+    row = find_provider(provider) if provider else at_address
+    if row is None or (base_url and row is not at_address):
+        return None
+    keys = (settings.model.vendor_keys.get(name) for name in row.key_variables)
+    return next((key.reveal() for key in keys if key), None)
+
+
+def model_options(settings: Settings) -> ModelOptions:
+    """How models are asked."""
+    from hermes_worker.tasks.requests import ModelOptions
+
+    model = settings.model
+    return ModelOptions(
+        window=model.window,
+        output_tokens_max=model.output_tokens_max,
+        reasoning_effort=model.reasoning_effort,
+        attempts_max=model.attempts_max,
+    )
+
+
+def _configured_limits(settings: Settings) -> ConfiguredLimits:
+    model = settings.model
+    return ConfiguredLimits(
+        requests_per_min=model.requests_per_min,
+        tokens_per_min=model.tokens_per_min,
+        in_flight_max=model.in_flight_max,
     )
 
 
@@ -233,10 +274,6 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     watched: set[str] = set()
 
     @cache
-    def provider() -> Provider:
-        return provider_of(settings)
-
-    @cache
     def workspace(ref: str) -> Workspace:
         return open_workspace(
             WorkspaceRef.from_json(ref),
@@ -255,7 +292,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         leases=leases,
         live=Live(client.redis),
         catalog=default_catalog(*options.more_tools),
-        provider=provider,
+        chain=chain_of(settings),
+        governor=Governor(client.redis, _configured_limits(settings)),
+        model=model_options(settings),
         workspace=workspace,
         now=client.database.now,
         watched=watched,

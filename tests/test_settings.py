@@ -113,6 +113,9 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "broker.url": "redis://h/1",
         "model.base_url": "https://h/v1",
         "model.api_mode": "anthropic_messages",
+        "model.context_length": "4096",
+        "agent.reasoning_effort": "high",
+        "fallback_providers": "openrouter:some/model",
         "server.host": "localhost",
         "server.key": SERVER_KEY,
         "logging.level": "DEBUG",
@@ -143,7 +146,8 @@ model:
   default: anthropic/claude
   provider: OpenRouter
   api_key: ${MY_KEY}
-agent: {max_turns: 12, gateway_timeout: 0, api_max_retries: 5}
+agent: {max_turns: 12, gateway_timeout: 0, api_max_retries: 5, verbose: true}
+fallback_providers: [{provider: Groq, model: openai/gpt-oss-120b}]
 terminal: {timeout: 60, backend: docker, env_passthrough: [FOO, BAR]}
 logging: {level: debug}
 display: {streaming: true}
@@ -158,7 +162,9 @@ toolsets: [hermes-cli]
     assert (settings.terminal.timeout_s, settings.terminal.env_passthrough) == (60.0, ("FOO", "BAR"))
     assert settings.log.level == "DEBUG"
     (note,) = settings.notes
-    assert "agent.api_max_retries, terminal.backend, display, toolsets" in note
+    assert settings.model.attempts_max == 5
+    assert settings.model.fallbacks == ("groq:openai/gpt-oss-120b",)
+    assert "agent.verbose, terminal.backend, display, toolsets" in note
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,11 @@ class WireNeeds:
 STANDARD = WireNeeds()
 
 
-def wire_needs(*, provider: str, model: str, host: str) -> WireNeeds:
-    """What the chat-completions endpoint at ``host`` (a bare host name) wants for ``model`` (loop §3.6)."""
+def wire_needs(*, provider: str, model: str, host: str, wire: str = "chat_completions") -> WireNeeds:
+    """What the endpoint at ``host`` (a bare host name) wants for ``model`` (loop §3.6). ``wire`` is the value of
+    ``api_mode``."""
     provider, model = provider.lower(), model.lower()
+    is_anthropic_wire = wire == "anthropic_messages"
     return WireNeeds(
         echoes_reasoning=(
             provider in ("deepseek", "xiaomi", "kimi-coding", "kimi-coding-cn")
@@ -67,7 +69,9 @@ def wire_needs(*, provider: str, model: str, host: str) -> WireNeeds:
             or is_host(host, "api.deepseek.com", "api.kimi.com", "moonshot.ai", "moonshot.cn", "xiaomimimo.com")
         ),
         keeps_thought_signatures="gemini" in model or "gemma" in model,
-        keeps_reasoning_details=is_host(host, "openrouter.ai"),
+        keeps_reasoning_details=is_anthropic_wire or is_host(host, "openrouter.ai"),
+        keeps_response_items=wire == "codex_responses",
+        keeps_anthropic_blocks=is_anthropic_wire,
     )
 
 

@@ -63,6 +63,11 @@ def build_provider(settings: ModelSettings, *, proxy_url: str | None = None) -> 
     Connects to nothing. Raises ``ConfigurationError`` naming the setting to change.
     """
     wire, endpoint = endpoint_of(settings, proxy_url=proxy_url)
+    return shared_provider(wire, endpoint)
+
+
+def shared_provider(wire: Wire, endpoint: Endpoint) -> Provider:
+    """The one provider of this process for that endpoint."""
     return _shared(wire, endpoint, os.getpid())
 
 

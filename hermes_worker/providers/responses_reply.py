@@ -112,7 +112,14 @@ class ResponseAssembler:
         except FailedResponse as error:
             told = _mapping(error.body.get("error"))
             raise StreamedError({**told, "message": str(error)}) from error
-        return replace(reply, tool_requests=with_unique_ids(reply.tool_requests), model=reply.model or self._model)
+        # The conversion strips the text; as it was streamed it may begin with the blank that joins it to what was said.
+        streamed = whole(self._text)
+        return replace(
+            reply,
+            text=streamed if streamed.strip() == reply.text else reply.text,
+            tool_requests=with_unique_ids(reply.tool_requests),
+            model=reply.model or self._model,
+        )
 
     def _begin(self, index: int, item: Mapping[str, Any]) -> None:
         name = item.get("name")

@@ -10,14 +10,17 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.messages import Message, ModelReply
+from hermes_worker.core.pricing import Cost
+from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
-from hermes_worker.providers.base import Provider
+from hermes_worker.providers.chain import Route
 from hermes_worker.store.calls import CallClaim, Settlement
 from hermes_worker.store.children import NewChild
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import SessionContext, TurnClaim
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.permission import ApprovalRules, WaitStore
+from hermes_worker.tasks.requests import ModelOptions
 from hermes_worker.tools.catalog import Catalog
 from hermes_worker.workspace.base import Workspace
 
@@ -29,7 +32,13 @@ class TurnStore(Protocol):
 
     def session_of(self, session_pk: int) -> SessionContext: ...
 
-    def commit_reply(self, claim: TurnClaim, reply: ModelReply, calls: Sequence[ev.PlannedCall]) -> list[Hint]: ...
+    def commit_reply(
+        self, claim: TurnClaim, reply: ModelReply, reading: ev.ModelReplied, cost: Cost | None = None
+    ) -> list[Hint]: ...
+
+    def commit_discarded(
+        self, claim: TurnClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
+    ) -> list[Hint]: ...
 
     def commit_failure(
         self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken
@@ -58,6 +67,14 @@ class TranscriptStore(Protocol):
     def load(self, session_pk: int, last: int) -> Sequence[Message]: ...
 
 
+class Chain(Protocol):
+    """``providers.chain.Chain``."""
+
+    def __len__(self) -> int: ...
+
+    def route(self, model: str, position: int) -> Route: ...
+
+
 class Sender(Protocol):
     """``queue.Publisher``."""
 
@@ -78,8 +95,9 @@ class Parts:
     leases: Leases
     live: Live
     catalog: Catalog
-    provider: Callable[[], Provider]
-    """Builds the provider on first use, so that a worker of another queue needs no key."""
+    chain: Chain
+    """Where model calls go. A provider is built when it is first asked, so that a worker of another queue needs no
+    key."""
     workspace: Callable[[str], Workspace]
     """Opens the workspace a session's stored description names."""
     now: Callable[[], float]
@@ -89,6 +107,9 @@ class Parts:
     delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
     """Which commands need permission."""
+    governor: Governing = field(default_factory=Ungoverned)
+    """Who may ask a model when, over all workers."""
+    model: ModelOptions = field(default_factory=ModelOptions)
     calls_max: int = 64
     """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0

@@ -68,8 +68,7 @@ def test_a_message_list_is_history_and_a_last_message(api: Served, store: Store)
         conversation_history=[{"role": "user", "content": "zero"}],
     )
     assert store.bodies(run_id) == [
-        {"role": "user", "content": "zero"},
-        {"role": "user", "content": "one\ntwo"},
+        {"role": "user", "content": "zero\n\none\ntwo"},  # nobody may speak twice in a row
         {"role": "assistant", "content": "three"},
         {
             "role": "user",

@@ -265,7 +265,7 @@ def test_a_last_event_with_empty_hands_is_filled_from_the_finished_items() -> No
         CREATED, text("look: "), done(1, function_call()), done(0, message("look: ")), last("completed")
     )
 
-    assert reply.text == "look:"
+    assert reply.text == "look: "
     assert [request.name for request in reply.tool_requests] == ["terminal"]
 
 

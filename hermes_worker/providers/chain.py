@@ -1,0 +1,114 @@
+"""Where the model calls of a run go: the configured provider, and those to fall back on, in order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.providers.base import Provider
+from hermes_worker.providers.catalog import Wire, hostname
+from hermes_worker.providers.endpoint import Endpoint
+from hermes_worker.providers.factory import endpoint_of, provider_row, shared_provider
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """Settings of one provider, as the factory reads them. ``None`` and the empty string both mean "not set"."""
+
+    base_url: str | None = None
+    api_key: str | None = None
+    model: str = ""
+    api_mode: str | None = None
+    provider: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One place that can be asked, and what has to be known of it beside how to ask."""
+
+    provider: Provider
+    name: str
+    """Of the provider, as in the catalogue: for prices and for rules of one provider."""
+    model: str
+    host: str
+    """Bare host name."""
+    wire: Wire
+    credential: str
+    """A name for the key under which workers can share what they learn of it; says nothing about the key itself."""
+    is_aggregator: bool = False
+
+
+class Chain:
+    """The routes of an installation. Thread-safe: immutable but for objects that are shared by design."""
+
+    def __init__(self, primary: ModelChoice, fallbacks: Sequence[ModelChoice] = ()) -> None:
+        """Fallbacks that are not set up (no key, no address) or repeat another place and model are left out: a chain is
+        for the moment of need, and then an entry that cannot work is worse than none."""
+        self._primary = primary
+        self._fallbacks = _usable(primary, fallbacks)
+
+    def __len__(self) -> int:
+        return 1 + len(self._fallbacks)
+
+    def route(self, model: str, position: int) -> Route:
+        """The place at ``position`` for a run that wants ``model``; a position past the end gives the last one, for a
+        run that began under a longer chain.
+
+        Raises ``ConfigurationError`` naming the setting to change.
+        """
+        primary = replace(self._primary, model=model or self._primary.model)
+        choice = [primary, *self._fallbacks][min(position, len(self._fallbacks))]
+        wire, endpoint = endpoint_of(choice)
+        return Route(
+            provider=shared_provider(wire, endpoint),
+            name=endpoint.provider,
+            model=choice.model,
+            host=hostname(endpoint.base_url),
+            wire=wire,
+            credential=_credential(endpoint),
+            is_aggregator=provider_row(choice).is_aggregator,
+        )
+
+
+def _usable(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
+    kept: list[ModelChoice] = []
+    taken = {_place(primary)}
+    for choice in fallbacks:
+        place = _place(choice)
+        if place is not None and choice.model and place not in taken:
+            taken.add(place)
+            kept.append(choice)
+    return tuple(kept)
+
+
+def _place(choice: ModelChoice) -> tuple[str, str] | None:
+    """Address and model; ``None`` for a choice that cannot be used."""
+    try:
+        return endpoint_of(choice)[1].plain_url, choice.model
+    except ConfigurationError:
+        return None
+
+
+def _credential(endpoint: Endpoint) -> str:
+    """Salted by the address and cut short, so that it identifies a key to nobody who does not have it."""
+    said = f"{endpoint.plain_url}\0{endpoint.api_key}"
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+class OneProvider:
+    """A chain of a single provider that somebody built: what tests and simulations hand to the loop."""
+
+    def __init__(self, provider: Provider, *, name: str = "custom", wire: Wire = Wire.CHAT_COMPLETIONS) -> None:
+        self._provider = provider
+        self._name = name
+        self._wire = wire
+
+    def __len__(self) -> int:
+        return 1
+
+    def route(self, model: str, position: int) -> Route:
+        return Route(
+            provider=self._provider, name=self._name, model=model, host="", wire=self._wire, credential=self._name
+        )

@@ -1,0 +1,293 @@
+"""One model call, with everything that is tried before it counts as failed (reference, loop §4.7).
+
+``core.retry`` decides what to do about a failure; here it is done. What this worker can do is what it offers as
+remedies: leave out of the request what was refused, ask for less output, go to the next provider of the chain, wait.
+Waits over a few seconds end the call with an event that parks the run, and whoever goes on finds in the run what was
+tried already.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hermes_worker.core import events as ev
+from hermes_worker.core import retry
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.classify import Classification, classification_of
+from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, HermesError, ModelCallError
+from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.retry import Remedy
+from hermes_worker.core.run import ExitReason
+from hermes_worker.core.scrub import ThinkScrubber
+from hermes_worker.core.turn_memory import Amendment, TurnMemory, memory_document, memory_from
+from hermes_worker.governor import Permit, Place
+from hermes_worker.live import DeltaBuffer
+from hermes_worker.observe import count, log
+from hermes_worker.prompt.amendments import has_images
+from hermes_worker.providers.chain import Route
+from hermes_worker.redaction import redact
+from hermes_worker.store.runs import TurnClaim
+from hermes_worker.store.transcripts import CorruptTranscript
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.requests import build_request, tokens_of
+
+RATE_LIMIT_PAUSE_S = 2.0
+"""How long a credential rests after a rate limit that came without a time."""
+_EXIT_OF: Mapping[retry.GiveUpReason, ExitReason] = {
+    retry.GiveUpReason.RETRIES_EXHAUSTED: ExitReason.ALL_RETRIES_EXHAUSTED,
+    retry.GiveUpReason.CONTENT_POLICY_BLOCKED: ExitReason.CONTENT_POLICY_BLOCKED,
+    retry.GiveUpReason.INTERRUPTED: ExitReason.INTERRUPTED_DURING_API_CALL,
+}
+_AMENDMENT_OF: Mapping[str, Amendment] = {
+    "strip_signature": Amendment.NO_REASONING_REPLAY,
+    "drop_encrypted_reasoning": Amendment.NO_REASONING_REPLAY,
+    "strip_images": Amendment.NO_IMAGES,
+    "textify_tool_images": Amendment.NO_TOOL_IMAGES,
+    "strip_grammar": Amendment.PLAIN_TOOL_SCHEMAS,
+}
+"""Decisions that change what requests of this turn hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The model answered."""
+
+    reply: ModelReply
+    route: Route
+    request: ModelRequest
+    rows: Sequence[Message]
+    """The transcript the request was made of."""
+    memory: TurnMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unanswered:
+    """There is no answer; ``event`` says why, or what for the run waits."""
+
+    event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """The abort came."""
+
+
+Asked = Answered | Unanswered | Interrupted
+
+
+def ask(parts: Parts, claim: TurnClaim, abort: AbortSignal, *, is_watched: Callable[[], bool]) -> Asked:
+    """Make the claimed call. Blocks until there is an answer, or nothing more that can be tried without a long wait."""
+    try:
+        return _Asking(parts, claim, abort, is_watched).outcome()
+    except (CorruptTranscript, ValueError) as error:
+        failure = Failure(kind="corrupt_transcript", message=str(error))
+        return Unanswered(event=ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
+    except ConfigurationError as error:
+        failure = Failure(kind=FailureKind.CONFIGURATION.value, message=str(error))
+        return Unanswered(event=ev.ModelFailed(failure=failure, exit_reason=ExitReason.MODEL_CALL_REFUSED))
+
+
+class _Asking:
+    """The state of one call while it is tried. Used by one thread."""
+
+    def __init__(self, parts: Parts, claim: TurnClaim, abort: AbortSignal, is_watched: Callable[[], bool]) -> None:
+        """Raises ``ValueError`` when the run's documents make no sense, and ``CorruptTranscript``."""
+        run = claim.loaded.run
+        self._parts = parts
+        self._claim = claim
+        self._abort = abort
+        self._memory = memory_from(run.memory)
+        self._history = _history(run.recovery)
+        self._session = parts.runs.session_of(claim.loaded.session_pk)
+        self._rows = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
+        self._deltas = DeltaBuffer(
+            parts.live,
+            claim.run_id,
+            iteration=run.iteration + 1,
+            # The number of the run's newest event tells this try of the call from those before it.
+            attempt=claim.loaded.event_seq,
+            is_watched=is_watched,
+        )
+
+    def outcome(self) -> Asked:
+        while True:
+            route = self._parts.chain.route(self._claim.loaded.model, self._memory.provider)
+            request = self._request(route)
+            permit = self._permit(route, request)
+            if permit is None:
+                continue
+            if not isinstance(permit, Permit):
+                return permit
+            spoken = _Published(self._deltas)
+            try:
+                reply = route.provider.ask(request, on_delta=spoken, abort=self._abort)
+            except ModelCallError as error:
+                self._parts.governor.settle(permit, limits=error.limits)
+                ended = self._after_failure(error, route, request)
+                if ended is not None:
+                    return ended
+                continue
+            self._parts.governor.settle(permit, usage=reply.usage, limits=reply.limits)
+            spoken.finish()
+            return Answered(reply=reply, route=route, request=request, rows=self._rows, memory=self._memory)
+
+    def _request(self, route: Route) -> ModelRequest:
+        return build_request(
+            self._session,
+            self._rows,
+            route,
+            self._memory,
+            is_summary=self._claim.loaded.run.wants_summary,
+            options=self._parts.model,
+        )
+
+    # --- leave to ask ---
+
+    def _permit(self, route: Route, request: ModelRequest) -> Permit | Asked | None:
+        """Leave to ask now, an outcome to end with, or ``None`` to look again."""
+        run = self._claim.loaded.run
+        # The same for every try of the call, so that one that was parked finds the place that was kept for it.
+        ticket = f"{run.run_id}:{run.iteration + 1}"
+        permit = self._parts.governor.acquire(_place(route), ticket=ticket, tokens=tokens_of(request))
+        if permit.wait_s <= 0:
+            return permit
+        count("model.held_back")
+        if permit.wait_s <= retry.PARK_OVER_S:
+            return Interrupted() if self._abort.wait(permit.wait_s) else None
+        if permit.is_cooling and self._has_fallback:
+            self._fall_back()
+            return None
+        log.info("model.held_back", provider=route.name, wait_s=round(permit.wait_s, 1))
+        return self._parked(permit.wait_s)
+
+    # --- failures ---
+
+    def _after_failure(self, error: ModelCallError, route: Route, request: ModelRequest) -> Asked | None:
+        """What a failure makes of the turn; ``None`` to ask again now."""
+        if self._abort.is_set():
+            return Interrupted()
+        classification = classification_of(error)
+        self._tell_the_others(classification, route)
+        decision = retry.decide(classification, self._history, self._situation(route, request))
+        self._history = retry.advance(self._history, decision, classification)
+        count(f"model.failed.{error.kind.value}")
+        log.info("model.failed", kind=error.kind.value, status=error.status, decision=decision.kind)
+        match decision:
+            case retry.Wait() | retry.RenewConnection():
+                return self._wait(decision.seconds)
+            case retry.GiveUp():
+                return self._given_up(decision, classification)
+            case retry.CapOutput():
+                self._memory = replace(self._memory, output_tokens_max=decision.tokens)
+            case retry.FallBack():
+                self._fall_back()
+            case _ if decision.kind in _AMENDMENT_OF:
+                amendments = self._memory.amendments | {_AMENDMENT_OF[decision.kind]}
+                self._memory = replace(self._memory, amendments=amendments)
+            case _:
+                raise HermesError(f"no remedy {decision.kind!r} was offered, yet it was decided on")
+        return None
+
+    def _situation(self, route: Route, request: ModelRequest) -> retry.Situation:
+        options = self._parts.model
+        return retry.Situation(
+            remedies=frozenset(self._remedies(route, request)),
+            attempts_max=options.attempts_max,
+            jitter=random.random(),
+            window=options.window or retry.STANDARD_WINDOW,
+            request_tokens=tokens_of(request),
+            request_messages=len(request.messages),
+            is_stopping=self._abort.is_set(),
+        )
+
+    def _remedies(self, route: Route, request: ModelRequest) -> Iterator[Remedy]:
+        """What this worker can do about this request now. A remedy that would change nothing is none."""
+        yield Remedy.CAP_OUTPUT
+        if request.replays_reasoning:
+            yield Remedy.STRIP_SIGNATURES
+            yield Remedy.DROP_ENCRYPTED_REASONING
+        if has_images(request.messages):
+            yield Remedy.STRIP_IMAGES
+        if has_images(request.messages, role="tool"):
+            yield Remedy.TEXTIFY_TOOL_IMAGES
+        if request.tools and Amendment.PLAIN_TOOL_SCHEMAS not in self._memory.amendments:
+            yield Remedy.STRIP_GRAMMAR
+        if not self._memory.provider and not route.is_aggregator:
+            # A broken connection never goes back to the pool, so there is nothing to renew; what helps is the wait and
+            # the new attempts that come with it.
+            yield Remedy.RENEW_CONNECTION
+        if self._has_fallback:
+            yield Remedy.FALL_BACK
+
+    @property
+    def _has_fallback(self) -> bool:
+        return self._memory.provider + 1 < len(self._parts.chain)
+
+    def _fall_back(self) -> None:
+        # What the last provider refused says nothing about the next one.
+        self._memory = replace(self._memory, provider=self._memory.provider + 1, amendments=frozenset())
+        log.info("model.fell_back", position=self._memory.provider)
+
+    def _tell_the_others(self, classification: Classification, route: Route) -> None:
+        """One worker's rate limit is every worker's: nobody asks with this credential before it is over."""
+        is_timed_overload = classification.kind is FailureKind.OVERLOADED and classification.retry_after_s
+        if classification.kind is FailureKind.RATE_LIMIT or is_timed_overload:
+            self._parts.governor.cool_down(_place(route), classification.retry_after_s or RATE_LIMIT_PAUSE_S)
+
+    def _wait(self, seconds: float) -> Asked | None:
+        if seconds > retry.PARK_OVER_S:
+            return self._parked(seconds)
+        return Interrupted() if self._abort.wait(seconds) else None
+
+    def _parked(self, seconds: float) -> Unanswered:
+        event = ev.CapacityAwaited(
+            resume_at=self._parts.now() + seconds,
+            recovery=canonical_json(retry.history_document(self._history)),
+            memory=memory_document(self._memory),
+        )
+        return Unanswered(event=event)
+
+    def _given_up(self, decision: retry.GiveUp, classification: Classification) -> Unanswered:
+        message = redact(retry.explain(decision, classification))
+        failure = Failure(kind=classification.kind.value, message=message)
+        exit_reason = _EXIT_OF.get(decision.reason, ExitReason.MODEL_CALL_REFUSED)
+        return Unanswered(event=ev.ModelFailed(failure=failure, exit_reason=exit_reason))
+
+
+def _history(recovery: str | None) -> retry.AttemptHistory:
+    """Raises ``ValueError``."""
+    return retry.history_from(json.loads(recovery)) if recovery else retry.AttemptHistory()
+
+
+def _place(route: Route) -> Place:
+    return Place(provider=route.name, credential=route.credential)
+
+
+class _Published:
+    """Deltas as people may see them: without thinking between tags, and without the blank lines before an answer."""
+
+    def __init__(self, publish: DeltaBuffer) -> None:
+        self._publish = publish
+        self._scrubber = ThinkScrubber()
+        self._has_begun = False
+
+    def __call__(self, delta: Delta) -> None:
+        if delta.text:
+            self._show(self._scrubber.feed(delta.text))
+        else:
+            self._publish(delta)
+
+    def finish(self) -> None:
+        """The reply is whole."""
+        self._show(self._scrubber.flush())
+        self._publish.flush()
+
+    def _show(self, text: str) -> None:
+        if not self._has_begun:
+            text = text.lstrip()  # as the stored row
+        if text:
+            self._has_begun = True
+            self._publish(Delta(text=text))
