@@ -1,0 +1,543 @@
+"""What becomes of a run when its model or its network misbehaves: over every wire, through the real task body, with a
+real database. The rungs, their order and their counts are the reference's (loop §4.7, §5).
+
+For every fault: the run ends as the ladder says, nothing is charged twice, and the transcript stays one that a strict
+server takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import redis
+from dialects import HELLO, RULES, Said, ToolUse
+from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, status
+from support.store import Store, check, opened
+from support.turns import Turns
+
+from hermes_worker.core import retry
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.run import RunStatus
+from hermes_worker.governor import ConfiguredLimits, Governor
+from hermes_worker.live import stream_key
+from hermes_worker.providers.chain import ModelChoice
+from hermes_worker.store.views import RunView
+from hermes_worker.tasks.requests import ModelOptions
+
+API_MODE = {"chat": "chat_completions", "responses": "codex_responses", "messages": "anthropic_messages"}
+EMPTY = Said(text="")
+CALL = Said(calls=(ToolUse(id="call_1", name="todo", arguments='{"todos": []}'),))
+CUT_CALL = Said(calls=(ToolUse(id="c", name="todo", arguments='{"todos": ["half'),), finish="length")
+
+
+@pytest.fixture(autouse=True)
+def _no_time_for_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.0)
+
+
+@pytest.fixture
+def server() -> Iterator[StrictServer]:
+    with StrictServer() as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(f"sqlite:///{tmp_path / 'store.db'}") as opened_store:
+        yield opened_store
+
+
+@pytest.fixture(params=RULES)
+def wire(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def turns(store: Store, server: StrictServer, wire: str) -> Turns:
+    """Over each wire."""
+    return Turns.over(store, server.base_url, api_mode=API_MODE[wire])
+
+
+@pytest.fixture
+def chat(store: Store, server: StrictServer) -> Turns:
+    """For what has nothing to do with the wire."""
+    return Turns.over(store, server.base_url)
+
+
+def finished(turns: Turns, server: StrictServer, **changes: object) -> RunView:
+    run_id = turns.submit(**changes)
+    turns.finish(run_id)
+    check(turns.store)
+    assert server.refusals == []
+    return turns.store.views.run(run_id)
+
+
+# ---------------------------------------------------------------------------------------------------- nothing is wrong
+
+
+def test_a_turn_with_tools_and_thinking_completes(turns: Turns, server: StrictServer) -> None:
+    server.says(
+        Said(thinking="look first", calls=(ToolUse(id="call_1", name="todo", arguments='{"todos": []}'),)),
+        Said(thinking="now I know", text="the answer"),
+    )
+
+    view = finished(turns, server)
+
+    assert (view.status, view.exit_reason, view.output) == (RunStatus.COMPLETED, "text_response", "the answer")
+    assert view.usage.total == 50
+    assert (view.is_completed, view.is_partial, view.is_failed, view.is_interrupted) == (True, False, False, False)
+
+
+def test_thinking_between_tags_is_kept_out_of_the_answer(chat: Turns, server: StrictServer) -> None:
+    server.says(Said(text="<think>secret thoughts</think>\n\nthe answer"))
+
+    view = finished(chat, server)
+
+    assert view.output == "the answer"
+    assert chat.store.bodies(view.run_id)[-1]["reasoning"] == "secret thoughts"
+
+
+def test_thinking_between_tags_is_kept_out_of_what_watchers_see(
+    store: Store, server: StrictServer, broker_url: str
+) -> None:
+    live = redis.Redis.from_url(broker_url, decode_responses=True)
+    server.says(Said(text="<think>secret thoughts</think>\n\nthe answer <b>is</b> this"))
+    turns = Turns.over(store, server.base_url, live=live)
+    run_id = turns.submit()
+    store.runs.watch(run_id, 60)
+    turns.finish(run_id)
+
+    entries = [fields for _, fields in live.xrange(stream_key(run_id))]
+    assert "".join(entry["text"] for entry in entries if entry["kind"] == "text") == "the answer <b>is</b> this"
+
+
+# ------------------------------------------------------------------------------------------------ faults of the network
+
+PASSING: dict[str, tuple[Fault, ...]] = {
+    "a 500": (status(500),),
+    "a 502 and a 503": (status(502), status(503)),
+    "a 529": (status(529, "Overloaded", "overloaded_error"),),
+    "a 408": (status(408),),
+    "a 429": (status(429),),
+    "a 429 with a short wait": (status(429, "slow", None, "Retry-After: 0.1"),),
+    "a hang-up": (hang_up,),
+    "a reset": (reset,),
+    "an empty body": (body(200, b""),),
+    "a web page": (body(200, b"<html></html>", "text/html"),),
+    "a cut before any text": (cut_after(1),),
+    "two cuts": (cut_after(0), cut_after(1, "reset")),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_passing_trouble_does_not_reach_the_user(turns: Turns, server: StrictServer, name: str) -> None:
+    server.faults(*PASSING[name])
+
+    view = finished(turns, server)
+
+    assert (view.status, view.output) == (RunStatus.COMPLETED, HELLO.text)
+    assert len(server.accepted) == len(PASSING[name]) + 1
+    assert view.usage.total == 25, "a call without a reply costs nothing"
+    assert [role for role, _ in turns.said(view.run_id)] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "calls"),
+    [
+        (400, "format_error", 1),
+        (401, "auth", 1),
+        (402, "billing", 1),
+        (403, "auth", 1),
+        (404, "unknown", 3),
+        (413, "payload_too_large", 1),
+        (429, "rate_limit", 3),
+        (500, "server_error", 3),
+        (529, "overloaded", 3),
+    ],
+)
+def test_lasting_trouble_ends_the_run_visibly_after_as_many_calls_as_allowed(
+    turns: Turns, server: StrictServer, code: int, kind: str, calls: int
+) -> None:
+    server.faults(*[status(code, "something that lasts and is longer than thirty characters")] * 10)
+
+    view = finished(turns, server)
+
+    assert (view.status, view.failure_kind) == (RunStatus.FAILED, kind)
+    assert view.exit_reason in ("model_call_refused", "all_retries_exhausted_no_response")
+    assert len(server.accepted) == calls
+    assert view.error is not None and "something that lasts" in view.error
+    assert (view.usage.total, view.is_failed) == (0, True)
+
+
+def test_the_number_of_attempts_is_a_setting(store: Store, server: StrictServer) -> None:
+    server.faults(*[status(500)] * 10)
+    turns = Turns.over(store, server.base_url, options=ModelOptions(attempts_max=5))
+
+    finished(turns, server)
+
+    assert len(server.accepted) == 5
+
+
+def test_a_server_that_is_not_there_gets_a_second_round_after_a_pause(chat: Turns, server: StrictServer) -> None:
+    """The primary's transport is given one more chance; the pause is too long to hold a worker."""
+    server.faults(*[hang_up] * 20)
+    run_id = chat.submit()
+
+    assert chat.finish(run_id) == 1
+    assert len(server.accepted) == 6
+    assert chat.store.views.run(run_id).exit_reason == "all_retries_exhausted_no_response"
+
+
+def test_a_long_wait_parks_the_run_and_what_was_tried_is_not_forgotten(turns: Turns, server: StrictServer) -> None:
+    server.faults(*[status(429, "slow", None, "Retry-After: 60")] * 10)
+    run_id = turns.submit()
+
+    assert turns.step(run_id)
+    assert turns.store.status(run_id) is RunStatus.WAITING_FOR_CAPACITY
+    assert turns.finish(run_id) == 2
+
+    view = turns.store.views.run(run_id)
+    assert (view.exit_reason, len(server.accepted)) == ("all_retries_exhausted_no_response", 3)
+
+
+def test_an_overflow_without_compaction_fails_as_partial(turns: Turns, server: StrictServer) -> None:
+    server.faults(status(400, "prompt is too long: 210000 tokens > 200000 maximum"))
+
+    view = finished(turns, server)
+
+    assert (view.status, view.failure_kind) == (RunStatus.FAILED, "context_overflow")
+    assert (view.is_partial, view.is_failed) == (True, True)
+
+
+def test_asking_for_too_much_output_asks_for_less_once(turns: Turns, server: StrictServer) -> None:
+    server.faults(status(400, "max_tokens: 200000 > 64000, which is the maximum allowed number of output tokens"))
+
+    view = finished(turns, server)
+
+    assert view.output == HELLO.text
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+    limits = [next((sent[name] for name in names if name in sent), None) for sent in server.accepted]
+    assert limits[1] == 64_000 - 64
+
+
+def test_reasoning_that_is_rejected_is_left_out_for_the_rest_of_the_turn(turns: Turns, server: StrictServer) -> None:
+    refusals = {
+        "anthropic_messages": "messages.1.content.0: Invalid `signature` in `thinking` block",
+        "codex_responses": "The encrypted content for item rs_1 could not be verified",
+        "chat_completions": "messages.1: Invalid `signature` in `thinking` block",
+    }
+    wire = turns.parts.chain.route("m", 0).wire.value
+    again = Said(thinking="hm", calls=(ToolUse(id="call_2", name="todo"),))
+    server.says(Said(thinking="hm", calls=CALL.calls), again, HELLO)
+    run_id = turns.submit()
+    turns.step(run_id)
+    turns.step(run_id)
+    server.faults(status(400, refusals[wire]))
+
+    turns.finish(run_id)
+
+    assert turns.store.views.run(run_id).output == HELLO.text
+    assert "encrypted_content" not in json.dumps(server.accepted[-1].get("input", ""))
+    assert "signature" not in json.dumps(server.accepted[-1].get("messages", ""))
+    assert server.refusals == []
+
+
+def test_images_that_a_model_cannot_see_are_left_out(chat: Turns, server: StrictServer) -> None:
+    server.faults(status(400, "This model does not support image input: image_url is only supported by certain models"))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+    view = finished(chat, server, input=[{"type": "text", "text": "what is this?"}, image])
+
+    assert view.output == HELLO.text
+    assert "base64" not in json.dumps(server.accepted[1])
+    assert "base64" in json.dumps(chat.store.bodies(view.run_id)), "the transcript keeps it"
+
+
+# -------------------------------------------------------------------------------------------------- cut in the middle
+
+
+def test_text_that_was_shown_is_continued_and_joined(turns: Turns, server: StrictServer, wire: str) -> None:
+    whole = "one two three four five six"
+    position = len(RULES[wire].events(Said(text=whole))) // 2
+    server.says(Said(text=whole), Said(text=" and the rest"))
+    server.faults(cut_after(position))
+    run_id = turns.submit()
+    turns.finish(run_id)
+
+    view = turns.store.views.run(run_id)
+    assert view.status is RunStatus.COMPLETED
+    assert view.output is not None and view.output.endswith("and the rest")
+    assert whole.startswith(view.output.removesuffix(" and the rest"))
+    assert [role for role, _ in turns.said(run_id)] == ["user", "assistant"]
+    assert "connection broke" in str(server.accepted[1])
+    assert view.iteration == 2
+    assert turns.store.event_names(run_id) == ["reply.discarded", "message.completed", "run.completed"]
+    assert server.refusals == []
+
+
+@pytest.mark.parametrize("wire", ["chat", "messages"])
+def test_an_answer_over_its_limit_is_continued_three_times_with_a_growing_limit(
+    turns: Turns, server: StrictServer, wire: str
+) -> None:
+    server.says(*(Said(text=f"part{n} ", finish=RULES[wire].length) for n in range(9)))
+
+    view = finished(turns, server)
+
+    assert (view.status, view.exit_reason, view.failure_kind) == (RunStatus.COMPLETED, "truncated", "truncated")
+    assert view.output == "part0 part1 part2 part3"
+    assert (view.is_partial, view.is_completed) == (True, False)
+    assert [sent.get("max_tokens") for sent in server.accepted][1:] == [8_192, 16_384, 32_768]
+    assert view.usage.total == 4 * 25, "every reply was paid for, each once"
+
+
+@pytest.mark.parametrize("wire", ["responses"])
+def test_a_response_that_stays_incomplete_ends_the_run_at_the_third(turns: Turns, server: StrictServer) -> None:
+    server.says(Said(thinking="t", text="so far", finish="max_output_tokens"))
+
+    view = finished(turns, server)
+
+    assert (view.exit_reason, view.failure_kind, view.output) == ("truncated", "incomplete", "so far")
+    assert len(server.accepted) == 3
+    assert view.is_partial
+
+
+def test_an_answer_that_is_finished_by_a_continuation_is_whole(chat: Turns, server: StrictServer) -> None:
+    server.says(Said(text="The beginning, ", finish="length"), Said(text="and the end."))
+
+    view = finished(chat, server)
+
+    assert (view.exit_reason, view.output) == ("text_response", "The beginning, and the end.")
+    assert view.is_completed
+
+
+def test_calls_over_the_limit_are_asked_for_again_without_costing_an_iteration(
+    chat: Turns, server: StrictServer
+) -> None:
+    server.says(CUT_CALL, CUT_CALL, CALL, HELLO)
+
+    view = finished(chat, server)
+
+    assert view.output == HELLO.text
+    assert view.iteration == 2
+    assert server.accepted[0]["messages"] == server.accepted[1]["messages"] == server.accepted[2]["messages"]
+
+
+def test_calls_that_stay_cut_end_the_run_after_four_more_tries(chat: Turns, server: StrictServer) -> None:
+    server.says(CUT_CALL)
+
+    view = finished(chat, server)
+
+    assert (view.status, view.exit_reason, view.failure_kind) == (RunStatus.FAILED, "truncated", "truncated_calls")
+    assert len(server.accepted) == 5
+    assert view.usage.total == 5 * 25
+    assert view.is_partial
+
+
+def test_thinking_that_uses_up_the_limit_ends_the_run_with_advice(chat: Turns, server: StrictServer) -> None:
+    server.says(Said(text="<think>on and on and", finish="length"))
+
+    view = finished(chat, server)
+
+    assert (view.exit_reason, view.failure_kind) == ("truncated", "thinking_exhausted")
+    assert view.error is not None and "reasoning effort" in view.error
+    assert len(server.accepted) == 1
+
+
+# --------------------------------------------------------------------------------------------------------------- empty
+
+
+def test_an_empty_reply_is_asked_for_three_more_times(chat: Turns, server: StrictServer) -> None:
+    server.says(EMPTY)
+
+    view = finished(chat, server)
+
+    assert (view.status, view.exit_reason) == (RunStatus.FAILED, "empty_response_exhausted")
+    assert len(server.accepted) == 4
+    assert view.usage.total == 4 * 25
+    assert view.error is not None and "empty" in view.error
+
+
+def test_silence_after_tools_is_nudged_first_and_no_scaffold_is_stored(
+    turns: Turns, server: StrictServer, wire: str
+) -> None:
+    # A housekeeping tool without a text beside it. Responses without any item are refused as empty before that.
+    server.says(CALL, Said(text=" ") if wire == "responses" else EMPTY, HELLO)
+
+    view = finished(turns, server)
+
+    assert view.output == HELLO.text
+    assert "your reply to that was empty" in str(server.accepted[2])
+    assert "your reply to that was empty" not in str(turns.store.bodies(view.run_id))
+    assert [role for role, _ in turns.said(view.run_id)] == ["user", "assistant", "tool", "assistant"]
+    assert view.iteration == 3, "the nudge costs an iteration"
+
+
+def test_an_answer_that_came_beside_housekeeping_counts(chat: Turns, server: StrictServer) -> None:
+    server.says(Said(text="It is all done.", calls=CALL.calls), EMPTY)
+
+    view = finished(chat, server)
+
+    assert (view.exit_reason, view.output) == ("fallback_prior_turn_content", "It is all done.")
+
+
+def test_a_summary_that_is_empty_is_asked_for_once_more(chat: Turns, server: StrictServer) -> None:
+    server.says(CALL, EMPTY, EMPTY)
+
+    view = finished(chat, server, iterations_max=1)
+
+    assert (view.status, view.exit_reason) == (RunStatus.COMPLETED, "max_iterations_reached")
+    assert view.output is not None and "no summary" in view.output
+    assert len(server.accepted) == 3
+    assert "tools" not in server.accepted[1]
+    assert not view.is_completed
+
+
+def test_a_reply_that_a_filter_stopped_ends_the_run(chat: Turns, server: StrictServer) -> None:
+    server.says(Said(text="I was going to", finish="content_filter"))
+
+    view = finished(chat, server)
+
+    assert (view.status, view.exit_reason) == (RunStatus.FAILED, "content_policy_blocked")
+    assert len(server.accepted) == 1
+
+
+def test_what_the_turn_remembers_survives_the_worker(store: Store, server: StrictServer) -> None:
+    """The next request is built by another one, from the row."""
+    server.says(Said(text="The beginning, ", finish="length"), Said(text="and the end."))
+    first, second = (Turns.over(store, server.base_url) for _ in range(2))
+    run_id = first.submit()
+
+    first.step(run_id)
+    assert first.memory(run_id)["counters"]["parts"] == ["The beginning, "]
+    second.step(run_id)
+
+    assert store.views.run(run_id).output == "The beginning, and the end."
+
+
+def test_the_next_turn_of_a_session_does_not_trip_over_any_of_this(turns: Turns, server: StrictServer) -> None:
+    """A run that failed half-way leaves a transcript that a strict server takes."""
+    server.faults(*[status(500)] * 3)
+    turns.finish(turns.submit(session_id="s"))
+    server.says(CALL, Said(text="fine"))
+
+    following = turns.submit(session_id="s", input="again")
+    turns.finish(following)
+
+    assert turns.store.views.run(following).output == "fine"
+    assert server.refusals == []
+
+
+# ------------------------------------------------------------------------------------------------------------ fallback
+
+
+def test_the_next_provider_of_the_chain_steps_in(store: Store, server: StrictServer) -> None:
+    with StrictServer() as other:
+        other.says(CALL, Said(text="from elsewhere"))
+        server.faults(*[status(401)] * 9)
+        fallback = ModelChoice(base_url=other.base_url, api_key="k", api_mode="anthropic_messages", model="claude")
+
+        view = finished(Turns.over(store, server.base_url, fallbacks=(fallback,)), server)
+
+    assert view.output == "from elsewhere"
+    assert len(server.accepted) == 1, "the chain only goes forward within a turn"
+    assert [sent["model"] for sent in other.accepted] == ["claude", "claude"]
+    assert other.refusals == []
+
+
+def test_the_next_turn_begins_with_the_first_provider_again(store: Store, server: StrictServer) -> None:
+    with StrictServer() as other:
+        server.faults(status(401))
+        fallback = ModelChoice(base_url=other.base_url, api_key="k", api_mode="chat_completions", model="other")
+        turns = Turns.over(store, server.base_url, fallbacks=(fallback,))
+        finished(turns, server, session_id="s")
+        finished(turns, server, session_id="s", input="again")
+
+    assert (len(server.accepted), len(other.accepted)) == (2, 1)
+
+
+def test_a_filter_of_one_provider_is_answered_by_another_for_free(store: Store, server: StrictServer) -> None:
+    with StrictServer() as other:
+        server.says(Said(text="", finish="content_filter"))
+        fallback = ModelChoice(base_url=other.base_url, api_key="k", api_mode="chat_completions", model="other")
+
+        view = finished(Turns.over(store, server.base_url, fallbacks=(fallback,)), server)
+
+    assert (view.output, view.iteration) == (HELLO.text, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------ governor
+
+
+def test_a_run_without_leave_to_ask_is_parked_and_keeps_its_place(
+    store: Store, server: StrictServer, broker_url: str
+) -> None:
+    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    governor = Governor(client, ConfiguredLimits(requests_per_min=1))
+    turns = Turns.over(store, server.base_url, governor=governor)
+    first, second = turns.submit(), turns.submit()
+
+    turns.step(first)
+    turns.step(second)
+
+    assert (store.status(first), store.status(second)) == (RunStatus.COMPLETED, RunStatus.WAITING_FOR_CAPACITY)
+    resume_at = store.views.run(second).resume_at
+    assert resume_at is not None
+    assert resume_at - store.database.now() == pytest.approx(61, abs=3)
+    assert len(server.accepted) == 1
+
+
+def test_one_runs_rate_limit_holds_the_others_back(store: Store, server: StrictServer, broker_url: str) -> None:
+    governor = Governor(redis.Redis.from_url(broker_url, decode_responses=True))
+    turns = Turns.over(store, server.base_url, governor=governor)
+    server.faults(status(429, "slow", None, "Retry-After: 60"))
+    refused, other = turns.submit(), turns.submit()
+
+    turns.step(refused)
+    turns.step(other)
+
+    assert store.status(refused) is store.status(other) is RunStatus.WAITING_FOR_CAPACITY
+    assert len(server.accepted) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------- cost
+
+
+def test_what_a_run_costs_is_summed_with_its_steps(store: Store, server: StrictServer) -> None:
+    server.says(CALL, HELLO)
+    turns = Turns.over(store, server.base_url, provider="openai")
+    run_id = turns.submit(model="gpt-4o")
+    turns.finish(run_id)
+
+    view = store.views.run(run_id)
+    # 12 input, 8 cached and 5 output tokens, twice, at 2.50, 1.25 and 10 dollars a million (2026-03).
+    assert view.cost_usd == 2 * (12 * Decimal("2.5") + 8 * Decimal("1.25") + 5 * 10) / Decimal(1_000_000)
+    assert view.cost_status is CostStatus.ESTIMATED
+
+
+def test_a_model_without_a_price_costs_an_unknown_sum(chat: Turns, server: StrictServer) -> None:
+    view = finished(chat, server)
+
+    assert (view.cost_usd, view.cost_status) == (Decimal(0), CostStatus.UNKNOWN)
+
+
+def test_what_the_provider_says_it_billed_counts(chat: Turns, server: StrictServer) -> None:
+    document = {
+        "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 5, "cost": 0.00123},
+    }
+    server.faults(body(200, canonical_json(document).encode()))
+
+    view = finished(chat, server)
+
+    assert (view.cost_usd, view.cost_status) == (Decimal("0.00123"), CostStatus.KNOWN)
+
+
+def test_a_run_that_never_asked_has_no_cost(chat: Turns) -> None:
+    view = chat.store.views.run(chat.submit())
+
+    assert (view.cost_usd, view.cost_status) == (None, None)

@@ -1,0 +1,312 @@
+"""What a fleet may ask of one credential, decided in a real Valkey by its own clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+import redis
+from support.fault_server import FaultServer, Received, Reply, say_hello
+
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.messages import ModelRequest, Usage, user_body
+from hermes_worker.core.rate_limits import RateLimits
+from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.governor import ConfiguredLimits, Governor, Permit, Place
+from hermes_worker.providers.endpoint import Endpoint
+from hermes_worker.providers.openai_chat import OpenAIChat
+
+PLACE = Place(provider="openai", credential="abc")
+MINUTE_S = 4.0
+"""How long a minute takes here."""
+
+
+@pytest.fixture
+def client(broker_url: str) -> redis.Redis:
+    return redis.Redis.from_url(broker_url, decode_responses=True)
+
+
+def governor(client: redis.Redis, minute_s: float = MINUTE_S, **limits: int) -> Governor:
+    """One process of the fleet."""
+    return Governor(client, ConfiguredLimits(**limits), minute_s=minute_s)
+
+
+def asks(asked: Governor, ticket: str, tokens: int = 0) -> Permit:
+    return asked.acquire(PLACE, ticket=ticket, tokens=tokens)
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+
+
+def test_without_limits_everybody_may_ask(client: redis.Redis) -> None:
+    asked = governor(client)
+
+    assert all(asks(asked, f"r{n}").wait_s == 0 for n in range(50))
+    assert client.keys("hermes:governor:*") == []
+
+
+def test_calls_get_places_one_after_the_other_whichever_process_asks(client: redis.Redis) -> None:
+    first, second = (governor(client, minute_s=60, requests_per_min=60) for _ in range(2))
+
+    waits = [asks(asked, f"r{n}").wait_s for n, asked in enumerate([first, second, first, second])]
+
+    assert waits == pytest.approx([0, 1.02, 2.04, 3.06], abs=0.3)
+
+
+def test_a_place_is_kept_for_whoever_has_its_ticket(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, requests_per_min=6)
+    asks(asked, "first")
+
+    assert asks(asked, "second").wait_s == pytest.approx(10.2, abs=0.5)
+    assert asks(asked, "third").wait_s == pytest.approx(20.4, abs=0.5)
+    assert asks(asked, "second").wait_s == pytest.approx(10.2, abs=0.5)
+
+
+def test_a_ticket_whose_time_has_come_gets_leave_once(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=30, requests_per_min=60)
+    asks(asked, "first")
+    time.sleep(asks(asked, "second").wait_s)
+
+    assert asks(asked, "second").wait_s == 0
+    assert asks(asked, "second").wait_s > 0, "the place is used up"
+
+
+def test_a_credential_that_rested_may_be_used_a_little_ahead(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, requests_per_min=600)
+
+    waits = [asks(asked, f"r{n}").wait_s for n in range(30)]
+
+    assert waits[:9] == [0] * 9
+    assert waits[-1] > 0
+
+
+def test_other_credentials_are_not_held_back(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, requests_per_min=1)
+    asks(asked, "r1")
+
+    assert asks(asked, "r2").wait_s > 0
+    assert asked.acquire(Place(provider="openai", credential="other"), ticket="r2", tokens=0).wait_s == 0
+
+
+def test_a_very_long_wait_keeps_no_place(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, requests_per_min=1)
+    waits = [asks(asked, f"r{n}").wait_s for n in range(20)]
+
+    assert max(waits) <= 600
+    assert waits[-1] == pytest.approx(300)
+    assert client.zcard(f"{PLACE.key}:places") < 12
+
+
+# -------------------------------------------------------------------------------------------------- tokens, concurrency
+
+
+def test_tokens_are_counted_by_the_minute_and_corrected_by_what_was_used(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, tokens_per_min=1_000)
+    first = asks(asked, "r1", tokens=900)
+    second = asks(asked, "r2", tokens=500)
+
+    assert (first.wait_s, second.wait_s) == (0, 0), "a minute's tokens may be used at once"
+    assert asks(asked, "r3", tokens=100).wait_s == pytest.approx(24, abs=1)
+
+    asked.settle(first, usage=Usage(input=100, cache_read=5_000))
+    assert asks(asked, "r4", tokens=100).wait_s == 0
+
+
+def test_no_more_calls_are_in_flight_than_allowed(client: redis.Redis) -> None:
+    asked = governor(client, in_flight_max=2)
+    first, second = asks(asked, "r1"), asks(asked, "r2")
+
+    assert (first.wait_s, second.wait_s) == (0, 0)
+    assert asks(asked, "r3").wait_s > 0
+    asked.settle(first)
+    assert asks(asked, "r3").wait_s == 0
+
+
+def test_a_worker_that_takes_a_call_over_takes_its_place_too(client: redis.Redis) -> None:
+    """The one that died never settled; the ticket is the same."""
+    asks(governor(client, in_flight_max=1), "run:1")
+
+    assert asks(governor(client, in_flight_max=1), "run:1").wait_s == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ cool-down
+
+
+def test_one_workers_cool_down_is_everybodys(client: redis.Redis) -> None:
+    one, other = governor(client), governor(client)
+
+    one.cool_down(PLACE, 30)
+
+    permit = asks(other, "r1")
+    assert permit.wait_s == pytest.approx(30, abs=1)
+    assert permit.is_cooling
+
+
+def test_the_longest_cool_down_counts(client: redis.Redis) -> None:
+    asked = governor(client)
+    asked.cool_down(PLACE, 30)
+    asked.cool_down(PLACE, 1)
+
+    assert asks(asked, "r1").wait_s > 25
+
+
+def test_after_a_cool_down_calls_come_in_a_stream(client: redis.Redis) -> None:
+    """No limit is known, and still nobody storms."""
+    asked = governor(client, minute_s=60)
+    asked.cool_down(PLACE, 30)
+    began = time.monotonic()
+
+    waits = sorted(asks(asked, f"r{n}").wait_s + time.monotonic() - began for n in range(20))
+
+    assert waits[0] >= 29
+    assert waits[-1] - waits[0] == pytest.approx(19 * 60 / 588, abs=0.3)
+    assert min(later - earlier for earlier, later in pairwise(waits)) > 0.02
+
+
+def test_places_before_the_end_of_a_cool_down_are_void(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, requests_per_min=60)
+    asks(asked, "r1"), asks(asked, "r2")
+    asked.cool_down(PLACE, 10)
+
+    assert asks(asked, "r2").wait_s == pytest.approx(10, abs=0.5)
+    assert asks(asked, "r3").wait_s == pytest.approx(11.02, abs=0.5)
+
+
+def test_a_cool_down_ends(client: redis.Redis) -> None:
+    asked = governor(client)
+    asked.cool_down(PLACE, 0.2)
+    time.sleep(asks(asked, "r1").wait_s)
+
+    assert asks(asked, "r1").wait_s == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+
+
+def test_limits_are_learned_from_responses_and_known_to_all(client: redis.Redis) -> None:
+    one, other = governor(client, minute_s=60), governor(client, minute_s=60)
+    one.settle(asks(one, "r1"), limits=RateLimits(requests_per_min=6))
+
+    assert asks(other, "r2").wait_s == 0
+    assert asks(other, "r3").wait_s == pytest.approx(10.2, abs=0.5)
+
+
+def test_configured_limits_win_over_learned_ones(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, requests_per_min=6)
+    asked.settle(asks(asked, "r1"), limits=RateLimits(requests_per_min=6_000))
+
+    assert asks(asked, "r2").wait_s > 5
+
+
+# ------------------------------------------------------------------------------------------------------- without Redis
+
+
+def test_without_redis_everybody_may_ask_at_once_and_nobody_waits_for_it(own_valkey: EmbeddedValkey) -> None:
+    client = redis.Redis.from_url(own_valkey.url, decode_responses=True, socket_timeout=1)
+    asked = governor(client, minute_s=60, requests_per_min=1)
+    asks(asked, "r1")
+    own_valkey.kill()
+
+    began = time.monotonic()
+    assert all(asks(asked, f"r{n}").wait_s == 0 for n in range(100))
+    asked.cool_down(PLACE, 5)
+    asked.settle(Permit(place=PLACE, ticket="r1", is_governed=True))
+    assert time.monotonic() - began < 3
+
+
+def test_a_script_that_redis_forgot_is_sent_again(client: redis.Redis) -> None:
+    asked = governor(client, minute_s=60, requests_per_min=6)
+    asks(asked, "r1")
+    client.script_flush()
+
+    assert asks(asked, "r2").wait_s > 0
+
+
+# ------------------------------------------------------------------------------------------------- against an endpoint
+
+
+class LimitedEndpoint:
+    """Allows so many requests in any span of a minute, and refuses the rest with 429."""
+
+    def __init__(self, per_min: int, *, tells: bool) -> None:
+        self._per_min = per_min
+        self._tells = tells
+        self._recent: deque[float] = deque()
+        self._lock = threading.Lock()
+        self.accepted = 0
+        self.refused = 0
+
+    def answer(self, request: Received, reply: Reply) -> None:
+        if self._is_full():
+            reply.document(429, {"error": {"message": "Too Many Requests"}}, "Retry-After: 0.3")
+        elif self._tells:
+            said = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
+            told = (f"x-ratelimit-limit-requests: {self._per_min}", "x-ratelimit-reset-requests: 1s")
+            reply.document(200, said, *told)
+        else:
+            say_hello(request, reply)
+
+    def _is_full(self) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            while self._recent and self._recent[0] <= now - MINUTE_S:
+                self._recent.popleft()
+            if len(self._recent) >= self._per_min:
+                self.refused += 1
+                return True
+            self._recent.append(now)
+            self.accepted += 1
+            return False
+
+
+REQUEST = ModelRequest(model="m", messages=(user_body("hello"),))
+
+
+def ask_once(chat: OpenAIChat, asked: Governor, permit: Permit) -> None:
+    """As the loop does it."""
+    try:
+        reply = chat.ask(REQUEST, on_delta=lambda _: None, abort=AbortSignal())
+    except ModelCallError as error:
+        assert error.kind is FailureKind.RATE_LIMIT
+        asked.settle(permit, limits=error.limits)
+        asked.cool_down(PLACE, error.retry_after_s or 0.3)
+    else:
+        asked.settle(permit, usage=reply.usage, limits=reply.limits)
+
+
+@pytest.mark.parametrize("is_learned", [False, True])
+def test_fifty_callers_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refusal(
+    client: redis.Redis, is_learned: bool
+) -> None:
+    """60 requests a minute, minutes of 4 s, three of them; the callers are spread over five processes' governors."""
+    endpoint = LimitedEndpoint(60, tells=is_learned)
+    fleet = [governor(client, **({} if is_learned else {"requests_per_min": 60})) for _ in range(5)]
+    with FaultServer(endpoint.answer) as server:
+        chat = OpenAIChat(Endpoint(base_url=server.base_url))
+        if is_learned:  # somebody has to be the first to hear of the limit
+            ask_once(chat, fleet[0], asks(fleet[0], "first"))
+        ends_at = time.monotonic() + 3 * MINUTE_S
+
+        def call_again_and_again(number: int) -> None:
+            asked, rounds = fleet[number % 5], 0
+            while time.monotonic() < ends_at:
+                rounds += 1
+                permit = asks(asked, f"run{number}:{rounds}", tokens=10)
+                while permit.wait_s > 0 and time.monotonic() + permit.wait_s < ends_at:
+                    time.sleep(permit.wait_s)
+                    permit = asks(asked, f"run{number}:{rounds}", tokens=10)
+                if permit.wait_s > 0:
+                    return
+                ask_once(chat, asked, permit)
+
+        with ThreadPoolExecutor(50) as pool:
+            list(pool.map(call_again_and_again, range(50)))
+
+    allowed = 3 * 60
+    assert endpoint.refused <= 0.03 * allowed
+    assert endpoint.accepted >= 0.95 * allowed

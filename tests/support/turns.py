@@ -1,0 +1,136 @@
+"""Runs driven through the real task bodies, one step at a time, without Celery: what is due in the rows is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import redis
+
+from hermes_worker.core.effects import AskModel
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.run import RunStatus
+from hermes_worker.governor import Governing, Ungoverned
+from hermes_worker.live import Live
+from hermes_worker.providers.chain import Chain, ModelChoice
+from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.iterate import iterate
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.permission import WaitStore
+from hermes_worker.tasks.requests import ModelOptions
+from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.workspace.base import Workspace
+from support.store import Store
+
+TOOLS = canonical_json(
+    [{"type": "function", "function": {"name": "todo", "description": "t", "parameters": {"type": "object"}}}]
+)
+KEY = "sk-test-0123456789abcdefghij"
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A sender that keeps what it is given; the rows say what is due."""
+
+    hints: list[Hint] = field(default_factory=list)
+
+    def send(self, hints: Any) -> int:
+        self.hints.extend(hints)
+        return len(hints)
+
+    def depths(self) -> Mapping[str, int] | None:
+        return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Turns:
+    """A store and one worker's parts over it."""
+
+    store: Store
+    parts: Parts
+
+    @classmethod
+    def over(
+        cls,
+        store: Store,
+        base_url: str,
+        *,
+        api_mode: str = "chat_completions",
+        provider: str | None = None,
+        fallbacks: tuple[ModelChoice, ...] = (),
+        governor: Governing | None = None,
+        live: redis.Redis | None = None,
+        options: ModelOptions | None = None,
+    ) -> Turns:
+        choice = ModelChoice(base_url=base_url, api_key=KEY, api_mode=api_mode, model="strict", provider=provider)
+        leases = Leases(store.workers, name="test", queues="model,tools", ttl_s=1e6)
+        leases.register()
+        nowhere = live or redis.Redis(port=1, socket_connect_timeout=0.1)
+        parts = Parts(
+            runs=store.runs,
+            calls=store.calls,
+            waits=cast(WaitStore, None),  # nothing here asks a person
+            transcripts=store.transcripts,
+            sender=_Sent(),
+            leases=leases,
+            live=Live(nowhere),
+            catalog=default_catalog(),
+            chain=Chain(choice, fallbacks),
+            governor=governor or Ungoverned(),
+            model=options or ModelOptions(),
+            workspace=_no_workspace,
+            now=store.database.now,
+            watched=set(),
+        )
+        return cls(store=store, parts=parts)
+
+    def submit(self, **changes: Any) -> str:
+        return self.store.submit(**{"tools": TOOLS, "model": "strict", **changes}).run_id
+
+    def step(self, run_id: str) -> bool:
+        """Do what is due next: a model call for real, a tool call by settling it. False when nothing is."""
+        due = self.store.due(run_id)
+        if not due:
+            return False
+        if isinstance(due[0], AskModel):
+            iterate(self.parts, due[0], self.store.database.now())
+        else:
+            self.store.settle(run_id, due[0].position, text="done")
+        return True
+
+    def finish(self, run_id: str, *, steps_max: int = 100) -> int:
+        """Go on to the end; parked runs are woken as if the time had passed. Returns how often that was."""
+        naps = 0
+        for _ in range(steps_max):
+            if self.store.status(run_id).is_terminal:
+                return naps
+            if not self.step(run_id):
+                assert self.store.status(run_id) is RunStatus.WAITING_FOR_CAPACITY, self.store.status(run_id)
+                self.wake(run_id)
+                naps += 1
+        raise AssertionError(f"run {run_id} has not ended after {steps_max} steps")
+
+    def wake(self, run_id: str) -> None:
+        """Let the time come until which the run is parked."""
+        resume_at = self.store.views.run(run_id).resume_at
+        assert resume_at is not None
+        self.store.let_pass(resume_at - self.store.database.now() + 1)
+        self.store.sweep()
+
+    def said(self, run_id: str) -> list[tuple[str, Any]]:
+        """The transcript: who said what."""
+        return [(row["role"], row.get("content")) for row in self.store.bodies(run_id)]
+
+    def memory(self, run_id: str) -> dict[str, Any]:
+        """What the turn remembers, parsed; empty for nothing."""
+        claim = self.store.turn(run_id)
+        self.store.runs.release_turn(claim)
+        parsed: dict[str, Any] = json.loads(claim.loaded.run.memory or "{}")
+        return parsed
+
+
+def _no_workspace(ref: str) -> Workspace:
+    raise AssertionError("nothing here works in a directory")
