@@ -210,6 +210,13 @@ class MemoryStore:
         row.charged += 1
         return self._write(row, event, reply=reply)
 
+    def commit_discarded(
+        self, claim: TurnClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Any = None
+    ) -> list[Hint]:
+        row = self._held_turn(claim)
+        row.charged += 1
+        return self._write(row, event)
+
     def commit_failure(
         self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken, *_: Any
     ) -> list[Hint]:

@@ -28,6 +28,7 @@ from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, Un
 from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.providers.chain import OneProvider
 from hermes_worker.queue import QueueName
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.sweep import SweepPolicy
@@ -227,7 +228,7 @@ class Process:
             leases=self.leases,
             live=NoLive(),
             catalog=world.catalog,
-            provider=lambda: world.model,
+            chain=OneProvider(world.model),
             workspace=lambda ref: None,
             now=world.clock_of_database,
             watched=set(),
