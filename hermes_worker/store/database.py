@@ -40,6 +40,15 @@ def _now_sqlite(element: db_now, compiler: Any, **kw: Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
+def db_now_once() -> sa.ScalarSelect[float]:
+    """``db_now``, evaluated once for the whole statement.
+
+    For conditions on times: PostgreSQL takes the bare function for one that changes from row to row, so it would look
+    at every row of an index instead of going to the part that is due.
+    """
+    return sa.select(db_now()).scalar_subquery()
+
+
 class Database:
     """The state database. Thread-safe; build it after a fork, not before."""
 

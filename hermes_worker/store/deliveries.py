@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
-from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.rows import Hint, plain
 from hermes_worker.store.tables import deliveries, jobs, run_inputs, runs, workers
 
@@ -328,7 +328,7 @@ def wake_deliveries(database: Database) -> list[Hint]:
     """Deliveries whose wait is over are due now."""
     waiting = (
         sa.select(deliveries.c.pk)
-        .where(deliveries.c.not_before <= db_now())
+        .where(deliveries.c.not_before <= db_now_once())
         .order_by(deliveries.c.not_before)
         .limit(_BATCH)
     )
@@ -348,7 +348,7 @@ def resend_deliveries(database: Database, *, grace_s: float, before: float) -> l
     wait = grace_s * sa.case((deliveries.c.hints == 0, 1.0), (deliveries.c.hints == 1, 2.0), else_=_RESEND_WAIT_S)
     lost = (
         sa.select(deliveries.c.pk)
-        .where(deliveries.c.hinted_at < before, deliveries.c.hinted_at < db_now() - wait)
+        .where(deliveries.c.hinted_at < before, deliveries.c.hinted_at < db_now_once() - wait)
         .order_by(deliveries.c.hinted_at)
         .limit(_BATCH)
     )

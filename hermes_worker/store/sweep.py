@@ -28,7 +28,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.children import orphans
-from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, workers
@@ -210,7 +210,7 @@ class Sweeper:
         with self._database.read() as connection:
             rows = connection.execute(
                 sa.select(runs.c.pk)
-                .where(runs.c.resume_at < db_now(), runs.c.state_version <= STATE_VERSION)
+                .where(runs.c.resume_at < db_now_once(), runs.c.state_version <= STATE_VERSION)
                 .order_by(runs.c.resume_at)
                 .limit(_BATCH)
             )
@@ -221,7 +221,7 @@ class Sweeper:
             rows = connection.execute(
                 sa.select(runs.c.pk)
                 .where(
-                    runs.c.deadline_at < db_now(),
+                    runs.c.deadline_at < db_now_once(),
                     runs.c.deadline_at.is_not(None),
                     sa.text("status not in ('completed', 'failed', 'cancelled', 'expired')"),
                     runs.c.state_version <= STATE_VERSION,
@@ -246,7 +246,7 @@ class Sweeper:
                 sa.select(runs.c.pk)
                 .where(
                     sa.text("idle_s_max is not null and status = 'running'"),
-                    runs.c.updated_at + runs.c.idle_s_max < db_now(),
+                    runs.c.updated_at + runs.c.idle_s_max < db_now_once(),
                     runs.c.state_version <= STATE_VERSION,
                 )
                 .limit(_BATCH)
@@ -351,7 +351,7 @@ _ORPHANED_CALLS = (
         sa.or_(
             workers.c.state.is_(None),
             workers.c.state != "alive",
-            sa.and_(sa.bindparam("may_expire", type_=sa.Boolean()), tool_calls.c.deadline_at < db_now()),
+            sa.and_(sa.bindparam("may_expire", type_=sa.Boolean()), tool_calls.c.deadline_at < db_now_once()),
         ),
     )
     .limit(_BATCH)
@@ -368,7 +368,7 @@ _ORPHANED_TURNS = (
             workers.c.state != "alive",
             sa.and_(
                 sa.bindparam("may_expire", type_=sa.Boolean()),
-                runs.c.claimed_at < db_now() - sa.bindparam("age_s", type_=sa.Double()),
+                runs.c.claimed_at < db_now_once() - sa.bindparam("age_s", type_=sa.Double()),
             ),
         ),
     )
@@ -394,9 +394,9 @@ _RESEND_TURNS = (
         runs.c.pk.in_(
             sa.select(runs.c.pk)
             .where(
-                runs.c.hinted_at < db_now() - sa.bindparam("grace", type_=sa.Double()),
+                runs.c.hinted_at < db_now_once() - sa.bindparam("grace", type_=sa.Double()),
                 runs.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-                runs.c.hinted_at < db_now() - _wait(runs.c.hints),
+                runs.c.hinted_at < db_now_once() - _wait(runs.c.hints),
                 runs.c.state_version <= STATE_VERSION,
             )
             .order_by(runs.c.hinted_at)
@@ -411,9 +411,9 @@ _RESEND_TURNS = (
 _due_calls = (
     sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
     .where(
-        tool_calls.c.hinted_at < db_now() - sa.bindparam("grace", type_=sa.Double()),
+        tool_calls.c.hinted_at < db_now_once() - sa.bindparam("grace", type_=sa.Double()),
         tool_calls.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        tool_calls.c.hinted_at < db_now() - _wait(tool_calls.c.hints),
+        tool_calls.c.hinted_at < db_now_once() - _wait(tool_calls.c.hints),
         sa.exists().where(runs.c.pk == tool_calls.c.run_pk, runs.c.state_version <= STATE_VERSION),
     )
     .order_by(tool_calls.c.hinted_at)

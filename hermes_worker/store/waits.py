@@ -32,7 +32,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.redaction import redact
 from hermes_worker.store.calls import CallClaim
-from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, lock_run_after_call, plain
 from hermes_worker.store.runs import find
 from hermes_worker.store.tables import (
@@ -190,7 +190,7 @@ def expired(connection: Connection, *, most: int) -> list[int]:
     """The numbers of runs with a question whose time is over."""
     statement = (
         sa.select(waits.c.run_pk)
-        .where(waits.c.expires_at < db_now(), sa.text("closed_at is null and expires_at is not null"))
+        .where(waits.c.expires_at < db_now_once(), sa.text("closed_at is null and expires_at is not null"))
         .limit(most)
     )
     return list(dict.fromkeys(connection.execute(statement).scalars()))
