@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.store.views import CallView, RunView
 
@@ -158,6 +159,15 @@ class RunObject(BaseModel):
     usage: UsageObject | None = None
     error: str | None = None
     exit_reason: str | None = None
+    completed: bool | None = None
+    """The model came to an end by itself. This and the next three are told of runs that have ended."""
+    partial: bool | None = None
+    """There is less than a whole answer."""
+    failed: bool | None = None
+    interrupted: bool | None = None
+    estimated_cost_usd: float | None = None
+    cost_status: CostStatus | None = None
+    """How well the cost is known: ``known``, ``estimated``, ``included``, or ``unknown`` for a lower bound."""
     iteration: int
     iterations_max: int
     started_at: float | None = None

@@ -87,7 +87,16 @@ def records_of(settings: Settings) -> Records:
 def run_document(view: RunView, calls: Sequence[CallView]) -> dict[str, Any]:
     """A run as JSON: the names are those of ``RunView``."""
     statuses = Counter(call.status.value for call in calls)
-    return {**asdict(view), "status": view.status.value, "tool_calls": dict(statuses)}
+    return {
+        **asdict(view),
+        "status": view.status.value,
+        "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
+        "is_completed": view.is_completed,
+        "is_partial": view.is_partial,
+        "is_failed": view.is_failed,
+        "is_interrupted": view.is_interrupted,
+        "tool_calls": dict(statuses),
+    }
 
 
 def unknown_calls(calls: Sequence[CallView]) -> list[CallView]:

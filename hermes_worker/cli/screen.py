@@ -16,6 +16,7 @@ import click
 
 from hermes_worker.api.sse import MESSAGE_DELTA, WireEvent
 from hermes_worker.cli.follow import Notice
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.views import RunView
@@ -114,6 +115,8 @@ def summary(view: RunView, calls: int) -> str:
         _counted(calls, "tool call"),
         f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out",
     ]
+    if view.cost_usd:
+        parts.append(f"{'at least ' if view.cost_status is CostStatus.UNKNOWN else ''}${view.cost_usd:.4f}")
     return ", ".join(parts)
 
 

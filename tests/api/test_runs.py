@@ -36,6 +36,7 @@ def test_a_run_is_shown_through_its_life(api: Served, store: Store, http: httpx.
     store.runs.commit_reply(claim, reply, ())
     done = http.get(f"/v1/runs/{run_id}").json()
     assert (done["status"], done["exit_reason"], done["output"]) == ("completed", "text_response", "forty-two")
+    assert (done["completed"], done["partial"], done["failed"], done["interrupted"]) == (True, False, False, False)
     assert done["usage"] == {"input_tokens": 100, "output_tokens": 5, "total_tokens": 105}
     assert done["last_event"] == "run.completed"
     assert done["created_at"] <= done["started_at"] <= done["finished_at"]

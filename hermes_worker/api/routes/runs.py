@@ -162,6 +162,7 @@ def _inspect(views: Views, run_id: str) -> schema.RunObject:
 
 
 def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schema.RunObject:
+    has_ended = view.status.is_terminal
     return schema.RunObject(
         run_id=view.run_id,
         status=view.status,
@@ -174,6 +175,12 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
         usage=schema.usage_object(view),
         error=redact(view.error) if view.error else None,
         exit_reason=view.exit_reason,
+        completed=view.is_completed if has_ended else None,
+        partial=view.is_partial if has_ended else None,
+        failed=view.is_failed if has_ended else None,
+        interrupted=view.is_interrupted if has_ended else None,
+        estimated_cost_usd=None if view.cost_usd is None else float(view.cost_usd),
+        cost_status=view.cost_status,
         iteration=view.iteration,
         iterations_max=view.iterations_max,
         started_at=view.started_at,
