@@ -39,6 +39,8 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
 
     Raises ``ConfigurationError`` and ``UnavailableError`` before anything is consumed.
     """
+    if QueueName.MODEL in options.queues:
+        _require_model(settings)
     configure_logging(settings.log, "worker", secrets=settings.secrets)
     # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
     logging.getLogger("celery").setLevel(logging.WARNING)
@@ -48,7 +50,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     if settings.faults:
         faults.arm(settings.faults)
     connect_signals(settings, options)
-    _fail_early(settings, options, pool)
+    _fail_early(settings, pool)
     worker = _Worker(
         app=build(settings),
         queues=list(options.queues),
@@ -65,15 +67,18 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     return int(worker.exitcode or EX_OK)
 
 
-def _fail_early(settings: Settings, options: WorkerOptions, pool: Pool) -> None:
+def _require_model(settings: Settings) -> None:
+    """Import and build what model calls need, or raise ``ConfigurationError``."""
+    if settings.model.is_scripted:
+        raise ConfigurationError(
+            "no model is configured: set HERMES_API_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY or HERMES_BASE_URL; "
+            "'hermes-worker scripted-model' serves a stand-in"
+        )
+    provider_of(settings)
+
+
+def _fail_early(settings: Settings, pool: Pool) -> None:
     """Build what the first task would build: a signal handler of Celery's would log an error and go on without."""
-    if QueueName.MODEL in options.queues:
-        if settings.model.is_scripted:
-            raise ConfigurationError(
-                "no model is configured: set HERMES_API_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY or HERMES_BASE_URL; "
-                "'hermes-worker scripted-model' serves a stand-in"
-            )
-        provider_of(settings)
     if pool is Pool.PREFORK:
         open_client(settings).close()
     else:

@@ -130,6 +130,14 @@ def test_a_database_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatc
     assert "hunter2" not in ended.said
 
 
+def test_a_worker_without_a_model_says_so_before_it_takes_work(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, broker_url: str
+) -> None:
+    monkeypatch.setenv("HERMES_BROKER_URL", broker_url)
+    assert hermes("migrate").code == 0
+    assert_one_sentence(hermes("worker", "--queues", "model"), "HERMES_BASE_URL", "scripted-model")
+
+
 def test_a_model_server_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_MODEL", "m")
     monkeypatch.setenv("HERMES_BASE_URL", "http://127.0.0.1:9/v1")

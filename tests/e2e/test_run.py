@@ -49,10 +49,10 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_goes_on_later(hermes: CommandLi
     said = re.search(r"interrupted; (run_[0-9a-f]{32}) is kept", running.output)
     assert said, running.output
     assert "hermes-worker up" in running.output
-    shown = hermes("runs", "show", said[1])
+    shown = hermes.inline("runs", "show", said[1])
     assert "running" in shown.out
     assert "'hermes-worker up' carries on from here" in shown.out
-    stopped = hermes("runs", "stop", said[1])
+    stopped = hermes.inline("runs", "stop", said[1])
     assert stopped.out.strip() == f"{said[1]} cancelled"
     assert (project / "steps").read_text() == "one\n"
 
@@ -66,12 +66,12 @@ def test_ctrl_c_at_any_moment_leaves_no_process(hermes: CommandLine, project: Pa
         wait_for(lambda: not running.survivors(), within_s=5, saying=str(running.survivors()))
 
 
-def test_a_run_that_fails_is_exit_code_1_and_says_what_to_change(hermes: CommandLine, project: Path) -> None:
-    ended = hermes("run", "hello", "--workspace", str(project), "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+def test_a_run_that_fails_is_exit_code_1_and_says_why(hermes: CommandLine, project: Path) -> None:
+    refusal = {"error": {"status": 401, "message": "this key is not valid", "times": None}}
+    ended = hermes("run", script(refusal), "--workspace", str(project))
     assert ended.code == 1, ended.said
-    assert "127.0.0.1:9" in ended.out
-    assert "base_url" in ended.out
-    assert "failed" in ended.out
+    assert "this key is not valid" in ended.out
+    assert "failed in" in ended.out
 
 
 def test_a_second_run_joins_the_first_and_carries_on_alone(hermes: CommandLine, project: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_home_on_a_full_disk(hermes: CommandLine) -> None:
     assert_one_sentence(Finished(ended.returncode, ended.stdout, ended.stderr), str(hermes.home), "--home")
 
 
-@pytest.mark.parametrize("role", ["worker", "api", "beat"])
+@pytest.mark.parametrize("role", ["worker", "beat"])
 def test_a_role_whose_database_is_away(hermes: CommandLine, role: str) -> None:
     hermes.environ["HERMES_DATABASE_URL"] = "postgresql://u:hunter2-hunter2@127.0.0.1:9/x"
     hermes.environ["HERMES_BROKER_URL"] = "redis://127.0.0.1:9/0"

@@ -51,12 +51,12 @@ def test_a_task_is_submitted_watched_and_shown(shared: Shared, project: Path) ->
     assert "→ search_files" in watched.out
     assert (project / "hermes-report.md").exists()
 
-    listed = hermes("runs", "list")
+    listed = hermes.inline("runs", "list")
     assert run_id in listed.out
     shown = hermes.run_of(run_id)
     assert shown["status"] == "completed"
     assert shown["usage"]["input"] > 0
-    again = hermes("runs", "watch", run_id, "--json")
+    again = hermes.inline("runs", "watch", run_id, "--json")
     assert again.code == 0
     events = [json.loads(line) for line in again.out.splitlines()]
     assert events[-1]["event"] == "run.completed"
@@ -65,17 +65,17 @@ def test_a_task_is_submitted_watched_and_shown(shared: Shared, project: Path) ->
 
 def test_a_prompt_may_come_from_a_pipe_and_a_session_goes_on(shared: Shared) -> None:
     hermes, _ = shared
-    first = hermes("submit", "-", "--session", "chat", "--watch", stdin=script(final="One."))
-    second = hermes("submit", script(final="Two."), "--session", "chat", "--json")
+    first = hermes.inline("submit", "-", "--session", "chat", "--watch", stdin=script(final="One."))
+    second = hermes.inline("submit", script(final="Two."), "--session", "chat", "--json")
     assert "One." in first.out
     assert json.loads(second.out)["session_id"] == "chat"
 
 
 def test_the_same_idempotency_key_is_the_same_run(shared: Shared) -> None:
     hermes, _ = shared
-    first, second = (hermes("submit", script(final="Once."), "--idempotency-key", "k1").out for _ in range(2))
+    first, second = (hermes.inline("submit", script(final="Once."), "--idempotency-key", "k1").out for _ in range(2))
     assert first == second
-    conflict = hermes("submit", script(final="Other."), "--idempotency-key", "k1")
+    conflict = hermes.inline("submit", script(final="Other."), "--idempotency-key", "k1")
     assert conflict.code == 2
     assert "'k1'" in conflict.err
 
@@ -83,10 +83,10 @@ def test_the_same_idempotency_key_is_the_same_run(shared: Shared) -> None:
 def test_a_run_is_stopped_while_its_tool_runs(shared: Shared, project: Path) -> None:
     hermes, _ = shared
     prompt = script(call("terminal", command="touch begun; sleep 200", timeout=300))
-    run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
+    run_id = hermes.inline("submit", prompt, "--workspace", str(project)).out.strip()
     wait_for((project / "begun").exists)
-    assert hermes("runs", "stop", run_id).out.strip() == f"{run_id} cancelled"
-    watched = hermes("runs", "watch", run_id)
+    assert hermes.inline("runs", "stop", run_id).out.strip() == f"{run_id} cancelled"
+    watched = hermes.inline("runs", "watch", run_id)
     assert watched.code == 1
     assert "cancelled" in watched.out
 
@@ -96,9 +96,9 @@ def test_what_is_sent_to_the_api_is_seen_by_the_command_line_and_the_other_way_r
     api = api_of(up)
     accepted = ask(f"{api}/v1/runs", {"input": script(final="By API.")})
     assert accepted["status"] == "started"
-    watched = hermes("runs", "watch", accepted["run_id"])
+    watched = hermes.inline("runs", "watch", accepted["run_id"])
     assert "By API." in watched.out
-    run_id = hermes("submit", script(final="By command."), "--watch").out.split()[0]
+    run_id = hermes.inline("submit", script(final="By command."), "--watch").out.split()[0]
     assert ask(f"{api}/v1/runs/{run_id}")["output"] == "By command."
     assert ask(f"{api}/health")["status"] == "ok"
 
@@ -120,7 +120,7 @@ def test_run_does_not_use_a_stack_with_another_model(shared: Shared) -> None:
 
 def test_the_doctor_finds_a_healthy_stack(shared: Shared, project: Path) -> None:
     hermes, _ = shared
-    healthy = hermes("doctor", "--workspace", str(project))
+    healthy = hermes.inline("doctor", "--workspace", str(project))
     assert healthy.code == 0, healthy.said
     assert "broken" not in healthy.out
     for subject in ("database", "broker", "workers", "API", "workspace"):
@@ -134,20 +134,20 @@ def test_killed_workers_are_started_again_and_nothing_is_repeated(hermes: Comman
     acting = script(call("terminal", command="echo x >> two; sleep 200", timeout=300), final="Told.")
     with hermes.up() as up:
         first, second = (
-            hermes("submit", prompt, "--workspace", str(project)).out.strip() for prompt in (thinking, acting)
+            hermes.inline("submit", prompt, "--workspace", str(project)).out.strip() for prompt in (thinking, acting)
         )
         wait_for(lambda: (project / "one").exists() and (project / "two").exists())
         for role in ("model", "tools"):
             up.child(role).send_signal(signal.SIGKILL)
             up.wait_for_line(rf"child\.exited +child={role}")
-        watched = hermes("runs", "watch", first)
+        watched = hermes.inline("runs", "watch", first)
         assert watched.code == 0, watched.said + up.output
         assert (project / "one").read_text() == "x\ny\n"
 
-        watched = hermes("runs", "watch", second)
+        watched = hermes.inline("runs", "watch", second)
         assert watched.code == 0, watched.said + up.output
         assert "outcome unknown" in watched.out
-        assert "in doubt  terminal (turn 1, call 1)" in hermes("runs", "show", second).out
+        assert "in doubt  terminal (turn 1, call 1)" in hermes.inline("runs", "show", second).out
         assert (project / "two").read_text() == "x\n"
 
 
@@ -156,7 +156,7 @@ def test_a_watcher_survives_the_end_and_the_return_of_everything(hermes: Command
         call("terminal", command="touch begun"), {"text": "Wait.", "delay_s": 3, **call("todo")}, final="Back."
     )
     with hermes.up() as up:
-        run_id = hermes("submit", prompt, "--workspace", str(project)).out.strip()
+        run_id = hermes.inline("submit", prompt, "--workspace", str(project)).out.strip()
         wait_for((project / "begun").exists)
         watching = hermes.started("runs", "watch", run_id)
         running = watching.__enter__()

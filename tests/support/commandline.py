@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+
+from hermes_worker.cli.entry import main
 
 COMMAND = str(Path(sys.executable).parent / "hermes-worker")
 PATIENCE_S = 60.0
@@ -67,6 +70,25 @@ class CommandLine:
         )
         return Finished(ended.returncode, ended.stdout, ended.stderr)
 
+    def inline(self, *arguments: str, stdin: str = "") -> Finished:
+        """As a call, but in this process, which saves a second of imports: for commands that start nothing."""
+        out, err = io.StringIO(), io.StringIO()
+        before = dict(os.environ)
+        os.environ.clear()
+        os.environ.update(self.environ)
+        source = sys.stdin
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                main(arguments)
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        finally:
+            sys.stdin = source
+            os.environ.clear()
+            os.environ.update(before)
+        return Finished(code, out.getvalue(), err.getvalue())
+
     @contextmanager
     def started(self, *arguments: str, cwd: Path | None = None) -> Iterator[Running]:
         """Run in the background; killed with everything below it at the end of the block, if it still runs."""
@@ -88,7 +110,7 @@ class CommandLine:
 
     def run_of(self, run_id: str) -> dict[str, Any]:
         """``runs show --json``."""
-        shown = self("runs", "show", run_id, "--json")
+        shown = self.inline("runs", "show", run_id, "--json")
         assert shown.code == 0, shown.err
         document = json.loads(shown.out)
         assert isinstance(document, dict)
