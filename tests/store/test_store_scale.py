@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -146,8 +148,9 @@ def transcript_bytes(store: Store) -> int:
 
 
 def take_steps(store: Store, run_id: str, count: int) -> None:
-    """``count`` iterations that each call one tool with a result of 2 KB, as an agent that reads files does."""
+    """``count`` iterations that each call one tool with a result of 2 KB, which no database can compress."""
     for number in range(count):
+        result = base64.b64encode(Random(number).randbytes(1_536)).decode()
         arguments = json.dumps({"path": f"src/module_{number:05}/file.py", "offset": number, "limit": 200})
         request = ToolRequest(id=f"call_{number:024}", name="read_file", arguments=arguments)
         reply = ModelReply(
@@ -158,7 +161,7 @@ def take_steps(store: Store, run_id: str, count: int) -> None:
         )
         planned = ev.PlannedCall(name="read_file", replay=Replay.PURE, segment=0)
         store.runs.commit_reply(store.turn(run_id), reply, (planned,))
-        store.calls.settle(store.call(run_id), settlement("".join(f"{n:>7}" for n in range(number, number + 293))))
+        store.calls.settle(store.call(run_id), settlement(result))
 
 
 def test_a_thousand_steps_take_no_more_than_half_again_the_room_of_their_transcript(

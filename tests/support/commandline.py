@@ -50,7 +50,7 @@ class CommandLine:
             "HERMES_HOME": str(home),
             "PYTHONUNBUFFERED": "1",
             # Recovery is under test, not the patience of the defaults.
-            "HERMES_LEASE_TTL_S": "5",
+            "HERMES_LEASE_TTL_S": "3",
             "HERMES_RESEND_GRACE_S": "1",
             **(extra or {}),
         }
