@@ -30,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
+from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.setting_kinds import (
     APPROVALS_MODE,
@@ -267,7 +268,12 @@ class DelegationSettings:
     depth_max: int = _setting("delegation.max_spawn_depth", "HERMES_MAX_SPAWN_DEPTH", integer(1, 100), 1)
     """Levels of children. 1: children do not delegate."""
     iterations_max: int = _setting("delegation.max_iterations", "HERMES_CHILD_MAX_ITERATIONS", integer(1, 100_000), 50)
-    """Model calls of a child."""
+    """Model calls of a child, unless `delegation.budget` is `shared`."""
+    budget: str = _setting(
+        "delegation.budget", "HERMES_BUDGET_MODE", choice(*(mode.value for mode in BudgetMode)), BudgetMode.SHARED.value
+    )
+    """`shared`: a run and all it delegates draw from its own model calls. `independent`: every child has its own.
+    `mixed`: both caps hold."""
     timeout_s: float | None = _setting(
         "delegation.child_timeout_seconds",
         "HERMES_CHILD_TIMEOUT_S",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
+from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
@@ -220,6 +221,7 @@ def delegation_policy(settings: Settings) -> DelegationPolicy:
         tasks_max=asked.tasks_max,
         depth_max=asked.depth_max,
         iterations_max=asked.iterations_max,
+        budget=BudgetMode(asked.budget),
         timeout_s=max(asked.timeout_s, CHILD_TIMEOUT_S_MIN) if asked.timeout_s else None,
         model=asked.model,
     )

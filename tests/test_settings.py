@@ -108,6 +108,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "approvals.api_mode": "deny",
         "approvals.cron_mode": "approve",
         "approvals.webhook_mode": "approve",
+        "delegation.budget": "mixed",
         "delivery.allow_private_urls": "true",
         "database.url": "postgresql://u@h/d",
         "broker.url": "redis://h/1",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.messages import Usage, canonical_json
 from hermes_worker.core.run import ExitReason, RunStatus
 
@@ -44,7 +45,8 @@ class DelegationPolicy:
     depth_max: int = 1
     """Levels below the top of the tree; 1 means that children do not delegate."""
     iterations_max: int = 50
-    """Model calls of a child."""
+    """Model calls of a child, unless the tree's budget is all there is."""
+    budget: BudgetMode = BudgetMode.SHARED
     timeout_s: float | None = None
     """Seconds from its creation after which a child expires; ``None`` for the parent's deadline only."""
     model: str | None = None

@@ -188,6 +188,8 @@ class Run:
     """What earlier replies of the turn left for the next call (``core.turn_memory`` as JSON)."""
     resume_at: float | None = None
     """Epoch seconds by the database's clock; set while waiting for capacity."""
+    exhausted: str | None = None
+    """The dimension of its tree's budget (``core.budget``) that refused it another model call."""
     calls: tuple[Call, ...] = ()
     """The calls of iteration ``iteration``; settled ones stay until the next reply."""
     exit_reason: ExitReason | None = None
@@ -196,7 +198,7 @@ class Run:
     @property
     def wants_summary(self) -> bool:
         """The next model call is the last one: no tools, write down what is known (reference, loop §1.10)."""
-        return self.iteration >= self.iterations_max
+        return self.iteration >= self.iterations_max or self.exhausted is not None
 
     @property
     def unsettled(self) -> tuple[Call, ...]:

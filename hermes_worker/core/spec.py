@@ -28,6 +28,10 @@ class RunSpec:
     """Seconds from submission after which the run expires."""
     idle_s_max: float | None = None
     """Seconds without any progress after which the run expires; ``None`` for no limit."""
+    tokens_max: int | None = None
+    """Tokens that the run and all it delegates may use before they are asked to sum up."""
+    tool_calls_max: int | None = None
+    """Tool calls that the run and all it delegates may make."""
     source: str = "api"
     """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``."""
     approvals: str | None = None

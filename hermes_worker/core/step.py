@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.budget import Dimension
 from hermes_worker.core.effects import Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
@@ -94,7 +95,9 @@ def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
     if run.status is RunStatus.STOPPING:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
     if run.wants_summary:
-        return _finish(run, RunStatus.COMPLETED, ExitReason.MAX_ITERATIONS_REACHED)
+        is_counted_out = run.exhausted in (None, Dimension.ITERATIONS)
+        reason = ExitReason.MAX_ITERATIONS_REACHED if is_counted_out else ExitReason.BUDGET_EXHAUSTED
+        return _finish(run, RunStatus.COMPLETED, reason)
     counted = replace(run, iteration=run.iteration + 1, attempt=1, recovery=None, memory=event.memory)
     if not event.calls:
         return _finish(counted, RunStatus.COMPLETED, event.exit_reason, event.failure)

@@ -216,7 +216,9 @@ class ToolCalls:
         with self._database.write() as connection:
             return _settle(connection, claim, settlement, None)
 
-    def delegate(self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int) -> list[Hint]:
+    def delegate(
+        self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int, is_budget_shared: bool = True
+    ) -> list[Hint]:
         """Hand a call to child runs: make them, start as many as may work at once, and let go of the call.
 
         The end of the last child settles it. Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
@@ -230,7 +232,7 @@ class ToolCalls:
             hints = save(connection, loaded, after, Additions(events=[started_event(claim)] if is_waiting else []))
             if not is_waiting:
                 return hints  # the run is being stopped; the call was cancelled
-            insert_children(connection, loaded, claim.position, new)
+            insert_children(connection, loaded, claim.position, new, is_budget_shared=is_budget_shared)
             started = start_children(connection, claim.run_pk, children_max)
             return hints + [replace(hint, group=claim.run_id) for hint in started]
 

@@ -23,6 +23,7 @@ from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.budgets import share_budget
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import LoadedRun, ParentCall, store_blob
@@ -56,12 +57,20 @@ class Waiting:
     waited_s: float
 
 
-def insert_children(connection: Connection, parent: LoadedRun, position: int, children: Sequence[NewChild]) -> None:
-    """Make the children of a call, none of them started. The caller holds the parent's row."""
+def insert_children(
+    connection: Connection, parent: LoadedRun, position: int, children: Sequence[NewChild], *, is_budget_shared: bool
+) -> None:
+    """Make the children of a call, none of them started. The caller holds the parent's row.
+
+    With ``is_budget_shared`` they draw from the root's budget, as every descendant of a child that does so does too.
+    """
+    if is_budget_shared and parent.parent is None:
+        share_budget(connection, parent)
+    has_budget = is_budget_shared and (parent.has_budget or parent.parent is None)
     limits = connection.execute(
-        sa.select(runs.c.deadline_at, runs.c.idle_s_max, runs.c.attempts_max, db_now().label("now")).where(
-            runs.c.pk == parent.pk
-        )
+        sa.select(
+            runs.c.deadline_at, runs.c.idle_s_max, runs.c.attempts_max, runs.c.iterations_max, db_now().label("now")
+        ).where(runs.c.pk == parent.pk)
     ).one()
     hashes = {text: store_blob(connection, text) for text in {child.tools for child in children}}
     session_pks = _insert_returning(
@@ -93,8 +102,11 @@ def insert_children(connection: Connection, parent: LoadedRun, position: int, ch
                 "child_index": index,
                 "root_pk": parent.root_pk,
                 "depth": parent.depth + 1,
+                "has_budget": int(has_budget),
                 "state_version": STATE_VERSION,
-                "iterations_max": child.spec.iterations_max,
+                "iterations_max": min(child.spec.iterations_max, limits.iterations_max)
+                if has_budget
+                else child.spec.iterations_max,
                 "attempts_max": limits.attempts_max,
                 "deadline_at": _earlier(limits.deadline_at, limits.now + child.spec.wall_s_max),
                 "idle_s_max": limits.idle_s_max,

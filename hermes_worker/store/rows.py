@@ -68,6 +68,10 @@ class LoadedRun:
     """The run at the top of the delegation tree; this run itself when it has no parent."""
     depth: int
     """0 at the top of the tree."""
+    has_budget: bool
+    """It draws from its root's budget."""
+    is_reserved: bool
+    """The claim holds a model call of that budget."""
     steers: int = 0
     """How many things the user said that still wait for a tool result to be appended to."""
 
@@ -95,6 +99,9 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.parent_position,
     runs.c.root_pk,
     runs.c.depth,
+    runs.c.has_budget,
+    runs.c.is_reserved,
+    runs.c.exhausted,
     runs.c.steers,
     (runs.c.watched_until > db_now()).label("is_watched"),
 )
@@ -134,6 +141,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         recovery=row.recovery,
         memory=row.memory,
         resume_at=row.resume_at,
+        exhausted=row.exhausted,
         calls=tuple(
             Call(
                 position=call.position,
@@ -161,6 +169,8 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         parent=parent_of(row),
         root_pk=row.root_pk or row.pk,
         depth=row.depth,
+        has_budget=bool(row.has_budget),
+        is_reserved=bool(row.is_reserved),
         steers=row.steers,
     )
 

@@ -6,8 +6,9 @@ import hashlib
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,6 +22,7 @@ from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatu
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
+from hermes_worker.store.budgets import open_budget, reserve
 from hermes_worker.store.children import open_children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.prepared import Prepared
@@ -123,6 +125,7 @@ _CLAIM_TURN = Prepared(
         runs.c.lease_token.is_(None),
         runs.c.iteration == sa.bindparam("iter"),
         runs.c.attempt == sa.bindparam("att"),
+        runs.c.has_budget == sa.bindparam("budget"),
         runs.c.state_version <= STATE_VERSION,
     )
     .values(
@@ -175,20 +178,29 @@ class Runs:
         One statement: of any number of workers with the same message exactly one gets a row.
         """
         token = secrets.token_hex(16)
+        wanted = {
+            "id": effect.run_id,
+            "iter": effect.iteration - 1,
+            "att": effect.attempt,
+            "token": token,
+            "owner": owner,
+        }
         with self._database.statement() as connection:
-            row = _CLAIM_TURN.first(
-                connection,
-                {
-                    "id": effect.run_id,
-                    "iter": effect.iteration - 1,
-                    "att": effect.attempt,
-                    "token": token,
-                    "owner": owner,
-                },
-            )
-        if row is None:
-            return None
-        return TurnClaim(token=token, loaded=to_loaded(row, ()))
+            row = _CLAIM_TURN.first(connection, {**wanted, "budget": 0})
+        loaded = self._claim_with_budget(wanted) if row is None else to_loaded(row, ())
+        return None if loaded is None else TurnClaim(token=token, loaded=loaded)
+
+    def _claim_with_budget(self, wanted: Mapping[str, Any]) -> LoadedRun | None:
+        """The same for a run that draws from a budget: the model call is reserved there by the same transaction."""
+        with self._database.write() as connection:
+            row = _CLAIM_TURN.first(connection, {**wanted, "budget": 1})
+            if row is None:
+                return None
+            loaded = to_loaded(row, ())
+            if loaded.run.wants_summary:
+                return loaded  # a summary is not counted
+            refused_by = reserve(connection, loaded)
+            return replace(with_run(loaded, exhausted=refused_by), is_reserved=refused_by is None)
 
     def session_of(self, session_pk: int) -> SessionContext:
         """What the session's prompts begin with; kept in memory, because it never changes."""
@@ -426,6 +438,8 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
         .returning(runs.c.pk)
     ).scalar_one()
     connection.execute(sa.insert(run_inputs), {"run_pk": run_pk, "spec": spec.to_json()})
+    if spec.tokens_max is not None or spec.tool_calls_max is not None:
+        open_budget(connection, int(run_pk), spec)
     if new.idempotency_key is not None:
         _claim_key(connection, new, run_pk)
     hints: list[Hint] = []

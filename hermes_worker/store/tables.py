@@ -83,6 +83,9 @@ runs = sa.Table(
     sa.Column("child_index", sa.Integer()),
     sa.Column("root_pk", BigId),
     sa.Column("depth", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("has_budget", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("is_reserved", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("exhausted", sa.String(12)),
     sa.Column("state_version", sa.SmallInteger(), nullable=False),
     sa.Column("iteration", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("iterations_max", sa.Integer(), nullable=False),
@@ -125,6 +128,7 @@ runs = sa.Table(
         f"status not in {_TERMINAL} or (lease_token is null and hinted_at is null)", name="terminal_is_at_rest"
     ),
     sa.CheckConstraint("(lease_token is null) = (lease_owner is null)", name="lease"),
+    sa.CheckConstraint("is_reserved = 0 or (has_budget = 1 and lease_token is not null)", name="reserved_is_claimed"),
     sa.CheckConstraint("lease_token is null or hinted_at is null", name="claimed_is_not_due"),
     sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name="counters"),
     sa.CheckConstraint("(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name="tree"),
@@ -147,6 +151,23 @@ runs = sa.Table(
     _partial("ix_runs_idle", "updated_at", where="idle_s_max is not null and status = 'running'"),
     _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
 )
+
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("root_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    sa.Column("iterations_max", sa.Integer(), nullable=False),
+    sa.Column("iterations_reserved", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("iterations_spent", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("tokens_max", sa.BigInteger()),
+    sa.Column("tokens_spent", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("tool_calls_max", sa.Integer()),
+    sa.Column("tool_calls_spent", sa.Integer(), nullable=False, server_default="0"),
+    sa.CheckConstraint("iterations_reserved >= 0 and iterations_spent >= 0", name="not_negative"),
+    sa.CheckConstraint("iterations_spent + iterations_reserved <= iterations_max", name="never_one_more"),
+)
+"""What a tree of runs has used. A run with ``has_budget`` draws from its root's row: ``is_reserved`` says that its
+claim holds one model call of it. Locked after every run, and last in its transaction."""
 
 run_inputs = sa.Table(
     "run_inputs",

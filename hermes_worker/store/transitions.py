@@ -27,7 +27,7 @@ from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus,
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
-from hermes_worker.store import children
+from hermes_worker.store import budgets, children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.deliveries import owe, targets_of
 from hermes_worker.store.inputs import CorruptInput, opening_message
@@ -86,6 +86,7 @@ _UPDATE_RUN = Prepared(
         resume_at=sa.bindparam("new_resume_at"),
         lease_token=sa.bindparam("new_token"),
         lease_owner=sa.case((sa.bindparam("new_token", type_=sa.String()).is_(None), None), else_=runs.c.lease_owner),
+        is_reserved=sa.case((sa.bindparam("new_token", type_=sa.String()).is_(None), 0), else_=runs.c.is_reserved),
         hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
         hints=0,
         message_seq=sa.bindparam("new_message_seq"),
@@ -175,7 +176,19 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
         hints += _write_end(connection, loaded, after, additions)
         hints += release_session(connection, loaded.session_pk, loaded.pk, message_seq)
         hints += join_parent(connection, loaded.parent)
+    if loaded.has_budget and before.is_asking and not after.is_asking:
+        budgets.settle(connection, loaded.root_pk, _charge(loaded, after, additions))
     return hints
+
+
+def _charge(loaded: LoadedRun, after: Run, additions: Additions) -> budgets.Charge:
+    iterations = after.iteration - loaded.run.iteration
+    return budgets.Charge(
+        reserved=int(loaded.is_reserved),
+        iterations=iterations if loaded.is_reserved else 0,
+        tokens=additions.usage.total,
+        tool_calls=len(after.calls) if iterations else 0,
+    )
 
 
 def _effect_order(effect: Effect) -> int:
@@ -449,6 +462,8 @@ def break_off(
 def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     """End a run without reading what it was doing. Its open calls are locked first, as everybody does."""
     open_calls = connection.execute(_OPEN_CALLS, {"run_pk": pk}).all()
+    held = connection.execute(sa.select(runs.c.is_reserved, runs.c.root_pk).where(runs.c.pk == pk).with_for_update())
+    reservation = held.first()
     row = connection.execute(
         sa.update(runs)
         .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
@@ -459,6 +474,7 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
             failure_message=plain(event.failure.message),
             lease_token=None,
             lease_owner=None,
+            is_reserved=0,
             hinted_at=None,
             resume_at=None,
             event_seq=runs.c.event_seq + 1,
@@ -503,7 +519,11 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     message_seq = row.message_seq + _close_transcript(connection, pk, row, open_calls)
     hints = owe(connection, targets_of(row.deliver), run=(pk, row.run_id))
     hints = [*hints, *release_session(connection, row.session_pk, pk, message_seq)]
-    return [*hints, *join_parent(connection, parent_of(row))]
+    hints = [*hints, *join_parent(connection, parent_of(row))]
+    if reservation is not None and reservation.is_reserved:
+        given_back = budgets.Charge(reserved=1, iterations=0, tokens=0, tool_calls=0)
+        budgets.settle(connection, reservation.root_pk or pk, given_back)
+    return hints
 
 
 _OPEN_CALLS = (

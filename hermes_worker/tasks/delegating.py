@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 
+from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.delegation import (
     ChildTask,
     DelegationPolicy,
@@ -26,6 +27,7 @@ from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.planning import tool_names
 from hermes_worker.tools.results import error_result
 
+_NO_LIMIT = 100_000
 _FOREVER_S = 31 * 86_400.0
 """For a child without a limit of its own; the parent's deadline is earlier."""
 
@@ -42,7 +44,7 @@ def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask]) -> list
         return parts.calls.settle(claim, settlement)
     session = parts.runs.session_of(claim.session_pk)
     new = [_child(policy, claim, session, task, depth=depth + 1) for task in tasks]
-    hints = parts.calls.delegate(claim, new, children_max=policy.children_max)
+    hints = parts.calls.delegate(claim, new, children_max=policy.children_max, is_budget_shared=policy.budget.is_shared)
     count("run.delegated", len(new))
     return hints
 
@@ -57,7 +59,8 @@ def _child(
             input=task.message,
             model=policy.model or claim.loaded.model,
             toolsets=(),
-            iterations_max=policy.iterations_max,
+            # With a shared budget the store bounds this by the parent's own limit.
+            iterations_max=_NO_LIMIT if policy.budget is BudgetMode.SHARED else policy.iterations_max,
             wall_s_max=policy.timeout_s or _FOREVER_S,
             source="delegation",
         ),

@@ -58,7 +58,9 @@ class CallStore(Protocol):
 
     def release(self, claim: CallClaim) -> list[Hint]: ...
 
-    def delegate(self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int) -> list[Hint]: ...
+    def delegate(
+        self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int, is_budget_shared: bool = True
+    ) -> list[Hint]: ...
 
 
 class TranscriptStore(Protocol):

@@ -109,7 +109,7 @@ def upgrade() -> None:
         sa.Column("outcome", sa.String(length=20), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("is_waiting", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("is_waiting", sa.Boolean(), nullable=False),
         sa.Column("settled_at", sa.Double(), nullable=False),
         sa.Column("ended_at", sa.Double(), nullable=True),
         sa.CheckConstraint("(outcome in ('fired', 'caught_up')) = (run_pk is not null)", name=op.f("ck_firings_run")),
@@ -157,6 +157,9 @@ def upgrade() -> None:
         sa.Column("child_index", sa.Integer(), nullable=True),
         sa.Column("root_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("depth", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("has_budget", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("is_reserved", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("exhausted", sa.String(length=12), nullable=True),
         sa.Column("state_version", sa.SmallInteger(), nullable=False),
         sa.Column("iteration", sa.Integer(), server_default="0", nullable=False),
         sa.Column("iterations_max", sa.Integer(), nullable=False),
@@ -205,6 +208,9 @@ def upgrade() -> None:
         sa.CheckConstraint("(lease_token is null) = (lease_owner is null)", name=op.f("ck_runs_lease")),
         sa.CheckConstraint(
             "(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name=op.f("ck_runs_tree")
+        ),
+        sa.CheckConstraint(
+            "is_reserved = 0 or (has_budget = 1 and lease_token is not null)", name=op.f("ck_runs_reserved_is_claimed")
         ),
         sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name=op.f("ck_runs_counters")),
         sa.CheckConstraint("lease_token is null or hinted_at is null", name=op.f("ck_runs_claimed_is_not_due")),
@@ -301,6 +307,23 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("session_pk", "key", name=op.f("pk_session_documents")),
     )
     op.create_table(
+        "budgets",
+        sa.Column("root_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("iterations_max", sa.Integer(), nullable=False),
+        sa.Column("iterations_reserved", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("iterations_spent", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("tokens_max", sa.BigInteger(), nullable=True),
+        sa.Column("tokens_spent", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("tool_calls_max", sa.Integer(), nullable=True),
+        sa.Column("tool_calls_spent", sa.Integer(), server_default="0", nullable=False),
+        sa.CheckConstraint("iterations_reserved >= 0 and iterations_spent >= 0", name=op.f("ck_budgets_not_negative")),
+        sa.CheckConstraint(
+            "iterations_spent + iterations_reserved <= iterations_max", name=op.f("ck_budgets_never_one_more")
+        ),
+        sa.ForeignKeyConstraint(["root_pk"], ["runs.pk"], name=op.f("fk_budgets_root_pk"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("root_pk", name=op.f("pk_budgets")),
+    )
+    op.create_table(
         "deliveries",
         sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("delivery_id", sa.String(length=40), nullable=False),
@@ -312,7 +335,7 @@ def upgrade() -> None:
         sa.Column("attempts", sa.SmallInteger(), server_default="0", nullable=False),
         sa.Column("parts_sent", sa.Integer(), server_default="0", nullable=False),
         sa.Column("adjustments", sa.String(length=200), nullable=False),
-        sa.Column("is_in_doubt", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("is_in_doubt", sa.Boolean(), nullable=False),
         sa.Column("not_before", sa.Double(), nullable=True),
         sa.Column("hinted_at", sa.Double(), nullable=True),
         sa.Column("hints", sa.SmallInteger(), server_default="0", nullable=False),
@@ -550,6 +573,7 @@ def downgrade() -> None:
         sqlite_where=sa.text("lease_owner is not null"),
     )
     op.drop_table("deliveries")
+    op.drop_table("budgets")
     op.drop_table("session_documents")
     op.drop_index(
         "ix_runs_tree",
