@@ -27,7 +27,7 @@ from hermes_worker.prompt.pipeline import import_history
 from hermes_worker.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.providers.catalog import find_provider, provider_of_host
 from hermes_worker.settings import ModelSettings, Settings
-from hermes_worker.store.runs import Created, NewRun, fingerprint, new_run_id
+from hermes_worker.store.runs import Created, Multitask, NewRun, fingerprint, new_run_id
 from hermes_worker.tools.catalog import Catalog, default_catalog
 from hermes_worker.wiring import Client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, session_workspace
@@ -78,6 +78,8 @@ class Submission:
     source: str = "api"
     """``api``, ``cli``, ``cron`` or ``webhook``."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    multitask: Multitask = Multitask.QUEUE
+    """What to do when another run is at work in the session."""
     deliver: str | Sequence[str] | None = None
     """Targets that are told how the run ended, as ``delivery.targets`` reads them."""
     idempotency_key: str | None = None
@@ -130,6 +132,8 @@ def announce(client: Client, created: Created) -> None:
     """Tell the workers of an accepted run, best effort. Safe to repeat."""
     faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
     client.publisher.send(created.hints)
+    if created.interrupted is not None:
+        client.publisher.nudge("stop", created.interrupted)
 
 
 def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
@@ -181,6 +185,7 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
         tools=tools,
         workspace=workspace.to_json(),
         idempotency_key=submission.idempotency_key,
+        multitask=submission.multitask,
         fingerprint=_fingerprint(submission),
         deliver=deliver_list(submission.deliver),
     )

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.redaction import redact
-from hermes_worker.store.runs import IdempotencyConflict, RunNotFound, SessionBusy
+from hermes_worker.store.runs import IdempotencyConflict, RunNotFound, SessionActive, SessionBusy
 from hermes_worker.submission import InvalidSubmission
 
 INVALID_REQUEST = "invalid_request_error"
@@ -128,6 +128,10 @@ def install_handlers(app: FastAPI) -> None:
     async def _conflict(_request: Request, _error: IdempotencyConflict) -> JSONResponse:
         message = "This Idempotency-Key was used with another request. Use a new key for a new request."
         return ApiError(409, message, code="idempotency_key_reused", param="Idempotency-Key").response
+
+    @app.exception_handler(SessionActive)
+    async def _active(_request: Request, error: SessionActive) -> JSONResponse:
+        return ApiError(409, str(error), code="session_active", param="session_id").response
 
     @app.exception_handler(SessionBusy)
     async def _busy(_request: Request, error: SessionBusy) -> JSONResponse:

@@ -74,6 +74,9 @@ class CreateRun(BaseModel):
         description="Targets that are sent the answer, or the failure: 'telegram:123', 'email:me@example.org', ...",
     )
     webhook: str | None = Field(None, max_length=8_192, description="A URL that is sent the same, signed: a target.")
+    multitask: Literal["queue", "interrupt", "steer", "reject"] = Field(
+        "queue", description="What to do when another run is at work in the session."
+    )
     previous_response_id: str | None = Field(None, description="Not supported on this endpoint yet.")
 
 
@@ -106,7 +109,8 @@ class Started(BaseModel):
     """A run was accepted."""
 
     run_id: str
-    status: Literal["started"] = "started"
+    status: Literal["started", "steered"] = "started"
+    """``steered``: no run was made, the text was said to this one."""
 
 
 class Stopping(BaseModel):
@@ -174,6 +178,8 @@ class RunObject(BaseModel):
     finished_at: float | None = None
     resume_at: float | None = None
     tool_calls: CallSummary | None = None
+    pending_steer: str | None = None
+    """What was said to it and reached no tool result."""
 
 
 class RunList(BaseModel):

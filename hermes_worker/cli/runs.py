@@ -16,6 +16,7 @@ from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, ru
 from hermes_worker.cli.screen import Screen, clean, coloured, one_line, summary, table
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.run import RunStatus
+from hermes_worker.store.control import Control
 from hermes_worker.store.views import CallView, RunView
 from hermes_worker.store.waits import Waits
 
@@ -85,6 +86,35 @@ def stop(home: Path | None, run_id: str) -> None:
         time.sleep(0.1)
         status = records.views.run(run_id).status
     click.echo(f"{run_id} {coloured(status)}")
+
+
+@runs.command(epilog="What is in flight ends as it would; 'runs resume' lets the run go on.")
+@common
+@click.argument("run_id")
+def pause(home: Path | None, run_id: str) -> None:
+    """Begin nothing new in one run."""
+    click.echo(f"{run_id} {coloured(Control(open_records(home).database).pause(run_id))}")
+
+
+@runs.command(epilog="Resuming a run that is not paused changes nothing.")
+@common
+@click.argument("run_id")
+def resume(home: Path | None, run_id: str) -> None:
+    """Let a paused run go on."""
+    records = open_records(home)
+    status, hints = Control(records.database).resume(run_id)
+    records.tell_workers("watch", run_id, hints)
+    click.echo(f"{run_id} {coloured(status)}")
+
+
+@runs.command(epilog="Example: hermes-worker runs steer run_0123... 'leave the tests alone'")
+@common
+@click.argument("run_id")
+@click.argument("text")
+def steer(home: Path | None, run_id: str, text: str) -> None:
+    """Say something to a run at work; it reads it with its next tool result."""
+    Control(open_records(home).database).steer(run_id, text)
+    click.echo(f"{run_id} will read it with its next tool result")
 
 
 @runs.command(epilog="Example: hermes-worker runs approve run_0123... --choice session")

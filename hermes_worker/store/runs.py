@@ -8,6 +8,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatu
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
+from hermes_worker.store import steering
 from hermes_worker.store.budgets import open_budget, reserve
 from hermes_worker.store.children import open_children
 from hermes_worker.store.database import Database, db_now
@@ -53,6 +55,14 @@ class SessionBusy(HermesError):
     """Too many runs already wait for their turn in this session."""
 
 
+class SessionActive(HermesError):
+    """Another run has the session's turn, and the submission is not to wait for it."""
+
+
+class _TurnMoved(Exception):
+    """The session's turn went to another run between two looks at it; look again."""
+
+
 class _KeyTaken(Exception):
     """Somebody else wrote this idempotency key while we were about to."""
 
@@ -60,6 +70,17 @@ class _KeyTaken(Exception):
 _SESSIONS_KEPT = 5_000
 SESSION_QUEUE_MAX = 32
 """Runs that may wait for their turn in one session (reference, around §5.4)."""
+
+
+class Multitask(StrEnum):
+    """What becomes of input for a session in which a run is at work (reference, around §5.4)."""
+
+    QUEUE = "queue"
+    INTERRUPT = "interrupt"
+    """The run at work is stopped, and the new one is next, before others that wait."""
+    STEER = "steer"
+    """The text is said to the run at work; no new run is made. Queued when that cannot be."""
+    REJECT = "reject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +103,8 @@ class NewRun:
     """Hash of the request that ``idempotency_key`` stands for."""
     deliver: Sequence[str] = ()
     """Targets that are told how the run ended."""
+    multitask: Multitask = Multitask.QUEUE
+    """What to do when another run has the session's turn."""
     is_held: bool = False
     """Do not begin, even when the session is free: ``start_held`` does."""
 
@@ -93,6 +116,10 @@ class Created:
     hints: Sequence[Hint]
     was_replayed: bool
     """An earlier request with the same idempotency key made this run; nothing new was written."""
+    was_steered: bool = False
+    """No run was made: the text was said to this one, which is at work."""
+    interrupted: str | None = None
+    """The run that is being stopped for this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +185,8 @@ class Runs:
     def create(self, new: NewRun) -> Created:
         """Accept a run durably. Idempotent under ``new.idempotency_key``.
 
-        Raises ``IdempotencyConflict`` when the key belongs to another request and ``SessionBusy`` when 32 runs
-        already wait in the session.
+        Raises ``IdempotencyConflict`` when the key belongs to another request, ``SessionBusy`` when 32 runs already
+        wait in the session, and ``SessionActive`` when another run has its turn and ``new.multitask`` is reject.
         """
         while True:
             try:
@@ -168,7 +195,11 @@ class Runs:
                         earlier = _earlier(connection, new.idempotency_key, new.fingerprint)
                         if earlier is not None:
                             return earlier
+                    if new.multitask is not Multitask.QUEUE and new.session_id is not None:
+                        return _admit(connection, new, new.session_id)
                     return insert_run(connection, new)[1]
+            except _TurnMoved:
+                continue
             except _KeyTaken:
                 continue  # by a request that came at the same time: its run is there to be found now
 
@@ -411,6 +442,41 @@ def _earlier(connection: Connection, key: str, fingerprint: str) -> Created | No
 
 def new_run_id() -> str:
     return f"run_{uuid.uuid4().hex}"
+
+
+def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
+    """Take in a submission that does not simply wait when the session is busy.
+
+    The run at work is locked before the session, as everybody does; if the turn has moved meanwhile, ``_TurnMoved``.
+    """
+    this = sessions.c.session_id == session_id
+    seen = connection.execute(sa.select(sessions.c.active_run_pk).where(this)).scalar()
+    if seen is None:
+        _, created = insert_run(connection, new)
+        if not created.hints:
+            raise _TurnMoved  # somebody took the turn before us; nothing of ours is kept
+        return created
+    loaded = lock_run(connection, seen)
+    active = connection.execute(sa.select(sessions.c.active_run_pk).where(this).with_for_update()).scalar()
+    if loaded is None or active != seen:
+        raise _TurnMoved
+    if new.multitask is Multitask.REJECT:
+        raise SessionActive(f"run {loaded.run.run_id!r} is at work in session {session_id!r}")
+    said = new.spec.input
+    if new.multitask is Multitask.STEER and isinstance(said, str) and loaded.run.status is not RunStatus.STOPPING:
+        steering.keep(connection, loaded.pk, said)
+        event = RunEvent(name=RunEventName.STEERED, data={"text": said})
+        save(connection, loaded, loaded.run, Additions(events=[event]))
+        if new.idempotency_key is not None:
+            _claim_key(connection, new, loaded.pk)
+        return Created(run_id=loaded.run.run_id, session_id=session_id, hints=(), was_replayed=False, was_steered=True)
+    if new.multitask is not Multitask.INTERRUPT:
+        return insert_run(connection, new)[1]
+    pk, created = insert_run(connection, new)
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(goes_first=True))
+    after = apply(loaded.run, ev.StopRequested())
+    hints = [] if after == loaded.run else save(connection, loaded, after)
+    return replace(created, hints=hints, interrupted=loaded.run.run_id)
 
 
 def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:

@@ -565,7 +565,7 @@ def _unknown_result(connection: Connection, session_pk: int, call: Any) -> Messa
 _NEXT_RUN = (
     sa.select(runs.c.pk, runs.c.run_id)
     .where(runs.c.session_pk == sa.bindparam("session_pk"), runs.c.status == RunStatus.QUEUED.value)
-    .order_by(runs.c.pk)
+    .order_by(runs.c.goes_first.desc(), runs.c.pk)
     .limit(1)
     .with_for_update()
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,7 @@ from hermes_worker.core.messages import Message, Usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus
 from hermes_worker.core.run_events import StoredEvent
+from hermes_worker.store import steering
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import read_messages
 from hermes_worker.store.runs import RunNotFound, find
@@ -48,6 +49,8 @@ class RunView:
     """The final answer, once there is one."""
     failure_kind: str | None
     error: str | None
+    pending_steer: str | None = None
+    """What was said to it and reached no tool result; only where one run is read."""
 
     @property
     def is_partial(self) -> bool:
@@ -119,9 +122,10 @@ class Views:
         """Raises ``RunNotFound``."""
         with self._database.read() as connection:
             row = connection.execute(_VIEW.where(runs.c.run_id == run_id)).first()
-        if row is None:
-            raise RunNotFound(f"there is no run {run_id!r}")
-        return _view(row)
+            if row is None:
+                raise RunNotFound(f"there is no run {run_id!r}")
+            said = steering.pending(connection, row.pk) if row.steers else []
+        return replace(_view(row), pending_steer="\n".join(said) if said else None)
 
     def runs(
         self,

@@ -19,7 +19,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.live import Live
 from hermes_worker.observe import count, log
 from hermes_worker.redaction import redact
-from hermes_worker.store.runs import RunNotFound
+from hermes_worker.store.runs import Multitask, RunNotFound
 from hermes_worker.store.views import RunView, Views
 from hermes_worker.submission import Submission, accept, announce
 
@@ -86,6 +86,7 @@ def _submission(body: schema.CreateRun, idempotency_key: str | None) -> Submissi
         source="api",
         metadata=body.metadata or {},
         deliver=_deliver(body),
+        multitask=Multitask(body.multitask),
         idempotency_key=idempotency_key,
     )
 
@@ -120,7 +121,7 @@ async def create_run(
         # After the answer: it does not depend on the broker, which may be slow or away.
         later.add_task(context.tell_broker, announce, context.client, created)
     response.headers["X-Hermes-Session-Id"] = created.session_id
-    return schema.Started(run_id=created.run_id)
+    return schema.Started(run_id=created.run_id, status="steered" if created.was_steered else "started")
 
 
 # --- look ------------------------------------------------------------------------------------------------------------
@@ -187,6 +188,7 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
         finished_at=view.finished_at,
         resume_at=view.resume_at,
         tool_calls=calls,
+        pending_steer=view.pending_steer,
     )
 
 

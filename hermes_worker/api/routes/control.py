@@ -1,0 +1,66 @@
+"""Pause a run, let it go on, say something to it at work."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, BackgroundTasks
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.live import Live
+from hermes_worker.store.control import STEER_CHARS_MAX, Control, NotAtWork
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+
+class Steer(BaseModel):
+    """Something to say to a run."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(max_length=STEER_CHARS_MAX)
+
+
+class Controlled(BaseModel):
+    """What became of the run."""
+
+    run_id: str
+    status: str
+
+
+@router.post("/{run_id}/pause", response_model=Controlled)
+async def pause_run(context: Context, run_id: str) -> Controlled:
+    """Begin nothing new; what is in flight ends as it would. Idempotent."""
+    try:
+        status = await context.store(Control(context.client.database).pause, run_id)
+    except NotAtWork as error:
+        raise _not_at_work(error) from None
+    return Controlled(run_id=run_id, status=status.value)
+
+
+@router.post("/{run_id}/resume", response_model=Controlled)
+async def resume_run(context: Context, run_id: str, later: BackgroundTasks) -> Controlled:
+    """Let a paused run go on where it was. Idempotent."""
+    try:
+        status, hints = await context.store(Control(context.client.database).resume, run_id)
+    except NotAtWork as error:
+        raise _not_at_work(error) from None
+    later.add_task(context.tell_broker, context.client.publisher.send, hints)
+    return Controlled(run_id=run_id, status=status.value)
+
+
+@router.post("/{run_id}/steer", response_model=Controlled)
+async def steer_run(context: Context, run_id: str, body: Steer, later: BackgroundTasks) -> Controlled:
+    """Say something to a run at work; it reads it with its next tool result."""
+    if not body.text.strip():
+        raise invalid("text", "Invalid 'text': it is empty.")
+    try:
+        await context.store(Control(context.client.database).steer, run_id, body.text)
+    except NotAtWork as error:
+        raise _not_at_work(error) from None
+    later.add_task(context.tell_broker, Live(context.client.redis).nudge, run_id)
+    return Controlled(run_id=run_id, status="steered")
+
+
+def _not_at_work(error: NotAtWork) -> ApiError:
+    return ApiError(409, str(error), code="run_not_active")
