@@ -17,7 +17,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import TERMINAL
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.store.database import Database
-from hermes_worker.store.tables import events, messages, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +159,13 @@ def _charged_twice(connection: Connection, expected: Mapping[str, int]) -> Findi
             sa.select(messages.c.run_pk).where(messages.c.role == "assistant", messages.c.run_pk != 0)
         )
     )
-    for row in connection.execute(sa.select(runs.c.pk, runs.c.run_id, runs.c.iteration, runs.c.status)):
+    columns = (runs.c.pk, runs.c.run_id, runs.c.iteration, runs.c.status, runs.c.exit_reason)
+    for row in connection.execute(sa.select(*columns)):
         if row.status != "completed":
             continue
-        if row.iteration != replies[row.pk] or row.iteration != expected.get(row.run_id, row.iteration):
+        # The summary that ends a run without a model call left is a reply that is not counted.
+        counted = replies[row.pk] - int(row.exit_reason in ("max_iterations_reached", "budget_exhausted"))
+        if row.iteration != counted or row.iteration != expected.get(row.run_id, row.iteration):
             wanted = expected.get(row.run_id)
             broken.add(f"{row.run_id}: {row.iteration} iterations, {replies[row.pk]} replies, {wanted} expected")
     return broken.finding("iterations charged twice")
@@ -207,8 +210,8 @@ def _sessions_held(connection: Connection) -> Finding:
 def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:
     found: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = connection.execute(
-        sa.select(messages.c.session_pk, messages.c.seq, messages.c.body)
-        .where(messages.c.body.is_not(None))
+        sa.select(messages.c.session_pk, messages.c.seq, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
+        .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
         .order_by(messages.c.session_pk, messages.c.seq)
     )
     for row in rows:

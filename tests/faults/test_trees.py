@@ -109,13 +109,35 @@ def test_workers_that_die_at_every_point_of_a_tree_change_nothing_but_time(postg
 
 
 @pytest.mark.slow
-@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_thousand_children_of_one_root(postgres_trees: Rig) -> None:
     rig = postgres_trees
     goals = [script(final=f"answer {n}") for n in range(1_000)]
-    run_id = rig.submit([{"calls": [delegate(*goals)]}])
+    run_id = rig.submit([{"calls": [delegate(*goals)]}], iterations_max=2_000)
     [run] = rig.ended(run_id, patience_s=300)
     assert run.status is RunStatus.COMPLETED
     assert [entry["summary"] for entry in reports(rig, run_id)] == [f"answer {n}" for n in range(1_000)]
     assert rig.statuses() == {"completed": 1_001}
+    assert rig.broken_invariants() == []
+
+
+def test_a_tree_spends_its_roots_model_calls_and_no_more_while_workers_die(postgres_trees: Rig) -> None:
+    rig = postgres_trees
+    rig.ended(rig.submit([]))
+    workers = [worker for worker in rig.fleet.workers if worker.role is Role.MODEL]
+    for worker, plan in zip(workers, ("iterate.after_claim=kill@5", "iterate.after_commit=kill@9"), strict=True):
+        rig.fleet.arm(worker, plan)
+    greedy = script({"calls": [sink_call("pure", "again")], "repeat": 100})
+    run_id = rig.submit([{"calls": [delegate(*[greedy] * 10)]}], iterations_max=40)
+
+    def ended() -> bool | None:
+        for worker in list(rig.fleet.workers):
+            if not rig.fleet.is_alive(worker):
+                rig.fleet.replace(worker)
+        return True if rig.view(run_id).status.is_terminal else None
+
+    until(ended, "the tree to end")
+    views = rig.client.views.runs(limit=11)
+    assert sum(view.iteration for view in views) == 40
+    assert {entry["exit_reason"] for entry in reports(rig, run_id)} == {"max_iterations"}
     assert rig.broken_invariants() == []
