@@ -87,9 +87,7 @@ def test_a_model_call_that_brings_no_reply_is_given_back_once(store: Store, how:
         store.sweep()
         store.sweep()
     elif how == "failed":
-        store.runs.commit_failure(
-            claim, ev.ModelFailed(failure=failure, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED)
-        )
+        store.runs.commit_failure(claim, ev.ModelFailed(failure=failure, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED))
     else:
         store.change(runs, child, status="nonsense")
         store.runs.break_off(child, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))

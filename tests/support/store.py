@@ -272,7 +272,9 @@ def check(store: Store) -> None:
         if active[row.session_pk] == row.pk:
             assert not ended, f"{row.run_id} has ended and still holds its session"
         elif not ended:
-            assert row.status in ("queued", "paused") and row.hinted_at is None, f"{row.run_id} works without its session's turn"
+            assert row.status in ("queued", "paused") and row.hinted_at is None, (
+                f"{row.run_id} works without its session's turn"
+            )
     for session in held:
         mine = [row for row in rows if row.session_pk == session.pk and not RunStatus(row.status).is_terminal]
         # A child that waits for a place among its siblings has not asked for its session's turn yet.
