@@ -16,7 +16,7 @@ from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, RunStatus, WaitKind
+from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.store.children import NewChild, insert_children
@@ -26,13 +26,13 @@ from hermes_worker.store.rows import (
     RUN_COLUMNS,
     Hint,
     LoadedRun,
-    insert_ignoring,
     lock_run_after_call,
     to_loaded,
     with_run,
 )
+from hermes_worker.store.steps import SETTLE_CALL
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
-from hermes_worker.store.transitions import Additions, StateMoved, save, start_children
+from hermes_worker.store.transitions import Additions, StateMoved, needs_transaction, save, start_children
 
 OVERTIME_S = 30.0
 """How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
@@ -79,7 +79,7 @@ class Settlement:
     session_updates: Mapping[str, Any]
 
 
-_CLAIM_CALL = Prepared(
+_claim_call = (
     sa.update(tool_calls)
     .where(
         tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
@@ -118,37 +118,36 @@ _CLAIM_CALL = Prepared(
 )
 """A stop locks the calls before the run, so one that comes first leaves nothing here to claim."""
 
-_READ_CLAIMED = Prepared(
-    sa.select(*RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
-    .select_from(
-        runs.join(
-            messages,
-            (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == sa.bindparam("asked_at")),
-        ).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+_CLAIM_CALL = Prepared(_claim_call)
+
+
+def _run_and_reply(
+    *more: sa.ColumnElement[Any], run_pk: sa.ColumnElement[Any], asked_at: sa.ColumnElement[Any], source: Any = None
+) -> sa.Select[Any]:
+    """The run and the reply that asked for its calls, beside ``more`` from ``source``."""
+    reply_row = (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == asked_at)
+    tables = runs if source is None else source.join(runs, runs.c.pk == run_pk)
+    return (
+        sa.select(*more, *RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
+        .select_from(tables.join(messages, reply_row).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+        .where(runs.c.pk == run_pk)
     )
-    .where(runs.c.pk == sa.bindparam("run"))
-)
+
+
+def _claim_and_read() -> sa.Select[Any]:
+    """Both at once, which PostgreSQL can. The run may be older than the claim by what is being written to it now;
+    ``save`` notices."""
+    claimed = _claim_call.cte("claimed")
+    asked_at = claimed.c.result_seq - claimed.c.position - 1
+    return _run_and_reply(*claimed.c, run_pk=claimed.c.run_pk, asked_at=asked_at, source=claimed)
+
+
+_READ_CLAIMED = Prepared(_run_and_reply(run_pk=sa.bindparam("run"), asked_at=sa.bindparam("asked_at")))
+_CLAIM_AND_READ = Prepared(_claim_and_read())
 
 _READ_DOCUMENTS = Prepared(
     sa.select(session_documents.c.key, session_documents.c.body).where(
         session_documents.c.session_pk == sa.bindparam("session")
-    )
-)
-
-_SETTLE_CALL = Prepared(
-    sa.update(tool_calls)
-    .where(
-        tool_calls.c.run_pk == sa.bindparam("run"),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
-    )
-    .values(
-        status=sa.bindparam("new_status"),
-        lease_token=None,
-        lease_owner=None,
-        deadline_at=None,
-        settled_at=db_now(),
     )
 )
 
@@ -176,18 +175,19 @@ class ToolCalls:
         The claim lasts for the tool's time-out and a little more; after that the sweeper takes it, live worker or not.
         """
         token = secrets.token_hex(16)
+        wanted = {
+            "id": effect.run_id,
+            "iter": effect.iteration,
+            "pos": effect.position,
+            "att": effect.attempt,
+            "token": token,
+            "owner": owner,
+        }
         with self._database.statement() as connection:
-            row = _CLAIM_CALL.first(
-                connection,
-                {
-                    "id": effect.run_id,
-                    "iter": effect.iteration,
-                    "pos": effect.position,
-                    "att": effect.attempt,
-                    "token": token,
-                    "owner": owner,
-                },
-            )
+            if not self._database.is_sqlite:
+                row = _CLAIM_AND_READ.first(connection, wanted)
+                return None if row is None else _claim_of(effect, token, row, row)
+            row = _CLAIM_CALL.first(connection, wanted)
             if row is None:
                 return None
             asked_at = row.result_seq - row.position - 1
@@ -209,12 +209,29 @@ class ToolCalls:
         """
         if len(claim.loaded.run.calls) == 1:
             try:
-                with self._database.write() as connection:
-                    return _settle(connection, claim, settlement, claim.loaded)
+                return self._settle_as_claimed(claim, settlement)
             except StateMoved:
                 pass  # the run changed since the claim (a stop, say): decide again on what it is now
         with self._database.write() as connection:
-            return _settle(connection, claim, settlement, None)
+            if SETTLE_CALL.run(connection, _claimed(claim, call_status=settlement.status.value)) == 0:
+                raise _lost(claim)
+            # Under the lock the row reads as settled already; for the decision it is still as we claimed it.
+            before = _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
+            _delete_documents(connection, claim.session_pk, settlement.session_updates)
+            return save(connection, before, _settled(before, claim, settlement), _additions(claim, settlement))
+
+    def _settle_as_claimed(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
+        """Settle a call that is alone in its iteration on the state read with the claim, which ``save`` verifies."""
+        before = claim.loaded
+        after = _settled(before, claim, settlement)
+        claimed = _claimed(claim, call_status=settlement.status.value)
+        additions = replace(_additions(claim, settlement), settled_call=claimed)
+        is_many = None in settlement.session_updates.values() or needs_transaction(
+            self._database, before, after, additions
+        )
+        with self._database.write() if is_many else self._database.statement() as connection:
+            _delete_documents(connection, claim.session_pk, settlement.session_updates)
+            return save(connection, before, after, additions)
 
     def delegate(
         self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int, is_budget_shared: bool = True
@@ -290,21 +307,22 @@ def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
     )
 
 
-def _settle(connection: Connection, claim: CallClaim, settlement: Settlement, known: LoadedRun | None) -> list[Hint]:
-    """Settle under the run's lock, or (``known``) on the state read with the claim, which ``save`` then verifies."""
-    if _SETTLE_CALL.run(connection, _claimed(claim, new_status=settlement.status.value)) == 0:
-        raise _lost(claim)
-    # Under the lock the row reads as settled already; for the decision it is still as we claimed it.
-    before = known or _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
-    _write_documents(connection, claim.session_pk, settlement.session_updates)
+def _settled(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run:
+    return apply(before.run, ev.CallSettled(position=claim.position, status=settlement.status))
+
+
+def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
     body = tool_body(claim.request.id, settlement.text)
-    additions = Additions(
+    return Additions(
         messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)],
         events=[started_event(claim), _completed_event(claim, settlement)],
         written_calls=frozenset({claim.position}),
+        documents=[
+            {"session_pk": claim.session_pk, "key": key, "body": canonical_json(value)}
+            for key, value in settlement.session_updates.items()
+            if value is not None
+        ],
     )
-    event = ev.CallSettled(position=claim.position, status=settlement.status)
-    return save(connection, before, apply(before.run, event), additions)
 
 
 def started_event(claim: CallClaim) -> RunEvent:
@@ -337,17 +355,12 @@ def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
     return with_run(loaded, calls=(*calls[: claim.position], ours, *calls[claim.position + 1 :]))
 
 
-def _write_documents(connection: Connection, session_pk: int, updates: Mapping[str, Any]) -> None:
-    for key, value in updates.items():
-        here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == key)
-        if value is None:
-            connection.execute(sa.delete(session_documents).where(here))
-            continue
-        body = canonical_json(value)
-        written = connection.execute(sa.update(session_documents).where(here).values(body=body))
-        if written.rowcount == 0:
-            values = {"session_pk": session_pk, "key": key, "body": body}
-            connection.execute(insert_ignoring(connection, session_documents), values)
+def _delete_documents(connection: Connection, session_pk: int, updates: Mapping[str, Any]) -> None:
+    """Those whose new value is ``None``; the others are written with the step."""
+    gone = [key for key, value in updates.items() if value is None]
+    if gone:
+        here = (session_documents.c.session_pk == session_pk) & session_documents.c.key.in_(gone)
+        connection.execute(sa.delete(session_documents).where(here))
 
 
 def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:

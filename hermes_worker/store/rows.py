@@ -20,6 +20,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.steps import INSERT_MESSAGE
 from hermes_worker.store.tables import blobs, messages, runs, tool_calls
 
 BLOB_CHARS_MIN = 16_384
@@ -211,23 +212,15 @@ def with_run(loaded: LoadedRun, **changes: Any) -> LoadedRun:
     return replace(loaded, run=replace(loaded.run, **changes))
 
 
-_INSERT_MESSAGE = Prepared(
-    sa.insert(messages).values(
-        session_pk=sa.bindparam("session_pk"),
-        seq=sa.bindparam("seq"),
-        run_pk=sa.bindparam("run_pk"),
-        role=sa.bindparam("role"),
-        body=sa.bindparam("body"),
-        blob_hash=sa.bindparam("blob_hash"),
-        created_at=db_now(),
-    )
-)
-
-
 def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]) -> None:
     """Append rows; a place that is taken already is an error (``IntegrityError``), never an overwrite."""
-    if not rows:
-        return
+    INSERT_MESSAGE.run_each(connection, message_values(connection, session_pk, run_pk, rows))
+
+
+def message_values(
+    connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]
+) -> list[dict[str, Any]]:
+    """``rows`` as parameters of ``INSERT_MESSAGE``. Long bodies are stored as blobs by this."""
     values = []
     for row in rows:
         blob_hash = store_blob(connection, row.body) if len(row.body) >= BLOB_CHARS_MIN else None
@@ -241,7 +234,7 @@ def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: 
                 "blob_hash": blob_hash,
             }
         )
-    _INSERT_MESSAGE.run_each(connection, values)
+    return values
 
 
 def plain(text: str) -> str:

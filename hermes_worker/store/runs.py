@@ -40,7 +40,7 @@ from hermes_worker.store.rows import (
     with_run,
 )
 from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions, tool_calls
-from hermes_worker.store.transitions import Additions, StateMoved, activate, break_off, save
+from hermes_worker.store.transitions import Additions, StateMoved, activate, break_off, needs_transaction, save
 
 
 class RunNotFound(HermesError):
@@ -294,10 +294,11 @@ class Runs:
     ) -> list[Hint]:
         loaded: LoadedRun = claim.loaded
         while True:
-            after = apply(loaded.run, event)
+            after, added = apply(loaded.run, event), additions(loaded)
+            is_many = needs_transaction(self._database, loaded, after, added)
             try:
-                with self._database.write() as connection:
-                    return save(connection, loaded, after, additions(loaded))
+                with self._database.write() if is_many else self._database.statement() as connection:
+                    return save(connection, loaded, after, added)
             except StateMoved:
                 loaded = self._reload(claim)
 

@@ -8,7 +8,7 @@ matches, and ``StateMoved`` tells the caller to read again and decide again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -33,18 +33,21 @@ from hermes_worker.store.deliveries import owe, targets_of
 from hermes_worker.store.inputs import CorruptInput, opening_message
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
+    BLOB_CHARS_MIN,
     Hint,
     LoadedRun,
     ParentCall,
     insert_messages,
     lock_run,
     lock_run_after_call,
+    message_values,
     parent_of,
     plain,
     read_messages,
 )
 from hermes_worker.store.steering import steered
-from hermes_worker.store.tables import events, runs, sessions, tool_calls, waits
+from hermes_worker.store.steps import INSERT_EVENT, Step, write_step
+from hermes_worker.store.tables import runs, sessions, tool_calls, waits
 
 
 class StateMoved(Exception):
@@ -65,68 +68,13 @@ class Additions:
     """Where the final answer stands, when this step wrote it."""
     written_calls: frozenset[int] = frozenset()
     """Positions whose rows the caller has brought up to date already."""
+    settled_call: Mapping[str, Any] | None = None
+    """The claim on the call that this step settles, with its new status; its row is written with the rest."""
+    documents: Sequence[Mapping[str, Any]] = ()
+    """Session documents to write with the rest."""
     message_seq: int | None = None
     """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
 
-
-_UPDATE_RUN = Prepared(
-    sa.update(runs)
-    .where(
-        runs.c.pk == sa.bindparam("run"),
-        runs.c.event_seq == sa.bindparam("seen_event_seq"),
-        runs.c.lease_token.is_not_distinct_from(sa.bindparam("seen_token")),
-    )
-    .values(
-        status=sa.bindparam("new_status"),
-        iteration=sa.bindparam("new_iteration"),
-        attempt=sa.bindparam("new_attempt"),
-        recovery=sa.bindparam("new_recovery"),
-        memory=sa.bindparam("new_memory"),
-        call_count=sa.bindparam("new_call_count"),
-        resume_at=sa.bindparam("new_resume_at"),
-        lease_token=sa.bindparam("new_token"),
-        lease_owner=sa.case((sa.bindparam("new_token", type_=sa.String()).is_(None), None), else_=runs.c.lease_owner),
-        is_reserved=sa.case((sa.bindparam("new_token", type_=sa.String()).is_(None), 0), else_=runs.c.is_reserved),
-        hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
-        hints=0,
-        message_seq=sa.bindparam("new_message_seq"),
-        event_seq=sa.bindparam("new_event_seq"),
-        input_tokens=runs.c.input_tokens + sa.bindparam("input"),
-        output_tokens=runs.c.output_tokens + sa.bindparam("output"),
-        cache_read_tokens=runs.c.cache_read_tokens + sa.bindparam("cache_read"),
-        cache_write_tokens=runs.c.cache_write_tokens + sa.bindparam("cache_write"),
-        reasoning_tokens=runs.c.reasoning_tokens + sa.bindparam("reasoning"),
-        cost_nano_usd=runs.c.cost_nano_usd + sa.bindparam("cost_nano_usd"),
-        cost_status=sa.bindparam("new_cost_status"),
-        updated_at=db_now(),
-    )
-    .returning(runs.c.updated_at)
-)
-
-_INSERT_EVENT = Prepared(
-    sa.insert(events).values(
-        run_pk=sa.bindparam("run_pk"),
-        seq=sa.bindparam("seq"),
-        at=sa.func.coalesce(sa.bindparam("at", type_=sa.Double()), db_now()),
-        event=sa.bindparam("event"),
-        data=sa.bindparam("data"),
-    )
-)
-
-_INSERT_CALL = Prepared(
-    sa.insert(tool_calls).values(
-        run_pk=sa.bindparam("run_pk"),
-        iteration=sa.bindparam("iteration"),
-        position=sa.bindparam("position"),
-        name=sa.bindparam("name"),
-        replay=sa.bindparam("replay"),
-        segment=sa.bindparam("segment"),
-        status=CallStatus.PENDING.value,
-        timeout_s=sa.bindparam("timeout_s"),
-        result_seq=sa.bindparam("result_seq"),
-        hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
-    )
-)
 
 _UPDATE_CALL = Prepared(
     sa.update(tool_calls)
@@ -164,13 +112,22 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
         message_seq, closing = _closing_rows(after, message_seq, additions)
         late += closing
     happened = [*additions.events, *_call_events(loaded, after), *_status_events(before, after, additions)]
-    at = _update_run(connection, loaded, after, added, message_seq, len(happened), additions)
-    _write_calls(connection, loaded, after, added, additions.written_calls)
     written = [*additions.messages, *late]
     if loaded.steers and before.unsettled and not after.unsettled and not after.status.is_terminal:
         written = steered(connection, loaded.pk, written)
-    insert_messages(connection, loaded.session_pk, loaded.pk, written)
-    insert_events(connection, loaded.pk, loaded.event_seq, happened)
+    step = Step(
+        run=_run_values(loaded, after, message_seq, len(happened), additions),
+        settled_call=additions.settled_call,
+        messages=message_values(connection, loaded.session_pk, loaded.pk, written),
+        events=_event_values(loaded.pk, loaded.event_seq, happened),
+        calls=_new_calls(loaded, after, added),
+        documents=additions.documents,
+    )
+    at = write_step(connection, step)
+    if at is None:
+        raise StateMoved(f"run {after.run_id!r} moved on while a step was being written")
+    for before_call, call in _changed_calls(loaded, after, additions):
+        _update_call(connection, loaded, after, before_call, call)
     hints = [Hint(effect=effect, at=at) for effect in sorted(added, key=_effect_order)]
     if after.status.is_terminal:
         hints += _write_end(connection, loaded, after, additions)
@@ -195,48 +152,55 @@ def _effect_order(effect: Effect) -> int:
     return effect.position if isinstance(effect, RunTool) else -1
 
 
-def _update_run(
-    connection: Connection,
-    loaded: LoadedRun,
-    after: Run,
-    added: frozenset[Effect],
-    message_seq: int,
-    events_added: int,
-    additions: Additions,
-) -> float:
+def needs_transaction(database: Database, loaded: LoadedRun, after: Run, additions: Additions) -> bool:
+    """Whether ``save`` takes more than one statement, so that the caller has to begin a transaction for it.
+
+    False for the usual step of a run on PostgreSQL: a reply that goes on, or the result of its only call.
+    """
+    return (
+        database.is_sqlite
+        or after.status.is_terminal
+        or loaded.has_budget
+        or loaded.steers > 0
+        or len(after.calls) > _CALLS_MAX
+        or any(len(message.body) >= BLOB_CHARS_MIN for message in additions.messages)
+        or bool(_changed_calls(loaded, after, additions))
+    )
+
+
+_CALLS_MAX = 3
+
+
+def _run_values(
+    loaded: LoadedRun, after: Run, message_seq: int, events_added: int, additions: Additions
+) -> dict[str, Any]:
     # The end is written in two statements, this one and ``_write_end``: the status changes only in the second,
     # together with the exit reason, as the CHECK on both demands.
     status = loaded.run.status if after.status.is_terminal else after.status
     usage = additions.usage
-    row = _UPDATE_RUN.first(
-        connection,
-        {
-            "run": loaded.pk,
-            "seen_event_seq": loaded.event_seq,
-            "seen_token": loaded.lease_token,
-            "new_status": status.value,
-            "new_iteration": after.iteration,
-            "new_attempt": after.attempt,
-            "new_recovery": after.recovery,
-            "new_memory": after.memory,
-            "new_call_count": len(after.calls),
-            "new_resume_at": after.resume_at,
-            "new_token": loaded.lease_token if after.is_asking else None,
-            "is_due": any(isinstance(effect, AskModel) for effect in outstanding(after)),
-            "new_message_seq": message_seq,
-            "new_event_seq": loaded.event_seq + events_added,
-            "input": usage.input,
-            "output": usage.output,
-            "cache_read": usage.cache_read,
-            "cache_write": usage.cache_write,
-            "reasoning": usage.reasoning,
-            "cost_nano_usd": _nano_usd(additions.cost),
-            "new_cost_status": _cost_status(loaded, additions.cost),
-        },
-    )
-    if row is None:
-        raise StateMoved(f"run {after.run_id!r} moved on while a step was being written")
-    return float(row.updated_at)
+    return {
+        "run": loaded.pk,
+        "seen_event_seq": loaded.event_seq,
+        "seen_token": loaded.lease_token,
+        "new_status": status.value,
+        "new_iteration": after.iteration,
+        "new_attempt": after.attempt,
+        "new_recovery": after.recovery,
+        "new_memory": after.memory,
+        "new_call_count": len(after.calls),
+        "new_resume_at": after.resume_at,
+        "new_token": loaded.lease_token if after.is_asking else None,
+        "is_due": any(isinstance(effect, AskModel) for effect in outstanding(after)),
+        "new_message_seq": message_seq,
+        "new_event_seq": loaded.event_seq + events_added,
+        "input": usage.input,
+        "output": usage.output,
+        "cache_read": usage.cache_read,
+        "cache_write": usage.cache_write,
+        "reasoning": usage.reasoning,
+        "cost_nano_usd": _nano_usd(additions.cost),
+        "new_cost_status": _cost_status(loaded, additions.cost),
+    }
 
 
 _NANO = Decimal(1_000_000_000)
@@ -271,34 +235,39 @@ def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions:
     return owe(connection, targets_of(deliver), run=(loaded.pk, after.run_id)) if deliver else []
 
 
-def _write_calls(
-    connection: Connection, loaded: LoadedRun, after: Run, added: frozenset[Effect], written: frozenset[int]
-) -> None:
-    due = {effect.position for effect in added if isinstance(effect, RunTool)}
-    put_off = {e.position for e in outstanding(loaded.run) - outstanding(after) if isinstance(e, RunTool)}
-    if after.iteration != loaded.run.iteration:
-        _insert_calls(connection, loaded, after, due)
-        return
-    for before_call, call in zip(loaded.run.calls, after.calls, strict=True):
-        if call == before_call and call.position not in due and call.position not in put_off:
-            continue
-        if before_call.status.is_settled or call.position in written:
-            continue
-        if before_call.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
-            _close_wait(connection, loaded.pk, after.iteration, call.position)
-        _UPDATE_CALL.run(
-            connection,
-            {
-                "run": loaded.pk,
-                "iter": after.iteration,
-                "pos": call.position,
-                "new_status": call.status.value,
-                "new_waits_for": call.waits_for.value if call.waits_for else None,
-                "new_attempt": call.attempt,
-                "is_due": call.position in due,
-                "is_settled": call.status.is_settled,
-            },
-        )
+def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[tuple[Call, Call]]:
+    """The calls of the current iteration whose rows have to follow, before and after."""
+    before = loaded.run
+    if after.iteration != before.iteration or after.calls == before.calls == ():
+        return []
+    was_due = {effect.position for effect in outstanding(before) if isinstance(effect, RunTool)}
+    is_due = {effect.position for effect in outstanding(after) if isinstance(effect, RunTool)}
+    return [
+        (before_call, call)
+        for before_call, call in zip(before.calls, after.calls, strict=True)
+        if (call != before_call or (call.position in was_due) != (call.position in is_due))
+        and not before_call.status.is_settled
+        and call.position not in additions.written_calls
+    ]
+
+
+def _update_call(connection: Connection, loaded: LoadedRun, after: Run, before_call: Call, call: Call) -> None:
+    if before_call.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
+        _close_wait(connection, loaded.pk, after.iteration, call.position)
+    due = {effect.position for effect in outstanding(after) if isinstance(effect, RunTool)}
+    _UPDATE_CALL.run(
+        connection,
+        {
+            "run": loaded.pk,
+            "iter": after.iteration,
+            "pos": call.position,
+            "new_status": call.status.value,
+            "new_waits_for": call.waits_for.value if call.waits_for else None,
+            "new_attempt": call.attempt,
+            "is_due": call.position in due,
+            "is_settled": call.status.is_settled,
+        },
+    )
 
 
 def _close_wait(connection: Connection, run_pk: int, iteration: int, position: int) -> None:
@@ -315,12 +284,13 @@ def _close_wait(connection: Connection, run_pk: int, iteration: int, position: i
     )
 
 
-def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: set[int]) -> None:
-    if not after.calls:
-        return
+def _new_calls(loaded: LoadedRun, after: Run, added: frozenset[Effect]) -> list[dict[str, Any]]:
+    if after.iteration == loaded.run.iteration:
+        return []
+    due = {effect.position for effect in added if isinstance(effect, RunTool)}
     # The assistant's row stands at message_seq + 1; the results follow it in the order of the calls.
     first_result = loaded.message_seq + 2
-    values = [
+    return [
         {
             "run_pk": loaded.pk,
             "iteration": after.iteration,
@@ -334,14 +304,15 @@ def _insert_calls(connection: Connection, loaded: LoadedRun, after: Run, due: se
         }
         for call in after.calls
     ]
-    _INSERT_CALL.run_each(connection, values)
 
 
 def insert_events(connection: Connection, run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> None:
     """Append events after ``last_seq``. The primary key refuses a number that is taken."""
-    if not happened:
-        return
-    values = [
+    INSERT_EVENT.run_each(connection, _event_values(run_pk, last_seq, happened))
+
+
+def _event_values(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> list[dict[str, Any]]:
+    return [
         {
             "run_pk": run_pk,
             "seq": last_seq + n,
@@ -351,7 +322,6 @@ def insert_events(connection: Connection, run_pk: int, last_seq: int, happened: 
         }
         for n, event in enumerate(happened, start=1)
     ]
-    _INSERT_EVENT.run_each(connection, values)
 
 
 def _call_events(loaded: LoadedRun, after: Run) -> list[RunEvent]:

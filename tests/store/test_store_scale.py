@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -148,9 +148,11 @@ def transcript_bytes(store: Store) -> int:
 
 
 def take_steps(store: Store, run_id: str, count: int) -> None:
-    """``count`` iterations that each call one tool with a result of 2 KB, which no database can compress."""
+    """``count`` iterations that each call one tool with a result of 2 KB, as an agent that reads files does."""
+    source = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("*.py")))
     for number in range(count):
-        result = base64.b64encode(Random(number).randbytes(1_536)).decode()
+        at = Random(number).randrange(len(source) - 2_048)
+        result = source[at : at + 2_048]
         arguments = json.dumps({"path": f"src/module_{number:05}/file.py", "offset": number, "limit": 200})
         request = ToolRequest(id=f"call_{number:024}", name="read_file", arguments=arguments)
         reply = ModelReply(
