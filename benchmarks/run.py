@@ -47,7 +47,7 @@ def measure(load: Load) -> Measured:
 
 def loads(*, quick: bool, thousand: bool) -> list[Load]:
     both = ("postgresql", "sqlite")
-    rows = [Load(database=database, runs=8, steps=100) for database in both]
+    rows = [Load(database=database, runs=16, steps=60) for database in both]
     if quick:
         return rows
     rows += [Load(database=database, runs=1, steps=100) for database in both]

@@ -56,7 +56,8 @@ class Database:
     """The state database. Thread-safe; build it after a fork, not before."""
 
     def __init__(self, url: str, *, pool_size: int = 10) -> None:
-        """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``).
+        """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
+        connections at most are opened for transactions, and as many for single statements.
 
         Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
         """
@@ -74,14 +75,13 @@ class Database:
         if self.is_sqlite:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
-        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, pool_size)
         self._writer = self.engine.execution_options(hermes_write=True)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """For SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
-        engine = self.engine if self.is_sqlite else self._autocommit
-        with _translated(), engine.connect() as connection:
+        with _translated(), self._autocommit.connect() as connection:
             yield connection
 
     @contextmanager
@@ -110,7 +110,20 @@ class Database:
             return float(connection.execute(sa.select(db_now())).scalar_one())
 
     def close(self) -> None:
-        self.engine.dispose()
+        for engine in self.engines:
+            engine.dispose()
+
+    @property
+    def engines(self) -> set[sa.Engine]:
+        """Every engine statements run on."""
+        return {self.engine, self._autocommit}
+
+
+def _autocommit_engine(url: sa.URL, pool_size: int) -> sa.Engine:
+    """With connections of its own: to switch one to and fro costs as much as what most statements do on it. They hold
+    nothing that would have to be reset between two uses."""
+    options = _engine_options(False, pool_size)
+    return sa.create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, **options)
 
 
 def _engine_options(is_sqlite: bool, pool_size: int) -> dict[str, Any]:

@@ -70,11 +70,13 @@ def statements(store: Store) -> Iterator[list[tuple[str, Any]]]:
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         seen.append((statement, parameters))
 
-    sa.event.listen(store.database.engine, "before_cursor_execute", note)
+    for engine in store.database.engines:
+        sa.event.listen(engine, "before_cursor_execute", note)
     try:
         yield seen
     finally:
-        sa.event.remove(store.database.engine, "before_cursor_execute", note)
+        for engine in store.database.engines:
+            sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def plan_of(store: Store, statement: str, parameters: Any) -> list[dict[str, Any]]:
