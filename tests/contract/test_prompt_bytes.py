@@ -1,0 +1,80 @@
+"""One conversation over several worker processes, with kills: the bytes that a provider's prompt cache goes by.
+
+A cache finds what begins like something it has seen. So every request has to begin with all of the one before it,
+whichever process makes it, and a request that is made again because its worker died has to be the very same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from pathlib import Path
+
+import pytest
+from dialects import RULES, Said, ToolUse
+from strict_server import StrictServer
+from support.rig import Rig, rig_on, until
+
+from hermes_worker.chaos.plan import Role
+from hermes_worker.core.run import RunStatus
+
+API_MODE = {"chat": "chat_completions", "responses": "codex_responses", "messages": "anthropic_messages"}
+_MARKER = re.compile(rb',?"cache_control":\{[^}]*\},?')
+"""Where a cache may end is no part of what it compares, and moves along with the conversation."""
+
+
+def work(number: int) -> Said:
+    call = ToolUse(id=f"call_{number}", name="sink_pure", arguments=f'{{"mark": "m{number}"}}')
+    return Said(thinking=f"thought {number}", text=f"step {number}", calls=(call,))
+
+
+def kill_each_once(rig: Rig) -> None:
+    """Replace model workers as they die, until every one of the first three has."""
+
+    def all_died() -> bool | None:
+        for worker in [w for w in rig.fleet.workers if w.role is Role.MODEL]:
+            if not rig.fleet.is_alive(worker):
+                rig.fleet.replace(worker)
+        return True if all(w.generation for w in rig.fleet.workers if w.role is Role.MODEL) else None
+
+    until(all_died, "three workers to die")
+
+
+@pytest.mark.parametrize("wire", RULES)
+def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
+    tmp_path: Path, broker_url: str, wire: str
+) -> None:
+    with StrictServer() as server:
+        environ = {
+            "HERMES_BASE_URL": server.base_url,
+            "HERMES_API_KEY": "sk-test-0123456789abcdef",
+            "HERMES_API_MODE": API_MODE[wire],
+            "HERMES_LEASE_TTL_S": "1",
+        }
+        database_url = f"sqlite:///{tmp_path / 'test.db'}"
+        with rig_on(
+            tmp_path, database_url=database_url, broker_url=broker_url, workers_per_role=3, more_environ=environ
+        ) as rig:
+            until(lambda: True if len(rig.client.workers.alive()) >= len(rig.fleet.workers) else None, "all workers")
+            for worker in [w for w in rig.fleet.workers if w.role is Role.MODEL]:
+                rig.fleet.arm(worker, "iterate.after_reply=kill@2")
+            server.says(*(work(number) for number in range(1_000)))
+            first = rig.submit([], session_id="s", iterations_max=100)
+            kill_each_once(rig)
+            server.says(Said(text="done"))
+            rig.ended(first)
+            server.says(*(work(number) for number in range(1_000, 1_003)), Said(text="done again"))
+            rig.ended(rig.submit([], session_id="s"))
+
+            assert {view.status for view in rig.ended()} == {RunStatus.COMPLETED}
+            assert rig.broken_invariants() == []
+        sent = [_MARKER.sub(b"", request.body) for request in server.requests]
+
+    assert server.refusals == []
+    assert len(sent) > 10
+    for before, after in itertools.pairwise(sent):
+        shared = len(os.path.commonprefix([before, after]))
+        assert shared >= 0.99 * len(before), (before[shared - 80 :], after[shared - 80 :][:200])
+    repeated = [before == after for before, after in itertools.pairwise(sent)]
+    assert sum(repeated) >= 3, "what a dead worker had asked is asked again in the same bytes"
