@@ -73,6 +73,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "model.failed": "One attempt at a model call failed.",
         "model.held_back": "A model call waits because its credential is used as much as it may be.",
         "model.cooled_down": "A provider asked for a pause; all workers heed it.",
+        "model.key_rested": "A key was refused or is spent; all workers leave it alone for a while.",
         "model.fell_back": "A run goes on with the next provider of the chain.",
         "reply.discarded": "A reply was cut short or empty; the model is asked again.",
         "supervisor.failed": "The supervisor itself met an error that nobody expected.",

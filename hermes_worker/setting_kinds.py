@@ -26,6 +26,7 @@ __all__ = [
     "FALLBACKS",
     "FAULT_PLAN",
     "SECRET",
+    "SECRETS",
     "SERVER_KEY",
     "WEB_URL",
     "Kind",
@@ -292,6 +293,12 @@ def _parse_server_key(raw: object) -> Secret:
 
 
 SECRET = Kind("printable ASCII text without spaces", _parse_secret, Secret.reveal, is_quotable=False)
+SECRETS: Kind[tuple[Secret, ...]] = Kind(
+    "a list of keys without spaces, in YAML or separated by commas",
+    lambda raw: tuple(dict.fromkeys(_parse_secret(item) for item in _as_list(raw))),
+    lambda keys: ",".join(key.reveal() for key in keys),
+    is_quotable=False,
+)
 SERVER_KEY = Kind(
     f"at least {_SERVER_KEY_CHARS_MIN} printable ASCII characters without spaces",
     _parse_server_key,

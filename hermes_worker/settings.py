@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.setting_kinds import (
     APPROVALS_MODE,
@@ -40,6 +41,7 @@ from hermes_worker.setting_kinds import (
     FALLBACKS,
     FAULT_PLAN,
     SECRET,
+    SECRETS,
     SERVER_KEY,
     SWITCH,
     WEB_URL,
@@ -147,6 +149,18 @@ class ModelSettings:
     api_key: Secret | None = _setting("model.api_key", "HERMES_API_KEY", SECRET)  # noqa: RUF009 - a field
     """Key of the API. Not set: OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY, with their provider; a
     provider's key is never sent to another provider's address."""
+    proxy_url: str | None = _setting("model.proxy_url", "HERMES_MODEL_PROXY", WEB_URL)
+    """A proxy (http://) that all model calls go through. Not set: none, whatever HTTPS_PROXY says."""
+    more_keys: tuple[Secret, ...] = _setting("model.more_keys", "HERMES_MORE_API_KEYS", SECRETS, ())
+    """More keys of the same provider, to use when one is spent or refused. Of a provider's usual variables, those
+    with a number count too: OPENAI_API_KEY_2 and so on."""
+    key_strategy: str = _setting(
+        "model.key_strategy",
+        "HERMES_KEY_STRATEGY",
+        choice(*(strategy.value for strategy in Strategy)),
+        Strategy.FILL_FIRST.value,
+    )
+    """Which of several keys a turn takes."""
     api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
     """How requests are written. Not set: what the provider and the model speak."""
     window: int | None = _setting("model.context_length", "HERMES_CONTEXT_LENGTH", optional_integer(1_024, 100_000_000))
@@ -173,7 +187,8 @@ class ModelSettings:
     )
     """Model calls that all workers together may have under way with one key. Not set: no limit."""
     vendor_keys: Mapping[str, Secret] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    """Every variable of the environment or ``.env`` called ``..._API_KEY``, for providers beyond those three."""
+    """Every variable of the environment or ``.env`` called ``..._API_KEY``, with or without a number behind it, for
+    providers beyond those three."""
 
     @property
     def is_scripted(self) -> bool:
@@ -393,7 +408,8 @@ class Settings:
     def secrets(self) -> tuple[Secret, ...]:
         """What must never be seen in a log: keys, and the passwords inside URLs."""
         urls = (urlsplit(url).password for url in (self.database.url, self.broker.url) if url)
-        keys = (self.model.api_key, self.server.key, *self.model.vendor_keys.values())
+        model = self.model
+        keys = (model.api_key, *model.more_keys, self.server.key, *model.vendor_keys.values())
         return (*(key for key in keys if key), *(Secret(unquote(password)) for password in urls if password))
 
 
@@ -649,9 +665,12 @@ def _vendor_keys(sources: _Sources) -> Mapping[str, Secret]:
     ours = {vendor.key_variable for vendor in _VENDORS}
     keys = {}
     for name in sorted(sources.variable_names() - _VARIABLES):
-        if name in ours or (name.endswith("_API_KEY") and _is_key(sources.variable(name))):
+        if name in ours or (_KEY_VARIABLE.fullmatch(name) and _is_key(sources.variable(name))):
             keys[name] = _checked_variable(sources, name, SECRET)
     return MappingProxyType({name: key for name, key in keys.items() if key is not None})
+
+
+_KEY_VARIABLE = re.compile(r"\w+_API_KEY(?:_\d{1,2})?")
 
 
 def _is_key(found: _Found | None) -> bool:

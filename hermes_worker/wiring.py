@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import redis
 
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.credentials import CredentialPool, FirstKey
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import Live
@@ -144,14 +146,14 @@ def provider_of(settings: Settings) -> Provider:
     """The provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
     from hermes_worker.providers.factory import build_provider
 
-    return build_provider(_model_choice(settings))
+    return build_provider(_model_choice(settings), proxy_url=settings.model.proxy_url)
 
 
 def endpoint_of(settings: Settings) -> Endpoint:
     """Where ``provider_of`` would send model calls. Raises ``ConfigurationError`` when a part of it is missing."""
     from hermes_worker.providers import factory
 
-    return factory.endpoint_of(_model_choice(settings))[1]
+    return factory.endpoint_of(_model_choice(settings), proxy_url=settings.model.proxy_url)[1]
 
 
 def chain_of(settings: Settings) -> Chain:
@@ -160,7 +162,10 @@ def chain_of(settings: Settings) -> Chain:
 
     named = (fallback.partition(":") for fallback in settings.model.fallbacks)
     fallbacks = [
-        ModelChoice(provider=provider, model=model, api_key=_vendor_key(settings, provider, None))
+        _keyed(
+            ModelChoice(provider=provider, model=model, proxy_url=settings.model.proxy_url),
+            _vendor_keys(settings, provider, None),
+        )
         for provider, _, model in named
     ]
     return Chain(_model_choice(settings), fallbacks)
@@ -170,26 +175,39 @@ def _model_choice(settings: Settings) -> ModelChoice:
     from hermes_worker.providers.chain import ModelChoice
 
     model = settings.model
-    key = model.api_key.reveal() if model.api_key else _vendor_key(settings, model.provider, model.base_url)
-    return ModelChoice(
+    choice = ModelChoice(
         base_url=model.base_url,
-        api_key=key,
         model=model.name or "",
         api_mode=model.api_mode,
         provider=model.provider,
+        proxy_url=model.proxy_url,
     )
+    keys = _vendor_keys(settings, model.provider, model.base_url)
+    if model.api_key:
+        given = model.api_key.reveal()
+        # A key of our own variable stands in for the vendor's; one that was taken from there brings its siblings.
+        keys = [given, *(keys if given in keys else ())]
+    return _keyed(choice, [*keys, *(key.reveal() for key in model.more_keys)])
 
 
-def _vendor_key(settings: Settings, provider: str | None, base_url: str | None) -> str | None:
-    """The provider's key from its usual variable; never for an address that is not its own."""
+def _keyed(choice: ModelChoice, keys: Sequence[str]) -> ModelChoice:
+    first, *more = dict.fromkeys(keys) or (None,)
+    return replace(choice, api_key=first, more_keys=tuple(key for key in more if key))
+
+
+def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None) -> list[str]:
+    """The provider's keys from its usual variables; never for an address that is not its own."""
     from hermes_worker.providers.catalog import find_provider, provider_of_host
 
     at_address = provider_of_host(base_url or "")
     row = find_provider(provider) if provider else at_address
     if row is None or (base_url and row is not at_address):
-        return None
-    keys = (settings.model.vendor_keys.get(name) for name in row.key_variables)
-    return next((key.reveal() for key in keys if key), None)
+        return []
+    held = settings.model.vendor_keys
+    first = next((name for name in row.key_variables if name in held), None)
+    if first is None:
+        return []
+    return [held[name].reveal() for name in (first, *(f"{first}_{n}" for n in range(1, 100))) if name in held]
 
 
 def model_options(settings: Settings) -> ModelOptions:
@@ -284,6 +302,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             hermes_home=str(settings.home),
         )
 
+    chain = chain_of(settings)
     parts = Parts(
         runs=client.runs,
         calls=ToolCalls(client.database),
@@ -294,7 +313,8 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         leases=leases,
         live=Live(client.redis),
         catalog=default_catalog(*options.more_tools),
-        chain=chain_of(settings),
+        chain=chain,
+        pool=CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey(),
         governor=Governor(client.redis, _configured_limits(settings)),
         model=model_options(settings),
         workspace=workspace,

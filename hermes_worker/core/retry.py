@@ -438,9 +438,14 @@ def _is(*kinds: FailureKind) -> Callable[[_Case], bool]:
 
 def _has_spent_credential(case: _Case) -> bool:
     """Billing rotates at once; a first rate limit gets one more try of the same credential, unless it names a quota
-    that no short wait refills."""
+    that no short wait refills, or a wait too long to hold a worker for."""
     if case.kind is FailureKind.RATE_LIMIT:
-        return case.history.was_rate_limited or "usage limit reached" in case.classification.message.lower()
+        asked_for = case.classification.retry_after_s or 0.0
+        return (
+            case.history.was_rate_limited
+            or asked_for > PARK_OVER_S
+            or "usage limit reached" in case.classification.message.lower()
+        )
     return case.kind is FailureKind.BILLING
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.providers.base import Provider
 from hermes_worker.providers.catalog import Wire, hostname
-from hermes_worker.providers.endpoint import Endpoint
+from hermes_worker.providers.endpoint import Endpoint, checked
 from hermes_worker.providers.factory import endpoint_of, provider_row, shared_provider
 
 
@@ -22,6 +22,9 @@ class ModelChoice:
     model: str = ""
     api_mode: str | None = None
     provider: str | None = None
+    more_keys: tuple[str, ...] = ()
+    """Keys that may be used in place of ``api_key``."""
+    proxy_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +55,29 @@ class Chain:
     def __len__(self) -> int:
         return 1 + len(self._fallbacks)
 
-    def route(self, model: str, position: int) -> Route:
+    @property
+    def has_pools(self) -> bool:
+        """Some provider of the chain has several keys."""
+        return any(choice.more_keys for choice in (self._primary, *self._fallbacks))
+
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        """Names of the keys that may be used at ``position``, if there is a choice. Raises as ``route``."""
+        choice = self._choice(model, position)
+        if not choice.more_keys:
+            return ()
+        _, endpoint = _endpoint_of(choice)
+        return tuple(_credential(keyed) for keyed in _keyed(endpoint, choice))
+
+    def route(self, model: str, position: int, credential: str = "") -> Route:
         """The place at ``position`` for a run that wants ``model``; a position past the end gives the last one, for a
-        run that began under a longer chain.
+        run that began under a longer chain. ``credential`` is one of ``credentials``; without it, the first is used.
 
         Raises ``ConfigurationError`` naming the setting to change.
         """
-        primary = replace(self._primary, model=model or self._primary.model)
-        choice = [primary, *self._fallbacks][min(position, len(self._fallbacks))]
-        wire, endpoint = endpoint_of(choice)
+        choice = self._choice(model, position)
+        wire, endpoint = _endpoint_of(choice)
+        if credential:
+            endpoint = next((keyed for keyed in _keyed(endpoint, choice) if _credential(keyed) == credential), endpoint)
         return Route(
             provider=shared_provider(wire, endpoint),
             name=endpoint.provider,
@@ -70,6 +87,10 @@ class Chain:
             credential=_credential(endpoint),
             is_aggregator=provider_row(choice).is_aggregator,
         )
+
+    def _choice(self, model: str, position: int) -> ModelChoice:
+        primary = replace(self._primary, model=model or self._primary.model)
+        return [primary, *self._fallbacks][min(position, len(self._fallbacks))]
 
 
 def _usable(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
@@ -86,9 +107,19 @@ def _usable(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[Mod
 def _place(choice: ModelChoice) -> tuple[str, str] | None:
     """Address and model; ``None`` for a choice that cannot be used."""
     try:
-        return endpoint_of(choice)[1].plain_url, choice.model
+        return _endpoint_of(choice)[1].plain_url, choice.model
     except ConfigurationError:
         return None
+
+
+def _endpoint_of(choice: ModelChoice) -> tuple[Wire, Endpoint]:
+    return endpoint_of(choice, proxy_url=choice.proxy_url)
+
+
+def _keyed(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
+    """The endpoint with each of the keys."""
+    yield endpoint
+    yield from (checked(replace(endpoint, api_key=key)) for key in choice.more_keys)
 
 
 def _credential(endpoint: Endpoint) -> str:
@@ -108,7 +139,10 @@ class OneProvider:
     def __len__(self) -> int:
         return 1
 
-    def route(self, model: str, position: int) -> Route:
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        return ()
+
+    def route(self, model: str, position: int, credential: str = "") -> Route:
         return Route(
             provider=self._provider, name=self._name, model=model, host="", wire=self._wire, credential=self._name
         )

@@ -17,6 +17,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core import retry
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.classify import Classification, classification_of
+from hermes_worker.core.credentials import rest_s
 from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, HermesError, ModelCallError
 from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
 from hermes_worker.core.retry import Remedy
@@ -36,6 +37,8 @@ from hermes_worker.tasks.requests import build_request, tokens_of
 
 RATE_LIMIT_PAUSE_S = 2.0
 """How long a credential rests after a rate limit that came without a time."""
+FALLEN_BACK_S = 60.0
+"""How long a provider that was left because of its limits is not gone back to (reference, loop §4.8)."""
 _EXIT_OF: Mapping[retry.GiveUpReason, ExitReason] = {
     retry.GiveUpReason.RETRIES_EXHAUSTED: ExitReason.ALL_RETRIES_EXHAUSTED,
     retry.GiveUpReason.CONTENT_POLICY_BLOCKED: ExitReason.CONTENT_POLICY_BLOCKED,
@@ -99,6 +102,7 @@ class _Asking:
         self._parts = parts
         self._claim = claim
         self._abort = abort
+        self._has_other_keys = False
         self._memory = memory_from(run.memory)
         self._history = _history(run.recovery)
         self._session = parts.runs.session_of(claim.loaded.session_pk)
@@ -114,7 +118,7 @@ class _Asking:
 
     def outcome(self) -> Asked:
         while True:
-            route = self._parts.chain.route(self._claim.loaded.model, self._memory.provider)
+            route = self._route()
             request = self._request(route)
             permit = self._permit(route, request)
             if permit is None:
@@ -133,6 +137,18 @@ class _Asking:
             self._parts.governor.settle(permit, usage=reply.usage, limits=reply.limits)
             spoken.finish()
             return Answered(reply=reply, route=route, request=request, rows=self._rows, memory=self._memory)
+
+    def _route(self) -> Route:
+        """Where to ask now, and with which of the provider's keys."""
+        chain, model, position = self._parts.chain, self._claim.loaded.model, self._memory.provider
+        names = chain.credentials(model, position)
+        if not names:
+            self._has_other_keys = False
+            return chain.route(model, position)
+        is_child = self._claim.loaded.depth > 0
+        chosen = self._parts.pool.choose(names, ticket=self._claim.run_id, is_child=is_child)
+        self._has_other_keys = chosen.has_others
+        return chain.route(model, position, chosen.name)
 
     def _request(self, route: Route) -> ModelRequest:
         return build_request(
@@ -157,6 +173,9 @@ class _Asking:
         count("model.held_back")
         if permit.wait_s <= retry.PARK_OVER_S:
             return Interrupted() if self._abort.wait(permit.wait_s) else None
+        if permit.is_cooling and self._has_other_keys:
+            self._parts.pool.rest(route.credential, permit.wait_s)
+            return None
         if permit.is_cooling and self._has_fallback:
             self._fall_back()
             return None
@@ -172,6 +191,7 @@ class _Asking:
         classification = classification_of(error)
         self._tell_the_others(classification, route)
         decision = retry.decide(classification, self._history, self._situation(route, request))
+        self._keep_away(decision, classification, route)
         self._history = retry.advance(self._history, decision, classification)
         count(f"model.failed.{error.kind.value}")
         log.info("model.failed", kind=error.kind.value, status=error.status, decision=decision.kind)
@@ -184,6 +204,8 @@ class _Asking:
                 self._memory = replace(self._memory, output_tokens_max=decision.tokens)
             case retry.FallBack():
                 self._fall_back()
+            case retry.RotateCredential():
+                self._parts.pool.rest(route.credential, rest_s(classification))
             case _ if decision.kind in _AMENDMENT_OF:
                 amendments = self._memory.amendments | {_AMENDMENT_OF[decision.kind]}
                 self._memory = replace(self._memory, amendments=amendments)
@@ -219,6 +241,8 @@ class _Asking:
             # A broken connection never goes back to the pool, so there is nothing to renew; what helps is the wait and
             # the new attempts that come with it.
             yield Remedy.RENEW_CONNECTION
+        if self._has_other_keys:
+            yield Remedy.ROTATE_CREDENTIAL
         if self._has_fallback:
             yield Remedy.FALL_BACK
 
@@ -236,6 +260,13 @@ class _Asking:
         is_timed_overload = classification.kind is FailureKind.OVERLOADED and classification.retry_after_s
         if classification.kind is FailureKind.RATE_LIMIT or is_timed_overload:
             self._parts.governor.cool_down(_place(route), classification.retry_after_s or RATE_LIMIT_PAUSE_S)
+
+    def _keep_away(self, decision: retry.Decision, classification: Classification, route: Route) -> None:
+        """A provider that a run left because it is used up is left alone for a while: until then every turn, on every
+        worker, begins where this one goes on."""
+        is_used_up = classification.kind in (FailureKind.RATE_LIMIT, FailureKind.BILLING)
+        if isinstance(decision, retry.FallBack) and is_used_up:
+            self._parts.governor.cool_down(_place(route), max(FALLEN_BACK_S, classification.retry_after_s or 0.0))
 
     def _wait(self, seconds: float) -> Asked | None:
         if seconds > retry.PARK_OVER_S:

@@ -8,7 +8,7 @@ from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.events import ModelReplied
+from hermes_worker.core.events import CapacityAwaited, ModelFailed, ModelReplied
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.pricing import Cost, billed, cost_of
 from hermes_worker.faults import FaultPoint
@@ -61,7 +61,23 @@ def _take_turn(parts: Parts, claim: TurnClaim, abort: AbortSignal) -> list[Hint]
         log.warning("iteration.refused", reason=str(lost))
         return []
     count("iteration.committed")
+    if _is_over(asked, judged):
+        parts.pool.release(claim.run_id)
     return hints
+
+
+def _is_over(asked: Asked, judged: Judged | None) -> bool:
+    """The run makes no further model call."""
+    match asked:
+        case Answered():
+            assert judged is not None
+            return isinstance(judged.event, ModelFailed) or (
+                isinstance(judged.event, ModelReplied) and not judged.event.calls
+            )
+        case Unanswered():
+            return not isinstance(asked.event, CapacityAwaited)
+        case Interrupted():
+            return False
 
 
 def _judged(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:

@@ -11,6 +11,7 @@ from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.messages import Message, ModelReply
 from hermes_worker.core.pricing import Cost
+from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
 from hermes_worker.providers.chain import Route
@@ -74,7 +75,9 @@ class Chain(Protocol):
 
     def __len__(self) -> int: ...
 
-    def route(self, model: str, position: int) -> Route: ...
+    def credentials(self, model: str, position: int) -> Sequence[str]: ...
+
+    def route(self, model: str, position: int, credential: str = "") -> Route: ...
 
 
 class Sender(Protocol):
@@ -111,6 +114,8 @@ class Parts:
     """Which commands need permission."""
     governor: Governing = field(default_factory=Ungoverned)
     """Who may ask a model when, over all workers."""
+    pool: Pooling = field(default_factory=FirstKey)
+    """Which of several keys of a provider a turn uses."""
     model: ModelOptions = field(default_factory=ModelOptions)
     calls_max: int = 64
     """Tool calls one reply may ask for."""

@@ -23,6 +23,7 @@ from hermes_worker.core import retry
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
+from hermes_worker.credentials import CredentialPool
 from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import stream_key
 from hermes_worker.providers.chain import ModelChoice
@@ -468,6 +469,89 @@ def test_a_filter_of_one_provider_is_answered_by_another_for_free(store: Store, 
         view = finished(Turns.over(store, server.base_url, fallbacks=(fallback,)), server)
 
     assert (view.output, view.iteration) == (HELLO.text, 1)
+
+
+def test_a_provider_that_is_used_up_is_left_alone_by_everybody_and_gone_back_to(
+    store: Store, server: StrictServer, broker_url: str
+) -> None:
+    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    with StrictServer() as other:
+        server.faults(status(402, "insufficient credits"))
+        fallback = ModelChoice(base_url=other.base_url, api_key="k", api_mode="chat_completions", model="other")
+        for session in ("one", "two"):
+            turns = Turns.over(store, server.base_url, fallbacks=(fallback,), governor=Governor(client))
+            assert finished(turns, server, session_id=session).status is RunStatus.COMPLETED
+        assert (len(server.accepted), len(other.accepted)) == (1, 2)
+
+        [place] = [
+            key for key in client.keys("*governor*") if client.type(key) == "hash" and client.hget(key, "cool_until")
+        ]
+        assert float(client.hget(place, "cool_until") or 0) - float(client.time()[0]) == pytest.approx(60, abs=3)
+        client.delete(place)  # as the minute does
+        finished(turns, server, session_id="three")
+    assert (len(server.accepted), len(other.accepted)) == (2, 2)
+
+
+# ----------------------------------------------------------------------------------------------------------------- keys
+
+
+def keys_of(server: StrictServer) -> list[str]:
+    """The key of each request, by its last letter."""
+    found = (request.header("authorization") or request.header("x-api-key") for request in server.requests)
+    return [(key or "")[-1] for key in found]
+
+
+@pytest.mark.parametrize(
+    ("faults", "used"),
+    [
+        ([status(402, "insufficient credits")], "jb"),
+        ([status(401, "Incorrect API key provided")], "jb"),
+        ([status(429, "slow down")] * 2, "jjb"),
+        ([status(429, "slow down", None, "Retry-After: 30")], "jb"),
+        ([status(429, "usage limit reached")], "jb"),
+        ([status(402, "insufficient credits")] * 2, "jbc"),
+        ([status(500)], "jj"),
+    ],
+)
+def test_another_key_steps_in_for_one_that_is_spent_or_refused(
+    turns: Turns, server: StrictServer, store: Store, broker_url: str, faults: list[Fault], used: str, wire: str
+) -> None:
+    pool = CredentialPool(redis.Redis.from_url(broker_url, decode_responses=True))
+    more = ("sk-test-more-b", "sk-test-more-c")
+    turns = Turns.over(store, server.base_url, api_mode=API_MODE[wire], more_keys=more, pool=pool)
+    server.faults(*faults)
+
+    view = finished(turns, server)
+
+    assert view.output == HELLO.text
+    assert "".join(keys_of(server)) == used
+
+
+def test_a_key_that_was_refused_is_not_tried_by_the_next_run(
+    server: StrictServer, store: Store, broker_url: str
+) -> None:
+    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    server.faults(status(401, "Incorrect API key provided"))
+    for _ in range(2):
+        turns = Turns.over(store, server.base_url, more_keys=("sk-test-more-b",), pool=CredentialPool(client))
+        finished(turns, server)
+
+    assert "".join(keys_of(server)) == "jbb"
+    assert client.hgetall("hermes:credentials:held") == {}, "a turn that is over gives its key back"
+    seen = json.dumps([client.hgetall(key) for key in client.keys("hermes:credentials")])
+    assert "sk-test" not in seen
+
+
+def test_when_every_key_is_refused_the_run_says_so(server: StrictServer, store: Store, broker_url: str) -> None:
+    pool = CredentialPool(redis.Redis.from_url(broker_url, decode_responses=True))
+    server.faults(*[status(401, "Incorrect API key provided")] * 9)
+    turns = Turns.over(store, server.base_url, more_keys=("sk-test-more-b",), pool=pool)
+
+    view = finished(turns, server)
+
+    assert (view.status, view.failure_kind) == (RunStatus.FAILED, "auth")
+    assert "".join(keys_of(server)) == "jb"
+    assert "sk-test" not in (view.error or "")
 
 
 # ------------------------------------------------------------------------------------------------------------ governor

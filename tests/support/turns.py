@@ -12,6 +12,7 @@ import redis
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
+from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
 from hermes_worker.providers.chain import Chain, ModelChoice
@@ -61,11 +62,15 @@ class Turns:
         api_mode: str = "chat_completions",
         provider: str | None = None,
         fallbacks: tuple[ModelChoice, ...] = (),
+        more_keys: tuple[str, ...] = (),
+        pool: Pooling | None = None,
         governor: Governing | None = None,
         live: redis.Redis | None = None,
         options: ModelOptions | None = None,
     ) -> Turns:
-        choice = ModelChoice(base_url=base_url, api_key=KEY, api_mode=api_mode, model="strict", provider=provider)
+        choice = ModelChoice(
+            base_url=base_url, api_key=KEY, api_mode=api_mode, model="strict", provider=provider, more_keys=more_keys
+        )
         leases = Leases(store.workers, name="test", queues="model,tools", ttl_s=1e6)
         leases.register()
         nowhere = live or redis.Redis(port=1, socket_connect_timeout=0.1)
@@ -80,6 +85,7 @@ class Turns:
             catalog=default_catalog(),
             chain=Chain(choice, fallbacks),
             governor=governor or Ungoverned(),
+            pool=pool or FirstKey(),
             model=options or ModelOptions(),
             workspace=_no_workspace,
             now=store.database.now,

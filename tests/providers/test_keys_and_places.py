@@ -1,0 +1,105 @@
+"""From settings to the keys that each provider of the chain is asked with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.fault_server import FaultServer, Received, Reply, say_hello
+
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.messages import ModelRequest, user_body
+from hermes_worker.providers.catalog import PROVIDERS
+from hermes_worker.providers.chain import Chain
+from hermes_worker.settings import load
+from hermes_worker.wiring import chain_of, endpoint_of
+
+
+def chain(home: Path, **environ: str) -> Chain:
+    return chain_of(load({"HERMES_MODEL": "m", **environ}, home=home))
+
+
+def keys(chain: Chain, position: int = 0) -> list[str]:
+    names = chain.credentials("", position) or [""]
+    return [getattr(chain.route("", position, name).provider, "_endpoint").api_key for name in names]
+
+
+def vendors() -> list[tuple[str, str]]:
+    return [(row.name, name) for row in PROVIDERS.values() if row.base_url for name in row.key_variables]
+
+
+@pytest.mark.parametrize(("provider", "variable"), vendors())
+def test_every_provider_of_the_catalogue_is_reached_with_its_own_variable(
+    tmp_path: Path, provider: str, variable: str
+) -> None:
+    settings = load({"HERMES_PROVIDER": provider, variable: "sk-vendor"}, home=tmp_path)
+    assert endpoint_of(settings).api_key == "sk-vendor"
+
+
+def test_numbered_variables_and_more_keys_make_a_pool(tmp_path: Path) -> None:
+    made = chain(
+        tmp_path, OPENAI_API_KEY="k1", OPENAI_API_KEY_2="k2", OPENAI_API_KEY_10="k10", HERMES_MORE_API_KEYS="x,k2"
+    )
+    assert made.has_pools
+    assert keys(made) == ["k1", "k2", "k10", "x"]
+
+
+def test_one_key_makes_no_pool(tmp_path: Path) -> None:
+    made = chain(tmp_path, OPENAI_API_KEY="k1")
+    assert (made.has_pools, made.credentials("", 0), keys(made)) == (False, (), ["k1"])
+
+
+def test_a_key_of_our_own_variable_stands_in_for_the_vendors(tmp_path: Path) -> None:
+    made = chain(tmp_path, HERMES_PROVIDER="openai", HERMES_API_KEY="mine", OPENAI_API_KEY="k1", OPENAI_API_KEY_2="k2")
+    assert keys(made) == ["mine"]
+
+
+def test_a_vendors_keys_are_never_sent_to_another_address(tmp_path: Path) -> None:
+    made = chain(tmp_path, HERMES_BASE_URL="http://gateway.test/v1", OPENAI_API_KEY="k1", OPENAI_API_KEY_2="k2")
+    assert keys(made) == [""]
+
+
+def test_providers_to_fall_back_on_have_pools_of_their_own(tmp_path: Path) -> None:
+    made = chain(
+        tmp_path,
+        OPENAI_API_KEY="k1",
+        HERMES_FALLBACK_PROVIDERS="groq:llama",
+        GROQ_API_KEY="g1",
+        GROQ_API_KEY_1="g2",
+    )
+    assert (keys(made, 0), keys(made, 1)) == (["k1"], ["g1", "g2"])
+
+
+def test_a_wrong_key_is_named_and_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        chain(tmp_path, HERMES_MORE_API_KEYS="good,hunter2 hunter2")
+    assert "HERMES_MORE_API_KEYS" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_more_keys_are_secrets_of_the_logs(tmp_path: Path) -> None:
+    settings = load({"HERMES_MORE_API_KEYS": "sk-more-1", "OPENAI_API_KEY_2": "sk-more-2"}, home=tmp_path)
+    assert {"sk-more-1", "sk-more-2"} <= {secret.reveal() for secret in settings.secrets}
+    assert "sk-more" not in repr(settings)
+
+
+def test_model_calls_go_through_the_proxy_that_is_set(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def proxied(request: Received, reply: Reply) -> None:
+        seen.append(request.head.splitlines()[0])
+        say_hello(request, reply)
+
+    with FaultServer(proxied) as proxy:
+        made = chain(
+            tmp_path,
+            HERMES_BASE_URL="http://model.test/v1",
+            HERMES_MODEL_PROXY=f"http://127.0.0.1:{proxy.port}",
+            HTTPS_PROXY="http://127.0.0.1:1",
+        )
+        request = ModelRequest(model="m", messages=(user_body("hello"),))
+        reply = made.route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
+
+    assert reply.text == "hello"
+    assert seen == ["POST http://model.test/v1/chat/completions HTTP/1.1"]
