@@ -22,7 +22,7 @@ def chain(home: Path, **environ: str) -> Chain:
 
 def keys(chain: Chain, position: int = 0) -> list[str]:
     names = chain.credentials("", position) or [""]
-    return [getattr(chain.route("", position, name).provider, "_endpoint").api_key for name in names]
+    return [chain.route("", position, name).provider._endpoint.api_key for name in names]
 
 
 def vendors() -> list[tuple[str, str]]:
