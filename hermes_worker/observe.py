@@ -75,6 +75,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "model.cooled_down": "A provider asked for a pause; all workers heed it.",
         "model.key_rested": "A key was refused or is spent; all workers leave it alone for a while.",
         "model.fell_back": "A run goes on with the next provider of the chain.",
+        "callback.failed": "A callback of a client raised an error; the following goes on.",
         "reply.discarded": "A reply was cut short or empty; the model is asked again.",
         "supervisor.failed": "The supervisor itself met an error that nobody expected.",
         "child.started": "The supervisor started a process.",

@@ -37,6 +37,8 @@ GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
 
 MESSAGE_DELTA = "message.delta"
 REASONING_AVAILABLE = "reasoning.available"
+TOOL_GENERATING = "tool.generating"
+"""A hint: a reader that comes back may be told again."""
 
 
 # --- what a reader has been told -------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 # --- the merge -------------------------------------------------------------------------------------------------------
 
 
-_TOLD_LIVE = ("text", "reasoning", "tool_started")
+_TOLD_LIVE = ("text", "reasoning", "tool", "tool_started")
 _EARLY_MAX = 1_000
 """Live entries kept back; the row tells what is in those that are not."""
 _CALLS_MAX = 256
@@ -368,7 +370,9 @@ class Merge:
     def _piece(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         if entry.attempt < self._told.void:
             return
-        if entry.kind == "text":
+        if entry.kind == "tool":
+            yield self._event(TOOL_GENERATING, at, {"tool": entry.text})
+        elif entry.kind == "text":
             if new := self._text.new_of(entry, self._told.text):
                 self._told = replace(self._told, text=self._told.text.after(new))
                 yield self._event(MESSAGE_DELTA, at, {"delta": new})

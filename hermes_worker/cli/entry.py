@@ -45,7 +45,7 @@ _SUMMARIES = {
     "run": "Give an agent a task in a directory and watch it work.",
     "up": "Start everything on this machine and keep it running.",
     "submit": "Put a task into the queue.",
-    "runs": "List, show, watch and stop runs.",
+    "runs": "List, show, watch, stop and export runs.",
     "cron": "Create, list and change scheduled jobs.",
     "deliveries": "List and show what was sent where, and send it again.",
     "worker": "Run one worker process.",

@@ -16,6 +16,7 @@ from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, ru
 from hermes_worker.cli.screen import Screen, clean, coloured, one_line, summary, table
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.run import RunStatus
+from hermes_worker.results import training_sample, turn_result
 from hermes_worker.store.control import Control
 from hermes_worker.store.views import CallView, RunView
 from hermes_worker.store.waits import Waits
@@ -25,7 +26,7 @@ _STOP_PATIENCE_S = 5.0
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def runs() -> None:
-    """List, show, watch and stop runs."""
+    """List, show, watch, stop and export runs."""
 
 
 @runs.command("list", epilog="Example: hermes-worker runs list --status failed")
@@ -62,6 +63,31 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
     click.echo(_description(view, calls))
     if not view.status.is_terminal and (notice := records.idle_notice()):
         click.echo(click.style(f"\n{notice}", fg="yellow"))
+
+
+@runs.command(epilog="Example: hermes-worker runs export --trajectories samples run_0123...")
+@common
+@click.argument("run_ids", metavar="RUN_ID...", nargs=-1, required=True, type=TEXT)
+@click.option(
+    "--trajectories",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Append training samples (ShareGPT) to trajectory_samples.jsonl and failed_trajectories.jsonl here.",
+)
+def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) -> None:
+    """What runs left, one JSON object per line: result, messages, usage, cost."""
+    views = open_records(home).views
+    if directory is None:
+        for run_id in run_ids:
+            click.echo(json.dumps(turn_result(views, run_id)))
+        return
+    samples = [training_sample(views, run_id) for run_id in run_ids]
+    directory.mkdir(parents=True, exist_ok=True)
+    for sample in samples:
+        name = "trajectory_samples.jsonl" if sample["completed"] else "failed_trajectories.jsonl"
+        with (directory / name).open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{json.dumps(sample, ensure_ascii=False)}\n")
+    click.echo(f"{len(samples)} written to {directory}")
 
 
 @runs.command(epilog="The exit code is 0 when the run completes and 1 when it fails or is cancelled.")

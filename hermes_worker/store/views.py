@@ -184,6 +184,21 @@ class Views:
                 raise RunNotFound(f"there is no run {run_id!r}")
             return read_messages(connection, row.session_pk, 1, row.message_seq)
 
+    def tools(self, run_id: str) -> str:
+        """The tool definitions of the run's session, as a JSON list. Raises ``RunNotFound``."""
+        statement = (
+            sa.select(blobs.c.body)
+            .select_from(runs)
+            .join(sessions, sessions.c.pk == runs.c.session_pk)
+            .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+            .where(runs.c.run_id == run_id)
+        )
+        with self._database.read() as connection:
+            body: str | None = connection.execute(statement).scalar()
+        if body is None:
+            raise RunNotFound(f"there is no run {run_id!r}")
+        return body
+
     def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
         """Events numbered above ``seq``, in order, with texts stored by reference filled in. Raises ``RunNotFound``."""
         with self._database.read() as connection:

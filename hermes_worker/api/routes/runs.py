@@ -19,6 +19,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.live import Live
 from hermes_worker.observe import count, log
 from hermes_worker.redaction import redact
+from hermes_worker.results import turn_result
 from hermes_worker.store.runs import Multitask, RunNotFound
 from hermes_worker.store.views import RunView, Views
 from hermes_worker.submission import Submission, accept, announce
@@ -148,6 +149,12 @@ async def list_runs(context: Context, wanted: Annotated[schema.ListRuns, Query()
 async def get_run(context: Context, run_id: str) -> schema.RunObject:
     """A run and what became of its tool calls."""
     return await context.store(_inspect, context.client.views, run_id)
+
+
+@router.get("/{run_id}/result")
+async def get_result(context: Context, run_id: str) -> dict[str, Any]:
+    """What a run left so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
+    return await context.store(turn_result, context.client.views, run_id)
 
 
 def _inspect(views: Views, run_id: str) -> schema.RunObject:

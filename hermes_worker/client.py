@@ -1,0 +1,460 @@
+"""A Python client of the HTTP API: submit runs, and follow them as typed events or by callbacks.
+
+    client = HermesClient("http://127.0.0.1:8642", api_key=...)
+    run_id = client.submit("what is in this directory?")
+    result = client.follow(run_id, Callbacks(stream_delta_callback=show, clarify_callback=ask))
+
+The callbacks have the names and meanings of Hermes Agent's (reference, loop §11.1), but are called by whoever follows,
+wherever the run is worked on. A connection that breaks is made again and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx2
+
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.run_events import TERMINAL_EVENTS
+from hermes_worker.observe import log
+
+__all__ = [
+    "ApprovalRequested",
+    "Callbacks",
+    "Event",
+    "HermesClient",
+    "InputRequested",
+    "MessageCompleted",
+    "MessageDelta",
+    "OtherEvent",
+    "ReasoningDelta",
+    "RefusedError",
+    "ReplyDiscarded",
+    "RunEnded",
+    "RunStatusChanged",
+    "ToolCompleted",
+    "ToolGenerating",
+    "ToolStarted",
+    "parse_event",
+]
+
+_READ_TIMEOUT_S = 60.0
+"""Longer than the server's pauses between signs of life."""
+_RECONNECT_AFTER_S = 0.5
+_NOBODY_ANSWERED = "The model is asked again: its reply was cut short or empty."
+
+
+# ------------------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDelta:
+    """Text of the reply that is being written."""
+
+    text: str
+    kind: Literal["message.delta"] = "message.delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDelta:
+    text: str
+    kind: Literal["reasoning.available"] = "reasoning.available"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolGenerating:
+    """The name of a tool was seen in the reply that is being written. A hint: it may come twice, or not at all."""
+
+    tool: str
+    kind: Literal["tool.generating"] = "tool.generating"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCompleted:
+    text: str
+    iteration: int
+    finish_reason: str | None
+    kind: Literal["message.completed"] = "message.completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyDiscarded:
+    """What was told of the reply of this iteration is void; another one follows."""
+
+    iteration: int
+    finish_reason: str | None
+    kind: Literal["reply.discarded"] = "reply.discarded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    call_id: str
+    tool: str
+    preview: str
+    kind: Literal["tool.started"] = "tool.started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCompleted:
+    call_id: str
+    tool: str
+    duration_s: float
+    is_error: bool
+    outcome: str | None = None
+    """``unknown`` when its worker vanished and nobody knows whether it took effect."""
+    kind: Literal["tool.completed"] = "tool.completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested:
+    command: str
+    description: str
+    choices: Sequence[str]
+    kind: Literal["approval.request"] = "approval.request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRequested:
+    question: str
+    choices: Sequence[str]
+    kind: Literal["input.request"] = "input.request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatusChanged:
+    """Something about the run that people may want to know: it waits, is stopped, or a step is tried again."""
+
+    name: str
+    message: str
+    kind: Literal["status"] = "status"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    name: str
+    output: str | None
+    error: str | None
+    exit_reason: str | None
+    usage: Mapping[str, int] = field(default_factory=dict)
+    kind: Literal["ended"] = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherEvent:
+    """An event that this version has no type for."""
+
+    name: str
+    fields: Mapping[str, Any]
+    kind: Literal["other"] = "other"
+
+
+Event = (
+    MessageDelta
+    | ReasoningDelta
+    | ToolGenerating
+    | MessageCompleted
+    | ReplyDiscarded
+    | ToolStarted
+    | ToolCompleted
+    | ApprovalRequested
+    | InputRequested
+    | RunStatusChanged
+    | RunEnded
+    | OtherEvent
+)
+
+
+def parse_event(document: Mapping[str, Any]) -> Event:
+    """An event of the stream. Raises ``ValueError`` when a field that it needs is missing."""
+    try:
+        return _parsed(str(document["event"]), document)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"an event of the stream lacks {error}") from error
+
+
+def _parsed(name: str, document: Mapping[str, Any]) -> Event:
+    if name in TERMINAL_EVENTS:
+        return RunEnded(
+            name=name,
+            output=document.get("output"),
+            error=document.get("error"),
+            exit_reason=document.get("exit_reason"),
+            usage=document.get("usage") or {},
+        )
+    make = _PARSERS.get(name)
+    return make(document) if make else OtherEvent(name=name, fields=dict(document))
+
+
+def _status(name: str, message: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], Event]:
+    return lambda document: RunStatusChanged(name=name, message=message(document))
+
+
+_PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
+    "message.delta": lambda d: MessageDelta(text=d["delta"]),
+    "reasoning.available": lambda d: ReasoningDelta(text=d["text"]),
+    "tool.generating": lambda d: ToolGenerating(tool=d["tool"]),
+    "message.completed": lambda d: MessageCompleted(
+        text=d["text"], iteration=d["iteration"], finish_reason=d.get("finish_reason")
+    ),
+    "reply.discarded": lambda d: ReplyDiscarded(iteration=d["iteration"], finish_reason=d.get("finish_reason")),
+    "tool.started": lambda d: ToolStarted(
+        call_id=d.get("tool_call_id", ""), tool=d["tool"], preview=d.get("preview") or ""
+    ),
+    "tool.completed": lambda d: ToolCompleted(
+        call_id=d.get("tool_call_id", ""),
+        tool=d["tool"],
+        duration_s=float(d.get("duration") or 0.0),
+        is_error=bool(d.get("error")),
+        outcome=d.get("outcome"),
+    ),
+    "approval.request": lambda d: ApprovalRequested(
+        command=d.get("command") or "", description=d.get("description") or "", choices=tuple(d.get("choices") or ())
+    ),
+    "input.request": lambda d: InputRequested(question=d["question"], choices=tuple(d.get("choices") or ())),
+    "run.waiting": _status("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
+    "run.resumed": _status("run.resumed", lambda d: "The run goes on."),
+    "run.stopping": _status("run.stopping", lambda d: "The run was asked to stop."),
+    "step.retried": _status("step.retried", lambda d: f"A worker vanished; {d.get('step')} is tried again."),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- callbacks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """All optional. What one of them raises is logged, and the following goes on."""
+
+    stream_delta_callback: Callable[[str | None], object] | None = None
+    """Text of a reply; ``None`` where a reply ends."""
+    stream_callback: Callable[[str], object] | None = None
+    interim_assistant_callback: Callable[[str, bool], object] | None = None
+    """Text that stood beside tool calls, and whether it was streamed already."""
+    reasoning_callback: Callable[[str], object] | None = None
+    thinking_callback: Callable[[str], object] | None = None
+    """A word for a spinner while the model is waited for; empty when its reply begins."""
+    tool_gen_callback: Callable[[str], object] | None = None
+    tool_start_callback: Callable[[str, str, str], object] | None = None
+    """Id and name of a call, and a preview of its arguments."""
+    tool_complete_callback: Callable[[str, str, str, str], object] | None = None
+    """The same, and its outcome: ``ok``, ``error`` or ``unknown``."""
+    tool_progress_callback: Callable[..., object] | None = None
+    """``(event, name, preview, None)``; with ``duration`` and ``is_error`` for ``tool.completed``."""
+    step_callback: Callable[[int, list[str]], object] | None = None
+    """Number of an iteration that begins, and the tools of the one before."""
+    clarify_callback: Callable[[str, Sequence[str]], str | None] | None = None
+    """Gives the answer to a question of the model; ``None`` leaves it to others."""
+    approval_callback: Callable[[str, str], str | None] | None = None
+    """Command and description; gives ``once``, ``session``, ``always`` or ``deny``; ``None`` leaves it to others."""
+    status_callback: Callable[[str, str], object] | None = None
+    """``lifecycle`` or ``warn``, and a sentence."""
+    event_callback: Callable[[str, Event], object] | None = None
+    """Every event."""
+
+
+class RefusedError(HermesError):
+    """The API refused a request; the message is what it said."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class HermesClient:
+    """Talks to one API server. Thread-safe."""
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, patience_s: float = 60.0) -> None:
+        """``patience_s`` is how long a stream is tried to be picked up again before that is an error."""
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._patience_s = patience_s
+        self._http = httpx2.Client(
+            base_url=base_url.rstrip("/"), headers=headers, timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=10.0)
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def submit(self, text: str, *, idempotency_key: str | None = None, **options: Any) -> str:
+        """Start a run; ``options`` are the other fields of ``POST /v1/runs``. Returns its id. Raises ``RefusedError``,
+        ``UnavailableError`` (it is then not known whether it was accepted: ask again with the same key)."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        answer = self._asked("POST", "/v1/runs", json={"input": text, **options}, headers=headers)
+        return str(answer["run_id"])
+
+    def result(self, run_id: str) -> dict[str, Any]:
+        """What the run left, under the reference's names. Raises ``RefusedError``, ``UnavailableError``."""
+        return self._asked("GET", f"/v1/runs/{run_id}/result")
+
+    def stop(self, run_id: str) -> None:
+        """Idempotent. Raises ``RefusedError``, ``UnavailableError``."""
+        self._asked("POST", f"/v1/runs/{run_id}/stop")
+
+    def answer(self, run_id: str, text: str) -> None:
+        """Answer the run's question. Raises ``RefusedError``, ``UnavailableError``."""
+        self._asked("POST", f"/v1/runs/{run_id}/input", json={"text": text})
+
+    def approve(self, run_id: str, choice: str) -> None:
+        """Allow or deny what the run asked for. Raises ``RefusedError``, ``UnavailableError``."""
+        self._asked("POST", f"/v1/runs/{run_id}/approval", json={"choice": choice})
+
+    def events(self, run_id: str, *, after: str = "0") -> Iterator[Event]:
+        """Everything that happens to a run, from its beginning (or after the event with that id) to its end. Raises
+        ``RefusedError``, ``UnavailableError``."""
+        last_id, give_up_at = after, time.monotonic() + self._patience_s
+        while True:
+            reason = "the stream ended"
+            try:
+                for event_id, event in self._stream(run_id, last_id):
+                    last_id, give_up_at = event_id or last_id, time.monotonic() + self._patience_s
+                    yield event
+                    if isinstance(event, RunEnded):
+                        return
+            except httpx2.HTTPError as error:
+                reason = str(error) or type(error).__name__
+            if time.monotonic() >= give_up_at:
+                raise UnavailableError(f"the stream of run {run_id!r} cannot be followed: {reason}")
+            time.sleep(_RECONNECT_AFTER_S)
+
+    def follow(self, run_id: str, callbacks: Callbacks) -> dict[str, Any]:
+        """Follow a run to its end and call back; returns its ``result``. Raises as ``events``."""
+        following = _Following(self, run_id, callbacks)
+        for event in self.events(run_id):
+            following.take(event)
+        return self.result(run_id)
+
+    def _stream(self, run_id: str, last_id: str) -> Iterator[tuple[str, Event]]:
+        with self._http.stream("GET", f"/v1/runs/{run_id}/events", headers={"Last-Event-ID": last_id}) as response:
+            if response.status_code >= 500:
+                raise httpx2.ReadError(f"HTTP {response.status_code}")
+            if response.status_code != 200:
+                response.read()
+                raise _refusal(response)
+            event_id = ""
+            for line in response.iter_lines():
+                if line.startswith("id: "):
+                    event_id = line[4:]
+                elif line.startswith("data: "):
+                    yield event_id, parse_event(json.loads(line[6:]))
+
+    def _asked(self, method: str, path: str, **parts: Any) -> dict[str, Any]:
+        try:
+            response = self._http.request(method, path, **parts)
+        except httpx2.HTTPError as error:
+            raise UnavailableError(f"{self._http.base_url} does not answer: {error}") from error
+        if response.status_code >= 400:
+            raise _refusal(response)
+        document: dict[str, Any] = response.json()
+        return document
+
+
+def _refusal(response: httpx2.Response) -> RefusedError:
+    try:
+        said = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        said = f"HTTP {response.status_code}"
+    return RefusedError(said, response.status_code)
+
+
+class _Following:
+    """Turns the events of one run into calls."""
+
+    def __init__(self, client: HermesClient, run_id: str, callbacks: Callbacks) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._to = callbacks
+        self._iteration = 0
+        self._is_begun = False
+        self._has_streamed = False
+        self._tools: list[str] = []
+        self._previews: dict[str, str] = {}
+
+    def take(self, event: Event) -> None:
+        _call(self._to.event_callback, event.kind, event)
+        match event:
+            case MessageDelta():
+                self._begin()
+                self._has_streamed = True
+                _call(self._to.stream_delta_callback, event.text)
+                _call(self._to.stream_callback, event.text)
+            case ReasoningDelta():
+                self._begin()
+                _call(self._to.reasoning_callback, event.text)
+                _call(self._to.tool_progress_callback, "reasoning.available", "_thinking", event.text, None)
+            case ToolGenerating():
+                self._begin()
+                _call(self._to.tool_gen_callback, event.tool)
+            case MessageCompleted():
+                self._begin()
+                self._complete(event)
+            case ReplyDiscarded():
+                self._is_begun = self._has_streamed = False
+                _call(self._to.stream_delta_callback, None)
+                _call(self._to.status_callback, "warn", _NOBODY_ANSWERED)
+            case ToolStarted():
+                self._previews[event.call_id] = event.preview
+                _call(self._to.tool_start_callback, event.call_id, event.tool, event.preview)
+                _call(self._to.tool_progress_callback, "tool.started", event.tool, event.preview, None)
+            case ToolCompleted():
+                self._finish_tool(event)
+            case InputRequested():
+                self._clarify(event)
+            case ApprovalRequested():
+                self._ask_permission(event)
+            case RunStatusChanged():
+                kind = "warn" if event.name == "step.retried" else "lifecycle"
+                _call(self._to.status_callback, kind, event.message)
+            case RunEnded():
+                _call(self._to.thinking_callback, "")
+
+    def _begin(self) -> None:
+        """The first sign of the reply of an iteration."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        _call(self._to.step_callback, self._iteration + 1, self._tools)
+        _call(self._to.thinking_callback, "")
+        self._tools = []
+
+    def _complete(self, event: MessageCompleted) -> None:
+        _call(self._to.stream_delta_callback, None)
+        if event.finish_reason == "tool_calls" and event.text:
+            _call(self._to.interim_assistant_callback, event.text, self._has_streamed)
+        self._iteration, self._is_begun, self._has_streamed = event.iteration, False, False
+
+    def _finish_tool(self, event: ToolCompleted) -> None:
+        self._tools.append(event.tool)
+        outcome = event.outcome or ("error" if event.is_error else "ok")
+        preview = self._previews.pop(event.call_id, "")
+        _call(self._to.tool_complete_callback, event.call_id, event.tool, preview, outcome)
+        if self._to.tool_progress_callback:
+            facts = {"duration": event.duration_s, "is_error": event.is_error}
+            _call(self._to.tool_progress_callback, "tool.completed", event.tool, None, None, **facts)
+        _call(self._to.thinking_callback, "thinking")
+
+    def _clarify(self, event: InputRequested) -> None:
+        answer = _call(self._to.clarify_callback, event.question, event.choices)
+        if answer is not None:
+            with contextlib.suppress(RefusedError):  # somebody else was faster
+                self._client.answer(self._run_id, str(answer))
+
+    def _ask_permission(self, event: ApprovalRequested) -> None:
+        choice = _call(self._to.approval_callback, event.command, event.description)
+        if choice is not None:
+            with contextlib.suppress(RefusedError):
+                self._client.approve(self._run_id, str(choice))
+
+
+def _call(callback: Callable[..., Any] | None, *arguments: Any, **facts: Any) -> Any:
+    """What the callback returns; ``None`` when there is none or it raised: foreign code must not end the following."""
+    if callback is None:
+        return None
+    try:
+        return callback(*arguments, **facts)
+    except Exception as error:
+        log.warning("callback.failed", callback=getattr(callback, "__name__", "?"), error=repr(error))
+        return None
