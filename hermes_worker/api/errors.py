@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.redaction import redact
+from hermes_worker.store.deliveries import DeliveryBusy, DeliveryNotFound
 from hermes_worker.store.runs import IdempotencyConflict, RunNotFound, SessionActive, SessionBusy
 from hermes_worker.submission import InvalidSubmission
 
@@ -119,6 +120,15 @@ def install_handlers(app: FastAPI) -> None:
     async def _submission(_request: Request, error: InvalidSubmission) -> JSONResponse:
         param = "Idempotency-Key" if error.field == "idempotency_key" else error.field
         return invalid(param, f"Invalid {param!r}: {error}.").response
+
+    @app.exception_handler(DeliveryNotFound)
+    async def _delivery(request: Request, _error: DeliveryNotFound) -> JSONResponse:
+        given = str(request.path_params.get("delivery_id", ""))[:80]
+        return ApiError(404, f"Delivery not found: {given}", code="delivery_not_found").response
+
+    @app.exception_handler(DeliveryBusy)
+    async def _under_way(_request: Request, error: DeliveryBusy) -> JSONResponse:
+        return ApiError(409, f"{error}.", code="delivery_not_settled").response
 
     @app.exception_handler(RunNotFound)
     async def _run(request: Request, _error: RunNotFound) -> JSONResponse:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 from hermes_worker import __version__
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.store.deliveries import DeliveryState
 from hermes_worker.store.views import CallView, RunView
 
 VERSION = __version__
@@ -89,6 +90,17 @@ class ListRuns(BaseModel):
     before: str | None = Field(None, max_length=64, description="A run id: list runs older than that one.")
     status: RunStatus | None = None
     session_id: str | None = Field(None, max_length=256)
+
+
+class ListDeliveries(BaseModel):
+    """Which deliveries to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(20, ge=1, le=100)
+    before: str | None = Field(None, max_length=64, description="A delivery id: list deliveries older than that one.")
+    state: DeliveryState | None = None
+    run_id: str | None = Field(None, max_length=64)
 
 
 # --- responses -------------------------------------------------------------------------------------------------------
@@ -187,6 +199,35 @@ class RunList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[RunObject]
+    has_more: bool
+
+
+class DeliveryObject(BaseModel):
+    """A message to somebody outside, and what became of it. Times are epoch seconds."""
+
+    object: Literal["hermes.delivery"] = "hermes.delivery"
+    delivery_id: str
+    run_id: str | None = None
+    job_id: str | None = None
+    target: str
+    """Without what may be a secret in a URL."""
+    state: DeliveryState
+    attempts: int
+    may_be_duplicate: bool
+    """An attempt ended without an answer and may have arrived."""
+    not_before: float | None = None
+    receipt: str | None = None
+    error_kind: str | None = None
+    error: str | None = None
+    created_at: float
+    settled_at: float | None = None
+
+
+class DeliveryList(BaseModel):
+    """A page of deliveries, newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[DeliveryObject]
     has_more: bool
 
 

@@ -261,26 +261,34 @@ class Deliveries:
                 .returning(deliveries.c.hinted_at)
             ).first()
             if row is None:
-                view = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
-                raise DeliveryBusy(f"delivery {delivery_id!r} is {view.state.value}; it is being taken care of")
+                found = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
+                raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
         return [Hint(effect=effect, at=float(row.hinted_at))]
 
     def get(self, delivery_id: str) -> DeliveryView:
         """Raises ``DeliveryNotFound``."""
         with self._database.read() as connection:
-            return _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
+            return _view(_found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id))
 
     def list(
-        self, *, limit: int = 50, state: DeliveryState | None = None, run_id: str | None = None
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        state: DeliveryState | None = None,
+        run_id: str | None = None,
     ) -> list[DeliveryView]:
-        """Newest first."""
+        """Newest first; with ``before``, those older than that delivery. Raises ``DeliveryNotFound`` for that one."""
         statement = _VIEW.order_by(deliveries.c.pk.desc()).limit(limit)
         if state is not None:
             statement = statement.where(deliveries.c.state == state.value)
         if run_id is not None:
             statement = statement.where(runs.c.run_id == run_id)
         with self._database.read() as connection:
+            if before is not None:
+                last = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == before)), before)
+                statement = statement.where(deliveries.c.pk < last.pk)
             return [_view(row) for row in connection.execute(statement)]
 
     def _change(self, connection: Connection, claim: DeliveryClaim, **values: Any) -> None:
@@ -403,11 +411,11 @@ _VIEW = sa.select(deliveries, runs.c.run_id, jobs.c.job_id).select_from(
 )
 
 
-def _found(result: sa.CursorResult[Any], delivery_id: str) -> DeliveryView:
+def _found(result: sa.CursorResult[Any], delivery_id: str) -> sa.Row[Any]:
     row = result.first()
     if row is None:
         raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
-    return _view(row)
+    return row
 
 
 def _view(row: Any) -> DeliveryView:

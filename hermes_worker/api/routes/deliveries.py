@@ -1,0 +1,70 @@
+"""What was sent where, and sending it again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, BackgroundTasks, Query
+
+from hermes_worker.api import schema
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import invalid
+from hermes_worker.delivery.targets import shown
+from hermes_worker.redaction import redact
+from hermes_worker.store.deliveries import Deliveries, DeliveryNotFound, DeliveryView
+
+router = APIRouter(prefix="/v1/deliveries", tags=["deliveries"])
+
+
+@router.get("", response_model=schema.DeliveryList, response_model_exclude_none=True)
+async def list_deliveries(context: Context, wanted: Annotated[schema.ListDeliveries, Query()]) -> schema.DeliveryList:
+    """Deliveries, newest first."""
+    try:
+        views = await context.store(
+            Deliveries(context.client.database).list,
+            limit=wanted.limit + 1,
+            before=wanted.before,
+            state=wanted.state,
+            run_id=wanted.run_id,
+        )
+    except DeliveryNotFound:
+        message = f"Invalid 'before': there is no delivery {wanted.before!r}."
+        raise invalid("before", message, "delivery_not_found") from None
+    data = [_delivery_object(view) for view in views[: wanted.limit]]
+    return schema.DeliveryList(data=data, has_more=len(views) > wanted.limit)
+
+
+@router.get("/{delivery_id}", response_model=schema.DeliveryObject, response_model_exclude_none=True)
+async def get_delivery(context: Context, delivery_id: str) -> schema.DeliveryObject:
+    """A delivery and what became of it."""
+    return _delivery_object(await context.store(Deliveries(context.client.database).get, delivery_id))
+
+
+@router.post(
+    "/{delivery_id}/retry", status_code=202, response_model=schema.DeliveryObject, response_model_exclude_none=True
+)
+async def retry_delivery(context: Context, delivery_id: str, later: BackgroundTasks) -> schema.DeliveryObject:
+    """Send a settled delivery once more. One that may have arrived already is sent under the same idempotency key
+    where the target knows such keys, else with a remark that it may be a duplicate."""
+    outbox = Deliveries(context.client.database)
+    hints = await context.store(outbox.retry, delivery_id)
+    later.add_task(context.tell_broker, context.client.publisher.send, hints)
+    return _delivery_object(await context.store(outbox.get, delivery_id))
+
+
+def _delivery_object(view: DeliveryView) -> schema.DeliveryObject:
+    return schema.DeliveryObject(
+        delivery_id=view.delivery_id,
+        run_id=view.run_id,
+        job_id=view.job_id,
+        target=shown(view.target),
+        state=view.state,
+        attempts=view.attempts,
+        may_be_duplicate=view.is_in_doubt,
+        not_before=view.not_before,
+        receipt=redact(view.receipt) if view.receipt else None,
+        error_kind=view.error_kind,
+        error=redact(view.error) if view.error else None,
+        created_at=view.created_at,
+        settled_at=view.settled_at,
+    )
