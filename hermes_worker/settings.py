@@ -326,7 +326,13 @@ class DeliverySettings:
     allow_private_urls: bool = _setting(
         "delivery.allow_private_urls", "HERMES_DELIVERY_ALLOW_PRIVATE_URLS", SWITCH, False
     )
-    """Whether `webhook:` targets may name addresses of the local network or of this machine."""
+    """Whether `webhook:` and `apprise:` targets may name addresses of the local network or of this machine."""
+    media_dirs: tuple[str, ...] = _setting(
+        "delivery.media_dirs", "HERMES_MEDIA_ALLOW_DIRS", names(r"/[^\x00-\x1f]{1,500}", "absolute directories"), ()
+    )
+    """Directories whose files an answer may take along (`MEDIA:path`), beside the workspace of its session."""
+    media_strict: bool = _setting("delivery.media_strict", "HERMES_MEDIA_DELIVERY_STRICT", SWITCH, True)
+    """Whether other files may be sent only within ten minutes of their making. Credentials are never sent."""
 
 
 _OUTCOMES = ("ask", "deny", "approve")

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from hermes_worker.store.waits import Waits
 from hermes_worker.store.workers import Workers
 
 if TYPE_CHECKING:
+    from hermes_worker.delivery.files import FileDesk
     from hermes_worker.providers.base import Provider
     from hermes_worker.providers.chain import Chain, ModelChoice
     from hermes_worker.providers.endpoint import Endpoint
@@ -269,6 +270,20 @@ def approval_rules(settings: Settings) -> ApprovalRules:
     )
 
 
+def _file_desk(settings: Settings, workspace: str) -> FileDesk:
+    """The files that an answer of a run in ``workspace`` may take along."""
+    from hermes_worker.delivery.files import FileDesk
+    from hermes_worker.delivery.media import default_denied
+    from hermes_worker.workspace.ref import WorkspaceRef
+
+    return FileDesk(
+        root=WorkspaceRef.from_json(workspace).root,
+        more_roots=settings.delivery.media_dirs,
+        denied=default_denied(str(Path.home()), str(settings.home)),
+        is_strict=settings.delivery.media_strict,
+    )
+
+
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     from hermes_worker.delivery.courier import Courier
@@ -322,16 +337,19 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         watched=watched,
         delegation=delegation_policy(settings),
     )
+    courier = Courier(
+        values=settings.environ,
+        directory=output_dir(settings.home),
+        allows_private=settings.delivery.allow_private_urls,
+    )
     deliveries = DeliveryParts(
         outbox=Deliveries(client.database),
         views=client.views,
-        courier=Courier(
-            values=settings.environ,
-            directory=output_dir(settings.home),
-            allows_private=settings.delivery.allow_private_urls,
-        ),
+        courier=courier,
         sender=client.publisher,
         leases=leases,
+        desk=partial(_file_desk, settings),
+        secrets=(*courier.secrets, *(secret.reveal() for secret in settings.secrets)),
     )
     sweeper = Sweeper(client.database, sweep_policy(settings))
     keeper = Keeper(

@@ -125,6 +125,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "logging.format": "json",
         "faults": "iterate.after_claim=kill",
         "terminal.env_passthrough": "A,B",
+        "delivery.media_dirs": "/a,/b",
+        "delivery.media_strict": "false",
     }
     for row in describe():
         sample = samples.get(row.key, "7")

@@ -69,6 +69,18 @@ def retry(home: Path | None, delivery_id: str) -> None:
     click.echo(f"{delivery_id} pending")
 
 
+@deliveries.command("dead", epilog="A delivery that 'deliveries retry' brings there makes a target good again.")
+@common
+def list_dead(home: Path | None) -> None:
+    """Targets that refused us or are gone: nothing is sent there any more."""
+    found = Deliveries(open_records(home).database).dead_targets()
+    if found:
+        rows = [(one_line(dead.key, 60), _when(dead.marked_at), one_line(redact(dead.reason), 60)) for dead in found]
+        click.echo(table(rows, ("TARGET", "SINCE", "REASON")))
+    else:
+        click.echo("no dead targets", err=True)
+
+
 def _document(view: DeliveryView) -> dict[str, object]:
     return {**asdict(view), "state": view.state.value, "target": shown(view.target)}
 

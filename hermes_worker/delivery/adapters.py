@@ -3,6 +3,9 @@
 ``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk`` and ``homeassistant`` cannot take a file; a part with one is
 sent to them as its text. Mail is built by ``platforms.email`` and goes over SMTP, ``apprise`` and ``local`` have no
 requests of ours: these three are not listed.
+
+A platform that recognises a repetition by its key says for how long: a message whose outcome is open is not repeated
+silently after that time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.delivery.catalog import TextLimit, TextUnit
 from hermes_worker.delivery.exchange import Exchange, Part
 from hermes_worker.delivery.platforms import (
     dingtalk,
@@ -47,18 +51,23 @@ class Adapter:
     send: Send
     """Part, target, credentials and the time to sign with, to the exchange."""
     credentials: type
-    has_idempotency_key: bool
+    key_kept_s: float
+    """For how long the platform recognises a repetition, in seconds; 0 when it does not."""
     takes_files: bool
+    caption: TextLimit | None
+    """The longest text that goes with a file in one message; ``None`` when a text is another message."""
     variables: Mapping[str, str]
     """Fields of the credentials and the environment variables they are read from."""
 
 
-def _adapter(module: ModuleType, *, takes_files: bool = True, **variables: str) -> Adapter:
+def _adapter(
+    module: ModuleType, *, takes_files: bool = True, caption: TextLimit | None = None, **variables: str
+) -> Adapter:
     def send(part: Part, target: Target, credentials: Any, at: datetime) -> Exchange:
         exchange: Exchange = module.send(part, target, credentials)
         return exchange
 
-    return _with_send(module, send, takes_files, variables)
+    return _with_send(module, send, takes_files, caption, variables)
 
 
 def _signing_adapter(module: ModuleType, *, takes_files: bool = True, **variables: str) -> Adapter:
@@ -66,26 +75,32 @@ def _signing_adapter(module: ModuleType, *, takes_files: bool = True, **variable
         exchange: Exchange = module.send(part, target, credentials, at=at)
         return exchange
 
-    return _with_send(module, send, takes_files, variables)
+    return _with_send(module, send, takes_files, None, variables)
 
 
-def _with_send(module: ModuleType, send: Send, takes_files: bool, variables: dict[str, str]) -> Adapter:
+def _with_send(
+    module: ModuleType, send: Send, takes_files: bool, caption: TextLimit | None, variables: dict[str, str]
+) -> Adapter:
     return Adapter(
         send=send,
         credentials=module.Credentials,
-        has_idempotency_key=module.HAS_IDEMPOTENCY_KEY,
+        key_kept_s=module.KEY_KEPT_S,
         takes_files=takes_files,
+        caption=caption,
         variables=MappingProxyType(variables),
     )
 
 
+_CAPTION = TextLimit(size_max=1024, unit=TextUnit.UTF16)
+"""Telegram's and WhatsApp's limit, and enough for a sentence about a file elsewhere."""
+
 ADAPTERS: Mapping[str, Adapter] = MappingProxyType(
     {
-        "telegram": _adapter(telegram, token="TELEGRAM_BOT_TOKEN", base_url="TELEGRAM_BASE_URL"),
-        "discord": _adapter(discord, token="DISCORD_BOT_TOKEN", base_url="DISCORD_BASE_URL"),
-        "slack": _adapter(slack, token="SLACK_BOT_TOKEN", base_url="SLACK_BASE_URL"),
+        "telegram": _adapter(telegram, caption=_CAPTION, token="TELEGRAM_BOT_TOKEN", base_url="TELEGRAM_BASE_URL"),
+        "discord": _adapter(discord, caption=_CAPTION, token="DISCORD_BOT_TOKEN", base_url="DISCORD_BASE_URL"),
+        "slack": _adapter(slack, caption=_CAPTION, token="SLACK_BOT_TOKEN", base_url="SLACK_BASE_URL"),
         "matrix": _adapter(matrix, homeserver="MATRIX_HOMESERVER", access_token="MATRIX_ACCESS_TOKEN"),
-        "mattermost": _adapter(mattermost, base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"),
+        "mattermost": _adapter(mattermost, caption=_CAPTION, base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"),
         "ntfy": _adapter(
             ntfy,
             base_url="NTFY_SERVER_URL",
@@ -101,11 +116,12 @@ ADAPTERS: Mapping[str, Adapter] = MappingProxyType(
         "wecom": _adapter(wecom, key="WECOM_ROBOT_KEY", base_url="WECOM_BASE_URL"),
         "whatsapp_cloud": _adapter(
             whatsapp_cloud,
+            caption=_CAPTION,
             phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
             token="WHATSAPP_CLOUD_ACCESS_TOKEN",
             base_url="WHATSAPP_CLOUD_BASE_URL",
         ),
-        "signal": _adapter(signal, base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"),
+        "signal": _adapter(signal, caption=_CAPTION, base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"),
         "sms": _adapter(
             sms,
             takes_files=False,
@@ -136,6 +152,7 @@ ADAPTERS: Mapping[str, Adapter] = MappingProxyType(
 )
 """By the platform's name in a ``Target``."""
 
+EMAIL = "email"
 EMAIL_VARIABLES: Mapping[str, str] = MappingProxyType(
     {
         "host": "EMAIL_SMTP_HOST",
@@ -146,6 +163,17 @@ EMAIL_VARIABLES: Mapping[str, str] = MappingProxyType(
         "sender_name": "EMAIL_SENDER_NAME",
     }
 )
+
+
+def secret_variables() -> frozenset[str]:
+    """The variables whose values are secrets: those of the fields that no ``repr`` shows."""
+    kinds = [(adapter.credentials, adapter.variables) for adapter in ADAPTERS.values()]
+    return frozenset(
+        variables[field.name]
+        for kind, variables in (*kinds, (email.Credentials, EMAIL_VARIABLES))
+        for field in fields(kind)
+        if not field.repr
+    )
 
 
 def credentials_for(platform: str, values: Mapping[str, str]) -> Any:

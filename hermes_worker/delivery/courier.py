@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -12,8 +13,9 @@ from pathlib import Path
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.urls import UrlPolicy
-from hermes_worker.delivery.adapters import ADAPTERS, credentials_for, email_credentials
-from hermes_worker.delivery.catalog import LOCAL, PLATFORMS, WEBHOOK
+from hermes_worker.delivery import apprise_services
+from hermes_worker.delivery.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials, secret_variables
+from hermes_worker.delivery.catalog import APPRISE, LOCAL, PLATFORMS, WEBHOOK, TextLimit, text_limit
 from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
 from hermes_worker.delivery.exchange import Outcome, Part, Receipt, Unsendable, perform
 from hermes_worker.delivery.platforms import email
@@ -21,6 +23,8 @@ from hermes_worker.delivery.smtp import send_mail, tls_of
 from hermes_worker.delivery.targets import Target, TargetError, parse_chat
 from hermes_worker.delivery.wire import sender
 
+_SECRET_CHARS_MIN = 8
+"""A shorter one is in every other text by chance."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119})?")
 
 
@@ -33,7 +37,7 @@ class Courier:
     directory: Path
     """Where ``local`` deliveries are kept."""
     allows_private: bool = False
-    """``webhook:`` targets may name addresses of the local network."""
+    """``webhook:`` and ``apprise:`` targets may name addresses of the local network."""
 
     def send(self, part: Part, target: Target, *, at: datetime, file_name: str) -> Outcome:
         """Try once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
@@ -42,7 +46,7 @@ class Courier:
                 case "local":
                     return self._save(part, file_name)
                 case "apprise":
-                    return _refused("'apprise:' targets cannot be sent to by this version")
+                    return apprise_services.send(part, target.chat, UrlPolicy(allows_private=self.allows_private))
                 case "email":
                     return self._mail(part, target, at)
                 case _:
@@ -50,10 +54,32 @@ class Courier:
         except (ConfigurationError, Unsendable) as error:
             return _refused(str(error))
 
-    def has_idempotency_key(self, platform: str) -> bool:
-        """Whether sending a part twice leaves one message."""
+    def key_kept_s(self, platform: str) -> float:
+        """For how long sending a part again leaves one message, in seconds; 0 where nobody recognises it."""
+        if platform == LOCAL:
+            return math.inf
         adapter = ADAPTERS.get(platform)
-        return platform == LOCAL or (adapter is not None and adapter.has_idempotency_key)
+        return adapter.key_kept_s if adapter is not None else 0.0
+
+    def takes_files(self, platform: str) -> bool:
+        return platform == EMAIL or (platform in ADAPTERS and ADAPTERS[platform].takes_files)
+
+    def caption_limit(self, platform: str) -> TextLimit | None:
+        """The longest text that goes with a file; ``None`` where a text does not."""
+        if platform == EMAIL:
+            return text_limit(EMAIL)
+        adapter = ADAPTERS.get(platform)
+        return adapter.caption if adapter is not None else None
+
+    def limit(self, target: Target) -> TextLimit:
+        """The longest text of one message."""
+        return apprise_services.limit_of(target.chat) if target.platform == APPRISE else text_limit(target.platform)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The credentials themselves, which no message must contain."""
+        found = (self.values.get(name, "").strip() for name in secret_variables())
+        return tuple(value for value in found if len(value) >= _SECRET_CHARS_MIN)
 
     def homes(self) -> dict[str, Target]:
         """The home channels that are configured, by platform. One that cannot be read counts as none."""

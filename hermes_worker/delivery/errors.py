@@ -22,7 +22,7 @@ DUPLICATE_REMARK = "♻️ Sent again after an interruption; this may be a dupli
 
 
 class SendErrorKind(StrEnum):
-    """Why a message was not delivered. The names are those of the reference; the last four are ours."""
+    """Why a message was not delivered. The names are those of the reference; the last five but one are ours."""
 
     TOO_LONG = "too_long"
     BAD_FORMAT = "bad_format"
@@ -37,6 +37,8 @@ class SendErrorKind(StrEnum):
     """The request went out and no answer came: it may have been delivered."""
     REFUSED = "refused"
     """We did not send it: an unsafe address, a missing setting."""
+    DEAD_TARGET = "dead_target"
+    """Not sent: the target forbade us, or was gone, when it was last sent to."""
     UNKNOWN = "unknown"
 
 
@@ -132,6 +134,8 @@ class Adjustment(StrEnum):
     WITHOUT_THREAD = "without_thread"
     MARKED_DUPLICATE = "marked_duplicate"
     """With ``DUPLICATE_REMARK`` in front."""
+    REPLAYED = "replayed"
+    """Somebody asked for it: a target that counts as dead is tried, and no platform is relied upon to remember."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,14 +173,11 @@ def shown_as(file: MediaFile, wishes: ExtractedMedia) -> MediaKind:
 
 
 def default_denied(home: str, hermes_home: str) -> tuple[str, ...]:
-    """The places of credentials and of the system, for a user's and our own home directory."""
+    """The places of credentials and of the system, for a user's home directory, and all of ours: other sessions work
+    there."""
     system = ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/var/log", "/var/lib", "/var/run", "/run")
     personal = (".ssh", ".aws", ".gnupg", ".kube", ".docker", ".config", ".azure", ".gcloud", ".netrc", ".pgpass")
-    own = (
-        *(".env", "auth.json", "config.yaml", "credentials", "pairing", "mcp-tokens", "webhook_subscriptions.json"),
-        *("hermes-worker.db", "hermes-worker.db-wal", "state.db", "sessions"),
-    )
-    return (*system, *(f"{home}/{name}" for name in personal), *(f"{hermes_home}/{name}" for name in own))
+    return (*system, *(f"{home}/{name}" for name in personal), hermes_home)
 
 
 # --- directives ------------------------------------------------------------------------------------------------------

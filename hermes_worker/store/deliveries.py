@@ -22,11 +22,14 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.store.database import Database, db_now, db_now_once
-from hermes_worker.store.rows import Hint, plain
-from hermes_worker.store.tables import deliveries, jobs, run_inputs, runs, workers
+from hermes_worker.store.rows import Hint, insert_ignoring, plain
+from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
 
 ATTEMPTS_MAX = 6
 """Of one delivery, lost ones included; a message that kills its worker must not kill them all."""
+REPLAYED = "replayed"
+"""The adjustment of a delivery that somebody asked for again."""
+_KEY_CHARS_MAX = 300
 _BATCH = 200
 _HINTS_COUNTED = 100
 _RESEND_WAIT_S = 8.0
@@ -74,6 +77,17 @@ class DeliveryClaim:
     """An earlier attempt may have arrived."""
     age_s: float
     """Since the first attempt."""
+    workspace: str | None
+    """Where the run worked, as JSON; ``None`` without a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadTarget:
+    """A target that is not worth another message. ``marked_at`` in epoch seconds."""
+
+    key: str
+    reason: str
+    marked_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +176,8 @@ class Deliveries:
             if row is None:
                 return None
             asked = connection.execute(
-                sa.select(runs.c.run_id, run_inputs.c.spec)
+                sa.select(runs.c.run_id, run_inputs.c.spec, sessions.c.workspace)
+                .join(sessions, sessions.c.pk == runs.c.session_pk)
                 .outerjoin(run_inputs, run_inputs.c.run_pk == runs.c.pk)
                 .where(runs.c.pk == row.run_pk)
             ).first()
@@ -178,6 +193,7 @@ class Deliveries:
             adjustments=tuple(filter(None, row.adjustments.split(","))),
             is_in_doubt=bool(row.is_in_doubt),
             age_s=max(0.0, float(row.age_s)),
+            workspace=asked.workspace if asked else None,
         )
 
     def part_sent(self, claim: DeliveryClaim, parts_sent: int) -> None:
@@ -186,17 +202,41 @@ class Deliveries:
         with self._database.statement() as connection:
             self._change(connection, claim, parts_sent=parts_sent, is_in_doubt=False)
 
-    def delivered(self, claim: DeliveryClaim, receipt: str | None) -> None:
-        """Raises ``LeaseLost``."""
-        with self._database.statement() as connection:
+    def delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
+        """``revived`` is a target that counted as dead and is not. Raises ``LeaseLost``."""
+        with self._database.write() if revived else self._database.statement() as connection:
             ended = _ended(DeliveryState.DELIVERED)
             self._change(connection, claim, **ended, receipt=receipt and plain(receipt)[:500], error=None)
+            if revived is not None:
+                connection.execute(sa.delete(dead_targets).where(dead_targets.c.key == revived[:_KEY_CHARS_MAX]))
 
-    def failed(self, claim: DeliveryClaim, failure: Failure, *, is_abandoned: bool) -> None:
-        """Raises ``LeaseLost``."""
+    def failed(
+        self, claim: DeliveryClaim, failure: Failure, *, is_abandoned: bool, dead: tuple[str, str] | None = None
+    ) -> None:
+        """``dead`` is a target that nothing is to be sent to any more, and why. Raises ``LeaseLost``."""
         state = DeliveryState.ABANDONED if is_abandoned else DeliveryState.FAILED
-        with self._database.statement() as connection:
+        with self._database.write() if dead else self._database.statement() as connection:
             self._change(connection, claim, **_ended(state), **_why(failure))
+            if dead is not None:
+                key, reason = dead
+                mark = {"key": key[:_KEY_CHARS_MAX], "reason": plain(reason), "marked_at": db_now()}
+                connection.execute(insert_ignoring(connection, dead_targets).values(**mark))
+
+    def why_dead(self, key: str) -> str | None:
+        """Why nothing is sent to a target any more; ``None`` when it is."""
+        with self._database.read() as connection:
+            return connection.execute(
+                sa.select(dead_targets.c.reason).where(dead_targets.c.key == key[:_KEY_CHARS_MAX])
+            ).scalar()
+
+    def dead_targets(self, *, limit: int = 100) -> list[DeadTarget]:
+        """The targets that nothing is sent to any more, the newest first."""
+        newest = sa.select(dead_targets).order_by(dead_targets.c.marked_at.desc()).limit(limit)
+        with self._database.read() as connection:
+            return [
+                DeadTarget(key=row.key, reason=row.reason, marked_at=row.marked_at)
+                for row in connection.execute(newest)
+            ]
 
     def retry_later(
         self, claim: DeliveryClaim, failure: Failure, *, delay_s: float, adjustments: Sequence[str], is_in_doubt: bool
@@ -238,7 +278,8 @@ class Deliveries:
             return owe(connection, missing, run=run, job_pk=row.job_pk, body=row.body)
 
     def retry(self, delivery_id: str) -> list[Hint]:
-        """Send a settled delivery once more, whole. Raises ``DeliveryNotFound``, ``DeliveryBusy``."""
+        """Send a settled delivery once more, whole, even to a target that counts as dead. Raises
+        ``DeliveryNotFound``, ``DeliveryBusy``."""
         with self._database.write() as connection:
             row = connection.execute(
                 sa.update(deliveries)
@@ -247,7 +288,7 @@ class Deliveries:
                     state=DeliveryState.PENDING.value,
                     attempts=0,
                     parts_sent=0,
-                    adjustments="",
+                    adjustments=REPLAYED,
                     is_in_doubt=sa.or_(
                         deliveries.c.is_in_doubt,
                         deliveries.c.state == DeliveryState.DELIVERED.value,

@@ -394,3 +394,13 @@ deliveries = sa.Table(
 )
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
 a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived."""
+
+dead_targets = sa.Table(
+    "dead_targets",
+    metadata,
+    sa.Column("key", sa.String(300), primary_key=True),
+    sa.Column("reason", sa.Text(), nullable=False),
+    sa.Column("marked_at", Seconds, nullable=False),
+)
+"""Targets that forbade us or are gone, as ``platform:chat``. Nothing is sent there until somebody replays a delivery
+and it arrives."""

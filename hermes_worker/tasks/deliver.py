@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,7 +13,7 @@ from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, LeaseLost
-from hermes_worker.delivery.catalog import LOCAL, TextLimit, text_limit
+from hermes_worker.delivery.catalog import APPRISE, LOCAL, WEBHOOK
 from hermes_worker.delivery.courier import Courier
 from hermes_worker.delivery.errors import (
     DUPLICATE_REMARK,
@@ -23,21 +24,24 @@ from hermes_worker.delivery.errors import (
     RetryPolicy,
     SendErrorKind,
     TryAgain,
+    dead_target_key,
+    dead_target_reason,
     next_step,
 )
 from hermes_worker.delivery.exchange import Part
-from hermes_worker.delivery.splitting import measure, split_text
+from hermes_worker.delivery.files import FileDesk
 from hermes_worker.delivery.targets import ChatRef, Target, TargetError, parse_targets, resolve, text_of
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
-from hermes_worker.redaction import redact
+from hermes_worker.redaction import mask, redact
 from hermes_worker.store.deliveries import ATTEMPTS_MAX, Deliveries, DeliveryClaim
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.views import Views
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.persistence import persist
+from hermes_worker.tasks.pieces import Piece, pieces_of
 from hermes_worker.tasks.reports import Report, report_of
 
 
@@ -50,6 +54,10 @@ class DeliveryParts:
     courier: Courier
     sender: Sender
     leases: Leases
+    desk: Callable[[str], FileDesk | None] = lambda workspace: None
+    """From a run's workspace, as it is stored, to the files that may be sent along."""
+    secrets: Sequence[str] = ()
+    """What no message may contain, however it looks."""
     policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(attempts_max=ATTEMPTS_MAX))
     commit_patience_s: float = 600.0
 
@@ -109,32 +117,68 @@ class _Sending:
         return self._send_to(found.targets[0])
 
     def _send_to(self, target: Target) -> list[Hint]:
+        why_dead = self._why_dead(target)
+        if why_dead is not None and not self._is_replayed:
+            reason = f"nothing is sent there since it was refused: {why_dead}; replay this delivery to try it"
+            return self._fail(Failure(kind=SendErrorKind.DEAD_TARGET, message=reason), is_abandoned=False)
         report = report_of(self._claim, self._parts.views)
         text = report.document if target.platform == LOCAL else report.text
         if text is None:
             return self._succeed(target, "nothing to say")
-        texts = split_text(redact(text), _room(target))
+        desk = self._parts.desk(self._claim.workspace) if self._claim.workspace else None
+        return self._send_all(
+            target, report, pieces_of(self._conceal(text), target, self._parts.courier, desk), why_dead
+        )
+
+    def _send_all(self, target: Target, report: Report, pieces: Sequence[Piece], why_dead: str | None) -> list[Hint]:
         receipt = None
         is_in_doubt = self._claim.is_in_doubt
-        for number in range(self._claim.parts_sent, len(texts)):
+        for number in range(self._claim.parts_sent, len(pieces)):
             key = f"{self._claim.delivery_id}:{number}"
-            part = self._part(report, texts[number], key, target, is_in_doubt)
+            part = self._part(report, pieces[number], key, self._is_marked(target, is_in_doubt))
             at = datetime.now(UTC)
             outcome = self._parts.courier.send(part, self._adjusted(target), at=at, file_name=report.file_name)
             if isinstance(outcome, DeliveryError):
                 return self._retry(target, outcome, is_in_doubt)
             faults.point(FaultPoint.DELIVER_AFTER_SEND)
             receipt, is_in_doubt = outcome.message_id, False
-            if number + 1 < len(texts):
+            if number + 1 < len(pieces):
                 self._write(partial(self._parts.outbox.part_sent, self._claim, number + 1))
-        return self._succeed(target, receipt)
+        return self._succeed(target, receipt, was_dead=why_dead is not None)
 
-    def _part(self, report: Report, text: str, key: str, target: Target, is_in_doubt: bool) -> Part:
-        has_key = self._parts.courier.has_idempotency_key(target.platform)
-        if is_in_doubt and not has_key:
-            text = f"{DUPLICATE_REMARK}\n\n{text}"
-        is_plain = Adjustment.PLAIN_TEXT in self._claim.adjustments
-        return Part(text=text, idempotency_key=key, title=report.title, is_plain=is_plain, facts=report.facts)
+    def _part(self, report: Report, piece: Piece, key: str, is_marked: bool) -> Part:
+        text, attachment = piece.opened(self._conceal)
+        return Part(
+            text="\n\n".join(filter(None, (DUPLICATE_REMARK, text))) if is_marked else text,
+            idempotency_key=key,
+            title=self._conceal(report.title),
+            is_plain=Adjustment.PLAIN_TEXT in self._claim.adjustments,
+            attachment=attachment,
+            facts=report.facts,
+        )
+
+    def _is_marked(self, target: Target, is_in_doubt: bool) -> bool:
+        """Whether a part may be a duplicate, and the target would not notice."""
+        return is_in_doubt and not self._is_recognised(target)
+
+    def _is_recognised(self, target: Target) -> bool:
+        """Whether the target still knows the keys of our earlier attempts."""
+        kept_s = self._parts.courier.key_kept_s(target.platform)
+        return math.isinf(kept_s) or (self._claim.age_s < kept_s and not self._is_replayed)
+
+    @property
+    def _is_replayed(self) -> bool:
+        return Adjustment.REPLAYED in self._claim.adjustments
+
+    def _why_dead(self, target: Target) -> str | None:
+        if target.platform in _NEVER_DEAD:
+            return None
+        return self._parts.outbox.why_dead(dead_target_key(target.platform, target.chat))
+
+    def _conceal(self, text: str) -> str:
+        for secret in self._parts.secrets:
+            text = text.replace(secret, mask(secret))
+        return redact(text)
 
     def _adjusted(self, target: Target) -> Target:
         return replace(target, thread=None) if Adjustment.WITHOUT_THREAD in self._claim.adjustments else target
@@ -147,19 +191,22 @@ class _Sending:
         attempt = Attempt(
             number=claim.attempt,
             age=timedelta(seconds=claim.age_s),
-            has_idempotency_key=self._parts.courier.has_idempotency_key(target.platform),
+            has_idempotency_key=self._is_recognised(target),
             applied=frozenset(applied),
         )
         match next_step(error, attempt, self._parts.policy, random.random()):
             case GiveUp(reason=reason, is_abandoned=is_abandoned):
-                return self._fail(Failure(kind=error.kind, message=redact(reason)), is_abandoned=is_abandoned)
+                why = dead_target_reason(target.platform, error)
+                dead = (dead_target_key(target.platform, target.chat), self._conceal(why)) if why else None
+                failure = Failure(kind=error.kind, message=self._conceal(reason))
+                return self._fail(failure, is_abandoned=is_abandoned, dead=dead)
             case TryAgain(delay_s=delay_s, adjustment=adjustment):
                 kept = dict.fromkeys((*claim.adjustments, adjustment.value))
                 is_in_doubt = is_in_doubt or error.kind is SendErrorKind.AMBIGUOUS
                 give_back = partial(
                     self._parts.outbox.retry_later,
                     claim,
-                    Failure(kind=error.kind, message=redact(error.message)),
+                    Failure(kind=error.kind, message=self._conceal(error.message)),
                     delay_s=delay_s,
                     adjustments=[name for name in kept if name in _LASTING],
                     is_in_doubt=is_in_doubt,
@@ -169,14 +216,15 @@ class _Sending:
                 log.info("delivery.retried", target=target.shown, kind=error.kind.value, delay_s=round(delay_s, 1))
                 return []
 
-    def _succeed(self, target: Target, receipt: str | None) -> list[Hint]:
-        self._write(partial(self._parts.outbox.delivered, self._claim, receipt))
+    def _succeed(self, target: Target, receipt: str | None, *, was_dead: bool = False) -> list[Hint]:
+        revived = dead_target_key(target.platform, target.chat) if was_dead else None
+        self._write(partial(self._parts.outbox.delivered, self._claim, receipt, revived=revived))
         count("delivery.delivered")
         log.info("delivery.delivered", target=target.shown)
         return []
 
-    def _fail(self, failure: Failure, *, is_abandoned: bool) -> list[Hint]:
-        self._write(partial(self._parts.outbox.failed, self._claim, failure, is_abandoned=is_abandoned))
+    def _fail(self, failure: Failure, *, is_abandoned: bool, dead: tuple[str, str] | None = None) -> list[Hint]:
+        self._write(partial(self._parts.outbox.failed, self._claim, failure, is_abandoned=is_abandoned, dead=dead))
         count("delivery.failed")
         log.warning("delivery.failed", kind=failure.kind, reason=failure.message)
         return []
@@ -185,12 +233,5 @@ class _Sending:
         persist(write, self._abort, patience_s=self._parts.commit_patience_s)
 
 
-_LASTING = (Adjustment.PLAIN_TEXT.value, Adjustment.WITHOUT_THREAD.value)
-_REMARK_ROOM = len(DUPLICATE_REMARK.encode()) + 2
-
-
-def _room(target: Target) -> TextLimit:
-    """The platform's limit, less the remark that any part may need: parts must be the same in every attempt."""
-    limit = text_limit(target.platform)
-    assert measure(DUPLICATE_REMARK, limit.unit) < _REMARK_ROOM
-    return replace(limit, size_max=limit.size_max - _REMARK_ROOM)
+_LASTING = (Adjustment.PLAIN_TEXT.value, Adjustment.WITHOUT_THREAD.value, Adjustment.REPLAYED.value)
+_NEVER_DEAD = frozenset({LOCAL, WEBHOOK, APPRISE})

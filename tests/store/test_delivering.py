@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
+from email import message_from_bytes, policy
+from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,12 +26,15 @@ from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.run import ExitReason
 from hermes_worker.delivery.courier import Courier
 from hermes_worker.delivery.errors import DUPLICATE_REMARK
+from hermes_worker.delivery.files import FileDesk, FileGone, read
+from hermes_worker.delivery.media import MediaFile
 from hermes_worker.delivery.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from hermes_worker.store.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import deliveries
 from hermes_worker.tasks.deliver import DeliveryParts, deliver
 from hermes_worker.tasks.leases import Leases
+from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
 
 IDLE = {**EMPTY, "delivery": 0}
 
@@ -421,3 +428,158 @@ def test_a_delivery_that_kills_its_workers_is_abandoned(store: Store, tmp_path: 
         store.sweep(IDLE)
         here.wait_over()
     assert here.only.state is DeliveryState.ABANDONED
+
+
+# --- targets that are gone ---
+
+
+def test_a_target_that_forbids_us_is_not_sent_to_again_until_a_replay_arrives(
+    store: Store, tmp_path: Path, sink: Sink
+) -> None:
+    here = office(store, tmp_path, values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url})
+    first, second = (store.submit(deliver=["telegram:123"]).run_id for _ in range(2))
+    store.answer(first)
+    sink.then(403)
+    here.work()
+    assert here.only.state is DeliveryState.FAILED
+    assert [dead.key for dead in here.outbox.dead_targets()] == ["telegram:123"]
+    store.answer(second)
+    here.work()
+    (skipped,) = here.outbox.list(run_id=second)
+    assert (skipped.state, skipped.error_kind) == (DeliveryState.FAILED, "dead_target")
+    assert len(sink.received) == 1
+    here.outbox.retry(skipped.delivery_id)
+    here.work()
+    assert here.outbox.get(skipped.delivery_id).state is DeliveryState.DELIVERED
+    assert here.outbox.dead_targets() == []
+
+
+def test_a_replay_does_not_rely_on_a_platform_to_remember_keys(store: Store, tmp_path: Path, sink: Sink) -> None:
+    """Discord knows a nonce for minutes; whoever asks for a replay may come days later."""
+    store.answer(store.submit(deliver=["discord:42"]).run_id, ModelReply(text="Hello"))
+    here = office(store, tmp_path, values={"DISCORD_BOT_TOKEN": "abc", "DISCORD_BASE_URL": sink.url})
+    sink.then(None)
+    here.work()
+    here.wait_over()
+    sink.then(401)
+    here.work()
+    assert here.only.state is DeliveryState.FAILED
+    here.outbox.retry(here.only.delivery_id)
+    here.work()
+    texts = [json.loads(body)["content"] for _, _, body in sink.received]
+    assert texts[-1].startswith(DUPLICATE_REMARK)
+    assert not any(text.startswith(DUPLICATE_REMARK) for text in texts[:-1])
+
+
+# --- files ---
+
+
+def with_files(store: Store, tmp_path: Path, deliver: list[str], text: str, **more: Any) -> tuple[Office, Path]:
+    """A run in a workspace that ended with ``text``, and an office that hands out its files."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir(exist_ok=True)
+    ref = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(workspace)).to_json()
+    store.answer(store.submit(deliver=deliver, workspace=ref).run_id, ModelReply(text=text))
+    here = office(store, tmp_path, **more)
+    here.parts = replace(here.parts, desk=lambda stored: FileDesk(root=json.loads(stored)["root"], denied=["/etc"]))
+    return here, workspace
+
+
+def test_the_files_an_answer_names_are_sent_after_it(store: Store, tmp_path: Path, sink: Sink) -> None:
+    text = "Two charts.\nMEDIA:a.png\nMEDIA:sub/b.pdf\nMEDIA:/etc/passwd.txt\nMEDIA:../outside.txt"
+    here, workspace = with_files(
+        store,
+        tmp_path,
+        ["telegram:1"],
+        text,
+        values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url},
+    )
+    (workspace / "sub").mkdir()
+    (workspace / "a.png").write_bytes(b"\x89PNG")
+    (workspace / "sub" / "b.pdf").write_bytes(b"%PDF")
+    old = tmp_path / "outside.txt"
+    old.write_text("private")
+    os.utime(old, (1.0, 1.0))
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    methods = [path.rpartition("/")[2] for path, _, _ in sink.received]
+    assert methods == ["sendMessage", "sendPhoto", "sendDocument", "sendMessage", "sendMessage"]
+    said = [json.loads(sink.received[index][2])["text"] for index in (0, 3, 4)]
+    assert said[0] == "Two charts."
+    assert "passwd.txt was not sent: there is no such file" in said[1]
+    assert "outside.txt was not sent: it lies outside the workspace" in said[2]
+    assert not any(b"private" in body for _, _, body in sink.received)
+
+
+def test_a_short_text_and_its_only_file_are_one_message(store: Store, tmp_path: Path, mailbox: SmtpServer) -> None:
+    here, workspace = with_files(
+        store, tmp_path, ["email:me@example.org"], "The report. MEDIA:report.csv", values=mail_values(mailbox)
+    )
+    (workspace / "report.csv").write_text("name,api_key\nx,sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD\n")
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    (mail,) = mailbox.mails
+    message = message_from_bytes(mail, policy=policy.default)
+    assert isinstance(message, EmailMessage)
+    (attached,) = message.iter_attachments()
+    assert attached.get_filename() == "report.csv"
+    assert "abcdefghijklmnop" not in str(attached.get_content()), "a file that is text is redacted like the message"
+    assert mailbox.text().strip() == "The report."
+
+
+def test_a_target_that_takes_no_files_is_told_of_them(store: Store, tmp_path: Path, sink: Sink) -> None:
+    here, _ = with_files(
+        store,
+        tmp_path,
+        ["line:U" + "0" * 32],
+        "Look: MEDIA:a.png",
+        values={"LINE_CHANNEL_ACCESS_TOKEN": "t", "LINE_BASE_URL": sink.url},
+    )
+    here.work()
+    ((_, _, body),) = sink.received
+    assert "Not sent, because this target takes no files: a.png" in json.loads(body)["messages"][0]["text"]
+
+
+def test_a_file_that_fails_is_sent_again_without_its_text(store: Store, tmp_path: Path, sink: Sink) -> None:
+    here, workspace = with_files(
+        store,
+        tmp_path,
+        ["telegram:1"],
+        "x " * 700 + "\nMEDIA:a.png",
+        values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url},
+    )
+    (workspace / "a.png").write_bytes(b"\x89PNG")
+    sink.then(200)
+    sink.then(503)
+    here.work()
+    (workspace / "a.png").unlink()
+    here.wait_over()
+    here.work()
+    assert here.only.state is DeliveryState.DELIVERED
+    methods = [path.rpartition("/")[2] for path, _, _ in sink.received]
+    assert methods == ["sendMessage", "sendPhoto", "sendMessage"], "in its place stands why it was not sent"
+
+
+def test_a_link_that_takes_a_files_place_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "a.txt").write_text("secret")
+    workspace = tmp_path / "workspace"
+    (workspace / "sub").mkdir(parents=True)
+    (workspace / "sub" / "a.txt").write_text("public")
+    judged = FileDesk(root=str(workspace)).judge("sub/a.txt")
+    assert isinstance(judged, MediaFile)
+    assert read(judged, judged.kind).content == b"public"
+    (workspace / "sub" / "a.txt").unlink()
+    (workspace / "sub").rmdir()
+    (workspace / "sub").symlink_to(secret)
+    with pytest.raises(FileGone):
+        read(judged, judged.kind)
+
+
+def test_a_credential_of_ours_leaves_under_no_disguise(store: Store, tmp_path: Path, sink: Sink) -> None:
+    store.answer(store.submit(deliver=["telegram:1"]).run_id, ModelReply(text="My word is correct-horse-battery."))
+    here = office(store, tmp_path, values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url})
+    here.parts = replace(here.parts, secrets=("correct-horse-battery",))
+    here.work()
+    assert sink.texts() == ["My word is correc...tery."]

@@ -27,7 +27,7 @@ from hermes_worker.delivery.exchange import (
 )
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = True
+KEY_KEPT_S = 120.0
 """A message with the nonce of an earlier one of the last minutes is not created again."""
 NONCE_CHARS_MAX = 25
 THREAD_NAME_CHARS_MAX = 100

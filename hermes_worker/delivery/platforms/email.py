@@ -15,7 +15,7 @@ from hermes_worker.delivery.exchange import Part, Unsendable, key_token, media_t
 from hermes_worker.delivery.markup import matrix_html
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = False
+KEY_KEPT_S = 0.0
 """The Message-ID is the same for every attempt and many mailboxes show it once, but no server promises to."""
 DEFAULT_SUBJECT = "Hermes Agent"
 SUBJECT_CHARS_MAX = 200

@@ -32,7 +32,7 @@ from hermes_worker.delivery.exchange import (
 from hermes_worker.delivery.media import MediaKind
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = True
+KEY_KEPT_S = 3600.0
 """A message with the ``uuid`` of an earlier one of the last hour is not created again."""
 UUID_CHARS_MAX = 50
 

@@ -28,7 +28,7 @@ from hermes_worker.delivery.exchange import (
 )
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = True
+KEY_KEPT_S = 600.0
 """The request id: the message it created before is returned."""
 
 _SPACE = re.compile(r"spaces/[A-Za-z0-9_-]{1,128}")

@@ -24,7 +24,7 @@ from hermes_worker.delivery.exchange import (
 )
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = False
+KEY_KEPT_S = 0.0
 PERSISTENT = "persistent_notification"
 
 

@@ -26,7 +26,7 @@ from hermes_worker.delivery.exchange import (
 )
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = True
+KEY_KEPT_S = 86_400.0
 """The retry key: a request that was accepted is answered with 409 when it comes again."""
 
 

@@ -34,7 +34,7 @@ from hermes_worker.delivery.markup import matrix_html
 from hermes_worker.delivery.media import MediaKind
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = True
+KEY_KEPT_S = 1800.0
 """The transaction id: the server returns the event it already has."""
 FORMATTED_BYTES_MAX = 40_000
 """An event has at most 65,536 bytes; without the formatted text the plain one always fits."""

@@ -26,7 +26,7 @@ from hermes_worker.delivery.exchange import (
 )
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = False
+KEY_KEPT_S = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from hermes_worker.delivery.exchange import (
 )
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = False
+KEY_KEPT_S = 0.0
 
 _RESULT_KINDS: Mapping[str, SendErrorKind] = {
     "NETWORK_FAILURE": SendErrorKind.TRANSIENT,

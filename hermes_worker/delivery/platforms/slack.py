@@ -31,7 +31,7 @@ from hermes_worker.delivery.exchange import (
 from hermes_worker.delivery.markup import slack_mrkdwn
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = False
+KEY_KEPT_S = 0.0
 
 _KINDS: Mapping[str, SendErrorKind] = {
     "msg_too_long": SendErrorKind.TOO_LONG,

@@ -31,7 +31,7 @@ from hermes_worker.delivery.media import MediaKind
 from hermes_worker.delivery.splitting import measure
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = False
+KEY_KEPT_S = 0.0
 CAPTION_SIZE_MAX = 1024
 """UTF-16 units."""
 PHOTO_BYTES_MAX = 10_000_000

@@ -10,6 +10,7 @@ status of 200 to 299.
 from __future__ import annotations
 
 import base64
+import math
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -20,6 +21,7 @@ from hermes_worker.delivery.exchange import (
     Outcome,
     Part,
     Receipt,
+    Unsendable,
     failure,
     header_value,
     is_success,
@@ -31,7 +33,8 @@ from hermes_worker.delivery.exchange import (
 from hermes_worker.delivery.signature import sign
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = True
+KEY_KEPT_S = math.inf
+"""The id of the message: receivers are asked to drop ids that they have seen."""
 ATTACHMENT_BYTES_MAX = 5_000_000
 
 
@@ -43,13 +46,15 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
     """``at`` is the time that is signed. The address was checked when the target was read and is checked again, with
-    what it resolves to, by whoever connects."""
+    what it resolves to, by whoever connects. Raises ``Unsendable`` for a file that is too large."""
     payload: dict[str, object] = {"event": "delivery", "id": part.idempotency_key, "text": part.text}
     if part.title:
         payload["title"] = part.title
     if part.facts:
         payload["run"] = dict(part.facts)
-    if part.attachment is not None and len(part.attachment.content) <= ATTACHMENT_BYTES_MAX:
+    if part.attachment is not None:
+        if len(part.attachment.content) > ATTACHMENT_BYTES_MAX:
+            raise Unsendable(f"a file for a webhook has at most {ATTACHMENT_BYTES_MAX} bytes")
         payload["file"] = {
             "name": part.attachment.name,
             "media_type": media_type(part.attachment.name),

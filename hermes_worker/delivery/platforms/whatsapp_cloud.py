@@ -30,7 +30,7 @@ from hermes_worker.delivery.exchange import (
 from hermes_worker.delivery.media import MediaKind
 from hermes_worker.delivery.targets import Target
 
-HAS_IDEMPOTENCY_KEY = False
+KEY_KEPT_S = 0.0
 CAPTION_CHARS_MAX = 1024
 
 _KINDS: Mapping[int, SendErrorKind] = {

@@ -24,6 +24,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_blobs")),
     )
     op.create_table(
+        "dead_targets",
+        sa.Column("key", sa.String(length=300), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("marked_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_dead_targets")),
+    )
+    op.create_table(
         "idempotency_keys",
         sa.Column("key", sa.String(length=256), nullable=False),
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
@@ -656,6 +663,7 @@ def downgrade() -> None:
     op.drop_table("jobs")
     op.drop_index("ix_idempotency_keys_created_at", table_name="idempotency_keys")
     op.drop_table("idempotency_keys")
+    op.drop_table("dead_targets")
     op.drop_table("blobs")
     op.drop_table("allowed_patterns")
     # ### end Alembic commands ###

@@ -1,0 +1,99 @@
+"""The messages that a report becomes at a target: its text in parts, then its files, one each.
+
+Parts are numbered, and a delivery goes on at the first that has not been sent; so whatever became of a file meanwhile,
+it keeps its number: one that cannot be sent is replaced by a line that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from hermes_worker.delivery.catalog import LOCAL, TextLimit
+from hermes_worker.delivery.courier import Courier
+from hermes_worker.delivery.errors import DUPLICATE_REMARK
+from hermes_worker.delivery.exchange import Attachment, one_line
+from hermes_worker.delivery.files import FileDesk, FileGone, read
+from hermes_worker.delivery.media import ExtractedMedia, MediaFile, MediaKind, MediaRefusal, shown_as
+from hermes_worker.delivery.splitting import measure, split_text
+from hermes_worker.delivery.targets import Target
+
+_REMARK_ROOM = len(DUPLICATE_REMARK.encode()) + 2
+_NAME_CHARS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One message: a text, or a file with a text."""
+
+    text: str
+    file: MediaFile | None = None
+    kind: MediaKind = MediaKind.DOCUMENT
+
+    def opened(self, conceal: Callable[[str], str]) -> tuple[str, Attachment | None]:
+        """The text and the file as they are sent. ``conceal`` takes credentials out of files that are text."""
+        if self.file is None:
+            return self.text, None
+        try:
+            return self.text, _concealed(read(self.file, self.kind), conceal)
+        except FileGone as gone:
+            note = _not_sent(self.file.name, str(gone))
+            return f"{self.text}\n\n{note}" if self.text else note, None
+
+
+def pieces_of(text: str, target: Target, courier: Courier, desk: FileDesk | None) -> Sequence[Piece]:
+    """``text`` with the files it asks for. Without a desk, and in a file, a text asks for none."""
+    if desk is None or target.platform == LOCAL:
+        return _texts(text, courier.limit(target))
+    wishes = desk.extract(text)
+    if not courier.takes_files(target.platform):
+        names = ", ".join(_name(path) for path in wishes.paths)
+        left_out = f"📎 Not sent, because this target takes no files: {names}" if names else ""
+        whole = "\n\n".join(part for part in (wishes.text, left_out) if part)
+        return _texts(whole, courier.limit(target))
+    files = [_file_piece(desk.judge(path), wishes) for path in wishes.paths]
+    caption = courier.caption_limit(target.platform)
+    if len(files) == 1 and _is_caption(wishes.text, files[0], caption):
+        return [replace(files[0], text=wishes.text)]
+    return [*_texts(wishes.text, courier.limit(target)), *files]
+
+
+def _texts(text: str, limit: TextLimit) -> list[Piece]:
+    """Any part may need the remark that it is a duplicate, and parts must be the same in every attempt."""
+    assert measure(DUPLICATE_REMARK, limit.unit) < _REMARK_ROOM
+    room = replace(limit, size_max=limit.size_max - _REMARK_ROOM)
+    return [Piece(text=part) for part in split_text(text, room)] if text.strip() else []
+
+
+def _is_caption(text: str, file: Piece, limit: TextLimit | None) -> bool:
+    """Whether the text and the only file are one message (reference §2.7)."""
+    if limit is None or not text or file.file is None or file.kind in (MediaKind.VOICE, MediaKind.AUDIO):
+        return False
+    return measure(text, limit.unit) <= limit.size_max - _REMARK_ROOM
+
+
+def _file_piece(judged: MediaFile | MediaRefusal, wishes: ExtractedMedia) -> Piece:
+    if isinstance(judged, MediaRefusal):
+        return Piece(text=_not_sent(_name(judged.path), judged.reason))
+    return Piece(text="", file=judged, kind=shown_as(judged, wishes))
+
+
+def _not_sent(name: str, reason: str) -> str:
+    return f"📎 {name} was not sent: {reason}."
+
+
+def _name(path: str) -> str:
+    return one_line(PurePosixPath(path).name)[:_NAME_CHARS_MAX]
+
+
+def _concealed(attachment: Attachment, conceal: Callable[[str], str]) -> Attachment:
+    """What is text is treated as the message itself; what is not cannot be looked through."""
+    if attachment.kind is not MediaKind.DOCUMENT:
+        return attachment
+    try:
+        text = attachment.content.decode("utf-8")
+    except UnicodeDecodeError:
+        return attachment
+    hidden = conceal(text)
+    return attachment if hidden == text else replace(attachment, content=hidden.encode("utf-8"))
