@@ -20,6 +20,8 @@ from hermes_worker.settings import Secret, ServerSettings
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health"})
 """Need no key (reference, around §3.1)."""
+SIGNED_PATHS = "/webhooks/"
+"""What is below needs a signature instead."""
 
 
 def require_safe(server: ServerSettings) -> None:
@@ -51,7 +53,7 @@ class Guard:
             return ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
         if self._key is None:
             return None if _is_for_loopback(headers) else _wrong_host()
-        if path in PUBLIC_PATHS or _has_key(headers, self._key):
+        if path in PUBLIC_PATHS or path.startswith(SIGNED_PATHS) or _has_key(headers, self._key):
             return None
         return ApiError(401, "Invalid API key", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 

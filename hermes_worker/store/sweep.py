@@ -31,7 +31,7 @@ from hermes_worker.store.children import orphans
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
-from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, workers
+from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, webhook_events, workers
 from hermes_worker.store.transitions import Additions, break_off, save
 from hermes_worker.store.waits import expire, expired
 
@@ -112,10 +112,13 @@ class Sweeper:
         )
 
     def prune(self) -> None:
-        """Drop what nobody needs any more: old idempotency keys and workers long gone. Idempotent."""
+        """Drop what nobody needs any more: old idempotency keys, events long past, workers long gone. Idempotent."""
         with self._database.write() as connection:
             connection.execute(
                 sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < db_now() - _IDEMPOTENCY_KEPT_S)
+            )
+            connection.execute(
+                sa.delete(webhook_events).where(webhook_events.c.received_at < db_now() - _IDEMPOTENCY_KEPT_S)
             )
             connection.execute(
                 sa.delete(workers).where(workers.c.state != "alive", workers.c.expires_at < db_now() - _WORKERS_KEPT_S)

@@ -404,3 +404,34 @@ dead_targets = sa.Table(
 )
 """Targets that forbade us or are gone, as ``platform:chat``. Nothing is sent there until somebody replays a delivery
 and it arrives."""
+
+webhook_routes = sa.Table(
+    "webhook_routes",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("secret", sa.Text(), nullable=False),
+    sa.Column("definition", sa.Text(), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+)
+"""Where others may send events. ``definition`` is what its owner wrote, as JSON."""
+
+webhook_events = sa.Table(
+    "webhook_events",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("route", sa.String(64), nullable=False),
+    sa.Column("event_id", sa.String(100)),
+    sa.Column("received_at", Seconds, nullable=False),
+    sa.Index("ix_webhook_events_received", "received_at"),
+    _partial("ix_webhook_events_rate", "route", "received_at", where="event_id is null"),
+    sa.Index(
+        "ix_webhook_events_once",
+        "route",
+        "event_id",
+        unique=True,
+        postgresql_where=sa.text("event_id is not null"),
+        sqlite_where=sa.text("event_id is not null"),
+    ),
+)
+"""Events that came: without an id to count them, with one so that what was delivered at once is not delivered again.
+Events that became runs are known by the runs' idempotency keys."""

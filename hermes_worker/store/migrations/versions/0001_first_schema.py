@@ -95,6 +95,39 @@ def upgrade() -> None:
         sa.UniqueConstraint("session_id", name=op.f("uq_sessions_session_id")),
     )
     op.create_table(
+        "webhook_events",
+        sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("route", sa.String(length=64), nullable=False),
+        sa.Column("event_id", sa.String(length=100), nullable=True),
+        sa.Column("received_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("pk", name=op.f("pk_webhook_events")),
+    )
+    op.create_index(
+        "ix_webhook_events_once",
+        "webhook_events",
+        ["route", "event_id"],
+        unique=True,
+        postgresql_where=sa.text("event_id is not null"),
+        sqlite_where=sa.text("event_id is not null"),
+    )
+    op.create_index(
+        "ix_webhook_events_rate",
+        "webhook_events",
+        ["route", "received_at"],
+        unique=False,
+        postgresql_where=sa.text("event_id is null"),
+        sqlite_where=sa.text("event_id is null"),
+    )
+    op.create_index("ix_webhook_events_received", "webhook_events", ["received_at"], unique=False)
+    op.create_table(
+        "webhook_routes",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("secret", sa.Text(), nullable=False),
+        sa.Column("definition", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_webhook_routes")),
+    )
+    op.create_table(
         "workers",
         sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("worker_id", sa.String(length=40), nullable=False),
@@ -663,6 +696,21 @@ def downgrade() -> None:
     op.drop_table("jobs")
     op.drop_index("ix_idempotency_keys_created_at", table_name="idempotency_keys")
     op.drop_table("idempotency_keys")
+    op.drop_table("webhook_routes")
+    op.drop_index("ix_webhook_events_received", table_name="webhook_events")
+    op.drop_index(
+        "ix_webhook_events_rate",
+        table_name="webhook_events",
+        postgresql_where=sa.text("event_id is null"),
+        sqlite_where=sa.text("event_id is null"),
+    )
+    op.drop_index(
+        "ix_webhook_events_once",
+        table_name="webhook_events",
+        postgresql_where=sa.text("event_id is not null"),
+        sqlite_where=sa.text("event_id is not null"),
+    )
+    op.drop_table("webhook_events")
     op.drop_table("dead_targets")
     op.drop_table("blobs")
     op.drop_table("allowed_patterns")

@@ -1,0 +1,166 @@
+"""``hermes-worker webhook``: routes on which others may send events."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.options import TEXT, common
+from hermes_worker.cli.records import open_records
+from hermes_worker.cli.screen import one_line, table
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.delivery.exchange import HttpRequest, NoAnswer
+from hermes_worker.delivery.targets import shown
+from hermes_worker.delivery.wire import send
+from hermes_worker.embedded.paths import running_stack
+from hermes_worker.settings import Settings
+from hermes_worker.store.webhooks import RouteNotFound, RouteRow, Webhooks
+from hermes_worker.webhooks.route import NO_AUTH, RATE_PER_MIN, Route, RouteError, checked, new_secret
+from hermes_worker.webhooks.template import PLACEHOLDER
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def webhook() -> None:
+    """Let others start runs: add, list, remove and try routes for their events."""
+
+
+@webhook.command(
+    epilog="Example: hermes-worker webhook add review --events pull_request --prompt 'Review {pull_request.html_url}' "
+    "--deliver telegram:-1001"
+)
+@common
+@click.argument("name", type=TEXT)
+@click.option("--prompt", type=TEXT, default="", help="What to do; {a.b} stands for a part of the payload.")
+@click.option("--events", type=TEXT, default="", help="Types of events that count, with commas. Default: all.")
+@click.option("--filter", "filters", type=TEXT, multiple=True, help="A condition on the payload, as JSON.")
+@click.option("--secret", type=TEXT, help=f"Signs the events. Default: a new one. {NO_AUTH} on loopback only.")
+@click.option("--deliver", type=TEXT, multiple=True, help="Where the answer goes: 'telegram:123', ...")
+@click.option("--deliver-only", is_flag=True, help="Deliver the prompt itself; no agent runs.")
+@click.option("--toolsets", type=TEXT, default="", help="Toolsets of the runs, with commas.")
+@click.option("--model", type=TEXT, help="Model of the runs.")
+@click.option("--rate", "rate_per_min", type=int, default=RATE_PER_MIN, show_default=True, help="Events a minute.")
+@click.option("--description", type=TEXT, default="")
+@click.option("--disabled", is_flag=True, help="Take no events for now.")
+@click.option("--replace", is_flag=True, help="Replace the route of this name; its secret stays if none is given.")
+def add(home: Path | None, name: str, replace: bool, secret: str | None, disabled: bool, **given: Any) -> None:
+    """Keep a route, and say where to send events and how to sign them."""
+    records = open_records(home)
+    webhooks = Webhooks(records.database)
+    before = webhooks.find(name) if replace else None
+    kept = before.secret if before else None
+    route = checked(
+        Route(
+            name=name,
+            secret=secret or kept or new_secret(),
+            prompt=given["prompt"],
+            events=_list(given["events"]),
+            filters=[_condition(text) for text in given["filters"]],
+            deliver=given["deliver"],
+            deliver_only=given["deliver_only"],
+            toolsets=_list(given["toolsets"]),
+            model=given["model"],
+            rate_per_min=given["rate_per_min"],
+            description=given["description"],
+            enabled=not disabled,
+        )
+    )
+    webhooks.add(route.name, route.secret, route.to_json(), replaces=replace)
+    click.echo(f"url     {_address(records.settings)}/webhooks/{route.name}")
+    click.echo("secret  (as before)" if kept and not secret else f"secret  {route.secret}")
+
+
+@webhook.command("list")
+@common
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_routes(home: Path | None, as_json: bool) -> None:
+    """Every route, without its secret."""
+    found = Webhooks(open_records(home).database).all()
+    if as_json:
+        for row in found:
+            click.echo(json.dumps({"name": row.name, **json.loads(row.definition), "created_at": row.created_at}))
+    elif found:
+        click.echo(table([_line(row) for row in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT")))
+    else:
+        click.echo("no routes", err=True)
+
+
+@webhook.command()
+@common
+@click.argument("name", type=TEXT)
+def remove(home: Path | None, name: str) -> None:
+    """Forget a route; its runs stay."""
+    Webhooks(open_records(home).database).remove(name)
+    click.echo(f"{name} removed")
+
+
+@webhook.command(epilog="The request is signed as GitHub signs it.")
+@common
+@click.argument("name", type=TEXT)
+@click.option("--payload", type=TEXT, default='{"test": true}', show_default=True, help="A JSON object.")
+@click.option("--event", type=TEXT, default="test", show_default=True, help="The type of the event.")
+@click.option("--url", type=TEXT, help="The server's address. Default: the one that runs here.")
+@click.pass_context
+def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: str, url: str | None) -> None:
+    """Send an event to a route of a running server, and show its answer."""
+    records = open_records(home)
+    row = Webhooks(records.database).find(name)
+    if row is None:
+        raise RouteNotFound(f"there is no route {name!r}")
+    body = payload.encode()
+    signature = hmac.new(row.secret.encode(), body, hashlib.sha256).hexdigest()
+    headers = {
+        "Content-Type": "application/json",
+        "X-GitHub-Event": event,
+        "X-GitHub-Delivery": str(uuid.uuid4()),
+        "X-Hub-Signature-256": f"sha256={signature}",
+    }
+    address = (url or _address(records.settings)).rstrip("/")
+    request = HttpRequest(method="POST", url=f"{address}/webhooks/{name}", headers=headers, body=body)
+    try:
+        response = send(request, UrlPolicy(allows_private=True))
+    except (NoAnswer, UnsafeUrl) as error:
+        raise ConfigurationError(f"the server at {address} cannot be asked: {error}; start it with 'up'") from None
+    click.echo(f"{response.status} {one_line(response.body.decode('utf-8', 'replace'), 500)}")
+    if response.status >= 400:
+        ctx.exit(EXIT_FAILED)
+
+
+def _list(text: str) -> Sequence[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _condition(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RouteError(f"A filter is a JSON object: {error}.") from None
+
+
+def _address(settings: Settings) -> str:
+    """Where the API of this home listens."""
+    stack = running_stack(settings.home)
+    if stack is not None and stack.api_url:
+        return stack.api_url
+    host = f"[{settings.server.host}]" if ":" in settings.server.host else settings.server.host
+    return f"http://{host}:{settings.server.port}"
+
+
+def _line(row: RouteRow) -> tuple[str, ...]:
+    route = Route.from_json(row.name, row.secret, row.definition)
+    deliver = ",".join(target if PLACEHOLDER.search(target) else shown(target) for target in route.deliver)
+    return (
+        row.name,
+        "enabled" if route.enabled else "disabled",
+        one_line(",".join(route.events) or "(all)", 30),
+        one_line(deliver or "-", 40),
+        one_line(route.prompt or "(the payload)", 50),
+    )

@@ -1,0 +1,207 @@
+"""POST /webhooks/{route}, on a real server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from serving import KEY, Served, hints_waiting, until
+from support.store import Store
+
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.delivery.signature import sign
+from hermes_worker.settings import Settings
+from hermes_worker.store.deliveries import Deliveries
+from hermes_worker.store.tables import run_inputs, runs, webhook_events
+from hermes_worker.store.webhooks import Webhooks
+from hermes_worker.webhooks.route import NO_AUTH, Route, checked
+
+SECRET = "a-secret-of-the-route"
+
+
+def add(store: Store, name: str = "hook", **changes: Any) -> None:
+    route = checked(Route(**{"name": name, "secret": SECRET, "prompt": "Look at {text}", **changes}))
+    Webhooks(store.database).add(route.name, route.secret, route.to_json())
+
+
+def signed(body: bytes, secret: str = SECRET) -> dict[str, str]:
+    return {"X-Hub-Signature-256": "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}
+
+
+def post(http: httpx.Client, payload: Any = None, name: str = "hook", **headers: str) -> httpx.Response:
+    body = payload if isinstance(payload, bytes) else json.dumps(payload or {"text": "this"}).encode()
+    given = {key.replace("_", "-"): value for key, value in headers.items()}
+    return http.post(f"/webhooks/{name}", content=body, headers=signed(body) | given)
+
+
+def spec_of(store: Store, run_id: str) -> RunSpec:
+    spec = sa.select(run_inputs.c.spec).join(runs, runs.c.pk == run_inputs.c.run_pk).where(runs.c.run_id == run_id)
+    with store.database.read() as connection:
+        return RunSpec.from_json(connection.execute(spec).scalar_one())
+
+
+def test_an_event_becomes_a_run_whose_answer_is_delivered(api: Served, store: Store) -> None:
+    add(store, deliver=["telegram:1"])
+    answer = post(api.http, x_github_event="issues", x_github_delivery="g-1")
+    assert answer.status_code == 202
+    run_id = answer.json().pop("run_id")
+    assert answer.json() == {
+        "status": "accepted",
+        "route": "hook",
+        "event": "issues",
+        "delivery_id": "g-1",
+        "run_id": run_id,
+    }
+    assert store.bodies(run_id) == [{"role": "user", "content": "Look at this"}]
+    spec = spec_of(store, run_id)
+    assert (spec.source, spec.metadata) == ("webhook", {"webhook_route": "hook", "webhook_event": "issues"})
+    assert store.views.run(run_id).session_id == "webhook:hook:g-1"
+    until(lambda: hints_waiting(api.client) == 1, "the hint")
+    (hint,) = store.answer(run_id)
+    assert hint.effect.kind == "send_delivery"
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "status", "error"),
+    [
+        ("other", None, 404, "Unknown route"),
+        ("hook", b"x" * 1_048_577, 413, "Payload too large"),
+        ("hook", b"[]", 400, ""),
+    ],
+)
+def test_what_is_refused(
+    http: httpx.Client, store: Store, name: str, payload: bytes | None, status: int, error: str
+) -> None:
+    add(store)
+    answer = post(http, payload, name)
+    assert answer.status_code == status
+    assert error in answer.json()["error"]
+
+
+def test_a_body_that_grows_too_large_is_cut_off(http: httpx.Client, store: Store) -> None:
+    add(store)
+
+    def chunks() -> Any:
+        for _ in range(40):
+            yield b"x" * 65_536
+
+    assert http.post("/webhooks/hook", content=chunks()).status_code == 413
+
+
+def test_a_disabled_route_takes_nothing(http: httpx.Client, store: Store) -> None:
+    add(store, enabled=False)
+    assert post(http).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"X-Hub-Signature-256": "sha256=00"},
+        {"X-Gitlab-Token": "wrong"},
+        {"X-Webhook-Signature-V2": "00", "X-Webhook-Timestamp": "1"},
+        {"svix-id": "1", "svix-timestamp": "1", "svix-signature": "v1,x"},
+    ],
+)
+def test_an_unsigned_event_is_neither_counted_nor_read(
+    http: httpx.Client, store: Store, headers: dict[str, str]
+) -> None:
+    add(store)
+    answer = http.post("/webhooks/hook", content=b"{not json", headers=headers)
+    assert (answer.status_code, answer.json()) == (401, {"error": "Invalid signature"})
+    with store.database.read() as connection:
+        assert connection.execute(sa.select(webhook_events)).all() == []
+
+
+@pytest.mark.parametrize("scheme", ["gitlab", "v2", "legacy"])
+def test_every_way_of_signing_lets_in(http: httpx.Client, store: Store, scheme: str) -> None:
+    add(store)
+    body = b'{"text": "x"}'
+    headers = {
+        "gitlab": {"X-Gitlab-Token": SECRET},
+        "v2": sign(body, SECRET, datetime.now(UTC)),
+        "legacy": {"X-Webhook-Signature": hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()},
+    }[scheme]
+    assert http.post("/webhooks/hook", content=body, headers=headers).status_code == 202
+
+
+def test_a_recorded_request_stops_working(http: httpx.Client, store: Store) -> None:
+    add(store)
+    old = datetime.fromtimestamp(time.time() - 301, UTC)
+    assert http.post("/webhooks/hook", content=b"{}", headers=sign(b"{}", SECRET, old)).status_code == 401
+
+
+def test_an_event_that_comes_again_is_not_taken_again(http: httpx.Client, store: Store) -> None:
+    add(store)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: post(http, x_github_delivery="g-1"), range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 7 + [202]
+    assert {answer.json()["status"] for answer in answers} == {"accepted", "duplicate"}
+    changed = post(http, {"text": "another body"}, x_github_delivery="g-1")
+    assert changed.json() == {"status": "duplicate", "delivery_id": "g-1"}
+    assert len(store.views.runs(limit=20)) == 1
+
+
+def test_events_and_filters_are_answered_with_ignored(http: httpx.Client, store: Store) -> None:
+    add(store, events=["push"], filters=[{"field": "ref", "equals": "main"}])
+    assert post(http, x_github_event="issues").json() == {"status": "ignored", "event": "issues"}
+    filtered = post(http, {"ref": "dev"}, x_github_event="push")
+    assert (filtered.status_code, filtered.json()["reason"]) == (200, "filter")
+    assert post(http, {"ref": "main"}, x_github_event="push").status_code == 202
+
+
+def test_too_many_events_in_a_minute_are_refused_whichever_server_they_come_to(
+    serve: Callable[..., Served], settings: Settings
+) -> None:
+    servers = [serve(settings), serve(settings)]
+    store = Store.over(servers[0].client.database)
+    add(store, rate_per_min=5)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: post(servers[n % 2].http, {"text": str(n)}).status_code, range(12)))
+    assert sorted(answers) == [202] * 5 + [429] * 7
+    add(store, name="quiet")
+    assert post(servers[0].http, name="quiet").status_code == 202
+    with store.database.write() as connection:
+        connection.execute(sa.update(webhook_events).values(received_at=webhook_events.c.received_at - 61))
+    assert post(servers[0].http).status_code == 202
+
+
+def test_a_route_that_only_delivers_owes_the_text_once(api: Served, store: Store) -> None:
+    add(store, deliver=["telegram:{chat}", "local"], deliver_only=True, prompt="Deployed {text}")
+    first = post(api.http, {"text": "v2", "chat": 7}, x_request_id="r1")
+    assert first.status_code == 202
+    assert post(api.http, {"text": "v2", "chat": 7}, x_request_id="r1").json()["status"] == "duplicate"
+    outbox = Deliveries(store.database)
+    assert sorted(view.target for view in outbox.list()) == ["local", "telegram:7"]
+    assert sorted(first.json()["deliveries"]) == sorted(view.delivery_id for view in outbox.list())
+    assert store.views.runs(limit=5) == []
+    until(lambda: hints_waiting(api.client) == 2, "the hints")
+
+
+def test_the_key_of_the_api_is_not_needed_and_nothing_else_gets_in_this_way(
+    serve: Callable[..., Served], keyed: Settings
+) -> None:
+    api = serve(keyed)
+    add(Store.over(api.client.database))
+    stranger = httpx.Client(base_url=api.url)
+    assert post(stranger).status_code == 202
+    assert stranger.get("/webhooks/../v1/runs").status_code in (401, 404)
+    assert stranger.get("/v1/runs").status_code == 401
+    raw = httpx.Client().send(httpx.Request("GET", f"{api.url}/webhooks/%2e%2e/v1/runs"))
+    assert raw.status_code in (401, 404, 405)
+    assert KEY not in raw.text
+    assert stranger.post("/webhooks/hook", headers={"Origin": "https://evil.example"}).status_code == 403
+
+
+def test_a_route_without_a_secret_works_on_a_loopback_address_only(http: httpx.Client, store: Store) -> None:
+    add(store, secret=NO_AUTH)
+    assert http.post("/webhooks/hook", json={"text": "x"}).status_code == 202

@@ -1,0 +1,78 @@
+"""``hermes-worker webhook``, in this process, over a database and no server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hermes_worker.cli.entry import main
+from hermes_worker.store.database import Database
+from hermes_worker.store.migrate import migrate
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Calls the command; its exit code and what it said."""
+    home = tmp_path / "home"
+    home.mkdir()
+    database = Database(f"sqlite:///{home / 'hermes-worker.db'}")
+    migrate(database)
+    database.close()
+    monkeypatch.setenv("HERMES_SERVER_PORT", "1")
+
+    def call(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["webhook", arguments[0], "--home", str(home), *arguments[1:]])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out + said.err
+
+    return call
+
+
+def test_a_route_is_added_listed_replaced_and_removed(webhook: Command) -> None:
+    code, said = webhook("add", "review", "--prompt", "Look at {title}", "--events", "push, issues", "--deliver", "log")
+    assert code == 0
+    assert "http://127.0.0.1:1/webhooks/review" in said
+    secret = said.split()[-1]
+    assert len(secret) > 40
+    code, said = webhook("add", "review")
+    assert code == 2
+    assert "--replace" in said
+    _, listed = webhook("list", "--json")
+    assert secret not in listed
+    assert json.loads(listed)["events"] == ["push", "issues"]
+    _, said = webhook("add", "review", "--replace", "--disabled")
+    assert "(as before)" in said
+    _, table = webhook("list")
+    assert "disabled" in table
+    assert webhook("remove", "review")[0] == 0
+    assert webhook("remove", "review")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("add", "Wrong Name"), "name"),
+        (("add", "r", "--filter", "{"), "JSON"),
+        (("add", "r", "--deliver", "nowhere"), "delivery target"),
+        (("add", "r", "--deliver-only"), "--deliver"),
+        (("test", "r"), "no route"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(webhook: Command, arguments: tuple[str, ...], reason: str) -> None:
+    code, said = webhook(*arguments)
+    assert code == 2
+    assert reason in said
+    assert "Traceback" not in said
+
+
+def test_a_server_that_is_not_there_is_named(webhook: Command) -> None:
+    webhook("add", "r")
+    code, said = webhook("test", "r")
+    assert code == 2
+    assert "127.0.0.1:1" in said
