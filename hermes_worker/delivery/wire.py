@@ -52,7 +52,11 @@ def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: floa
         connection.request(request.method, path, body=request.body or None, headers=dict(request.headers))
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return HttpResponse(status=response.status, headers=headers, body=response.read(BODY_BYTES_MAX))
+        body = response.read(BODY_BYTES_MAX)
+        if connection.was_cut:
+            # The library takes the end of a connection for the end of the headers, and of a body without a length.
+            raise TimeoutError
+        return HttpResponse(status=response.status, headers=headers, body=body)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise NoAnswer(f"{connection.host} did not answer: {type(error).__name__}", was_sent=True) from None
     finally:
@@ -73,13 +77,15 @@ class _PinnedConnection(http.client.HTTPConnection):
     def __init__(self, judged: SafeUrl) -> None:
         super().__init__(judged.target.host, judged.target.port, timeout=CONNECT_S)
         self._judged = judged
+        self._opened: socket.socket | None = None
+        self.was_cut = False
         self.default_port = 443 if judged.target.scheme == "https" else 80
 
     def connect(self) -> None:
         last: OSError = OSError("no address")
         for address in self._judged.addresses:
             try:
-                self.sock = self._connected(address)
+                self.sock = self._opened = self._connected(address)
                 return
             except OSError as error:
                 last = error
@@ -97,11 +103,11 @@ class _PinnedConnection(http.client.HTTPConnection):
             raise
 
     def cut(self) -> None:
-        """End whatever waits for the server."""
-        sock = self.sock
-        if sock is None:
+        """End whatever waits for the server. ``self.sock`` is gone by then if the answer ends with the connection."""
+        if self._opened is None:
             return
+        self.was_cut = True
         try:
-            sock.shutdown(socket.SHUT_RDWR)
+            self._opened.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it ended by itself
