@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from hermes_worker.chaos.plan import Role
 from hermes_worker.core.errors import HermesError
 
 ARM_SIGNAL = signal.SIGRTMIN + 2
-QUEUES: dict[Role, tuple[str, ...]] = {Role.MODEL: ("model", "system"), Role.TOOLS: ("tools",)}
+QUEUES: Mapping[Role, Sequence[str]] = {Role.MODEL: ("model", "system"), Role.TOOLS: ("tools",)}
 
 
 @dataclass(slots=True)
@@ -43,13 +43,21 @@ class Fleet:
     """Two kinds of workers, forked from one warm process. Use as a context manager: nothing survives the block."""
 
     def __init__(
-        self, *, environ: Mapping[str, str], directory: Path, workers_per_role: int, concurrency: int, work_s: float
+        self,
+        *,
+        environ: Mapping[str, str],
+        directory: Path,
+        workers_per_role: int,
+        concurrency: int,
+        work_s: float,
+        queues: Mapping[Role, Sequence[str]] = QUEUES,
     ) -> None:
         self._environ = dict(environ)
         self._directory = directory
         self._per_role = workers_per_role
         self._concurrency = concurrency
         self._work_s = work_s
+        self._queues = queues
         self.sink = directory / "sink.jsonl"
         self.workers: list[Worker] = []
         self.started = 0
@@ -135,7 +143,7 @@ class Fleet:
         self._write(
             {
                 "name": name,
-                "queues": QUEUES[role],
+                "queues": self._queues[role],
                 "concurrency": self._concurrency,
                 "environ": environ,
                 "log": str(self._directory / f"{role.value}-{index}.log"),

@@ -466,6 +466,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     said = new.spec.input
     if new.multitask is Multitask.STEER and isinstance(said, str) and loaded.run.status is not RunStatus.STOPPING:
         steering.keep(connection, loaded.pk, said)
+        _deliver_also(connection, loaded.pk, new.deliver)
         event = RunEvent(name=RunEventName.STEERED, data={"text": said})
         save(connection, loaded, loaded.run, Additions(events=[event]))
         if new.idempotency_key is not None:
@@ -478,6 +479,16 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     after = apply(loaded.run, ev.StopRequested())
     hints = [] if after == loaded.run else save(connection, loaded, after)
     return replace(created, hints=hints, interrupted=loaded.run.run_id)
+
+
+def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> None:
+    """Whoever steers a run gets its answer too. The run is locked."""
+    if not targets:
+        return
+    stored = connection.execute(sa.select(runs.c.deliver).where(runs.c.pk == pk)).scalar()
+    known = json.loads(stored) if stored else []
+    merged = json.dumps(list(dict.fromkeys([*known, *targets])))
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(deliver=merged))
 
 
 def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:

@@ -123,7 +123,9 @@ class _Sending:
             return self._fail(Failure(kind=SendErrorKind.DEAD_TARGET, message=reason), is_abandoned=False)
         report = report_of(self._claim, self._parts.views)
         text = report.document if target.platform == LOCAL else report.text
-        if text is None:
+        # A file keeps everything, and a program that waits for the end of a run is told of it in any case.
+        is_unwanted = report.says_nothing and target.platform not in (LOCAL, WEBHOOK)
+        if text is None or is_unwanted:
             return self._succeed(target, "nothing to say")
         desk = self._parts.desk(self._claim.workspace) if self._claim.workspace else None
         return self._send_all(

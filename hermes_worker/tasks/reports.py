@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.delivery.narration import is_silence_narration
 from hermes_worker.store.deliveries import DeliveryClaim
 from hermes_worker.store.views import RunView, Views
 from scheduler.jobtext import OutputDocument, output_path, render_output
@@ -35,6 +36,8 @@ class Report:
     """Of the file, below the directory of local deliveries."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """For a program that receives it."""
+    says_nothing: bool = False
+    """The answer is a stage direction such as ``*(silent)*``, which no person wants to receive (reference §2.3)."""
 
 
 def report_of(claim: DeliveryClaim, views: Views) -> Report:
@@ -48,7 +51,14 @@ def report_of(claim: DeliveryClaim, views: Views) -> Report:
     if JOB_ID not in spec.metadata:
         text = _of_run(view)
         title = f"Run {view.run_id} {view.status.value}"
-        return Report(text=text, document=text, title=title, file_name=f"runs/{view.run_id}.md", facts=facts)
+        return Report(
+            text=text,
+            document=text,
+            title=title,
+            file_name=f"runs/{view.run_id}.md",
+            facts=facts,
+            says_nothing=is_silence_narration(text),
+        )
     return _of_job(view, spec, facts)
 
 
@@ -78,6 +88,7 @@ def _of_job(view: RunView, spec: RunSpec, facts: Mapping[str, str]) -> Report:
         title=label.name,
         file_name=str(output_path(label.id, ended_at)),
         facts={**facts, JOB_ID: label.id},
+        says_nothing=outcome.failure is None and is_silence_narration(outcome.response),
     )
 
 

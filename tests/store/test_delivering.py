@@ -31,6 +31,7 @@ from hermes_worker.delivery.media import MediaFile
 from hermes_worker.delivery.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from hermes_worker.store.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs import Multitask
 from hermes_worker.store.tables import deliveries
 from hermes_worker.tasks.deliver import DeliveryParts, deliver
 from hermes_worker.tasks.leases import Leases
@@ -428,6 +429,31 @@ def test_a_delivery_that_kills_its_workers_is_abandoned(store: Store, tmp_path: 
         store.sweep(IDLE)
         here.wait_over()
     assert here.only.state is DeliveryState.ABANDONED
+
+
+@pytest.mark.parametrize("text", ["*(silent)*", "..."])
+def test_people_are_not_sent_silence_and_programs_are_told_of_the_end(
+    store: Store, tmp_path: Path, sink: Sink, text: str
+) -> None:
+    store.answer(
+        store.submit(deliver=["telegram:1", f"webhook:{sink.url}/hook", "local"]).run_id, ModelReply(text=text)
+    )
+    here = office(store, tmp_path, values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url})
+    here.work()
+    assert {view.state for view in here.all} == {DeliveryState.DELIVERED}
+    assert [path for path, _, _ in sink.received] == ["/hook"]
+    assert {view.receipt for view in here.all if view.target == "telegram:1"} == {"nothing to say"}
+
+
+def test_whoever_steers_a_run_gets_its_answer_too(store: Store, tmp_path: Path) -> None:
+    first = store.submit(session_id="s", deliver=["local"])
+    store.turn(first.run_id)
+    steered = store.submit(session_id="s", multitask=Multitask.STEER, deliver=["telegram:1", "local"])
+    assert steered.was_steered
+    store.runs.break_off(
+        first.run_id, ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="x", message=""))
+    )
+    assert sorted(view.target for view in office(store, tmp_path).all) == ["local", "telegram:1"]
 
 
 # --- targets that are gone ---

@@ -14,7 +14,8 @@ import redis
 
 from hermes_worker import settings as settings_module
 from hermes_worker.chaos.audit import Finding, audit
-from hermes_worker.chaos.fleet import Fleet
+from hermes_worker.chaos.fleet import QUEUES, Fleet
+from hermes_worker.chaos.plan import Role
 from hermes_worker.chaos.sink import Effect, read_sink, sink_tools
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
@@ -138,6 +139,7 @@ def rig_on(
     concurrency: int = 4,
     work_s: float = 0.0,
     more_environ: Mapping[str, str] | None = None,
+    queues: Mapping[Role, Sequence[str]] = QUEUES,
 ) -> Iterator[Rig]:
     """A rig with leases of 2 s. Everything it started ends with the block."""
     database = Database(database_url)
@@ -168,6 +170,7 @@ def rig_on(
             workers_per_role=workers_per_role,
             concurrency=concurrency,
             work_s=work_s,
+            queues=queues,
         )
         stack.enter_context(fleet)
         yield Rig(client=client, fleet=fleet, model=model, redis=client.redis, directory=directory)
