@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from serving import FAST, KEY, Served, served
+from support.migrated import bring_up
 from support.store import Store
 
 from hermes_worker.api.followers import FollowPolicy
@@ -22,29 +22,13 @@ from hermes_worker.settings import (
     ServerSettings,
     Settings,
 )
-from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
-
-
-@pytest.fixture(scope="session")
-def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SQLite database to copy: migrating one takes longer than most tests here."""
-    path = tmp_path_factory.mktemp("api") / "migrated.db"
-    _migrate(f"sqlite:///{path}")
-    return path
-
-
-def _migrate(url: str) -> None:
-    database = Database(url)
-    migrate(database)
-    database.close()
 
 
 @pytest.fixture
-def settings(tmp_path: Path, broker_url: str, migrated_file: Path) -> Settings:
+def settings(tmp_path: Path, broker_url: str) -> Settings:
     """An installation with an SQLite file and the scripted model, without a key."""
     (tmp_path / "home").mkdir()
-    shutil.copy(migrated_file, tmp_path / "test.db")
+    bring_up(f"sqlite:///{tmp_path / 'test.db'}")
     return Settings(
         home=tmp_path / "home",
         database=DatabaseSettings(url=f"sqlite:///{tmp_path / 'test.db'}"),
@@ -67,7 +51,7 @@ def serve(settings: Settings) -> Iterator[Callable[..., Served]]:
         def start(chosen: Settings | None = None, policy: FollowPolicy = FAST) -> Served:
             chosen = chosen or settings
             if chosen.database_url != settings.database_url:
-                _migrate(chosen.database_url)
+                bring_up(chosen.database_url)
             return stack.enter_context(served(chosen, policy))
 
         yield start

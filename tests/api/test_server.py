@@ -16,12 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 from serving import PATIENCE_S
+from support.migrated import bring_up
 
 from hermes_worker.api.server import allow_many_connections, listen, serve
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import ServerSettings, Settings, as_environ, load
-from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 
 PROGRAM = """
 from hermes_worker.api.server import serve
@@ -39,9 +38,7 @@ def installed(tmp_path: Path, broker_url: str) -> Settings:
     home.mkdir()
     environ = {"HERMES_BROKER_URL": broker_url, "HERMES_SERVER_PORT": "0", "HERMES_HOME": str(home)}
     settings = load({**environ, "HOME": str(tmp_path), "PATH": os.environ["PATH"]})
-    database = Database(settings.database_url)
-    migrate(database)
-    database.close()
+    bring_up(settings.database_url)
     return settings
 
 

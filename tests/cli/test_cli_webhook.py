@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.migrated import bring_up
 
 from hermes_worker.cli.entry import main
-from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 
 Command = Callable[..., tuple[int, str]]
 
@@ -20,9 +19,7 @@ def webhook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     """Calls the command; its exit code and what it said."""
     home = tmp_path / "home"
     home.mkdir()
-    database = Database(f"sqlite:///{home / 'hermes-worker.db'}")
-    migrate(database)
-    database.close()
+    bring_up(f"sqlite:///{home / 'hermes-worker.db'}")
     monkeypatch.setenv("HERMES_SERVER_PORT", "1")
 
     def call(*arguments: str) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.store import ANSWER, Store
+from support.store import ANSWER, Store, opened
 from support.valkey import valkey_server
 
 from hermes_worker.api.sse import Cursor, WireEvent
@@ -16,17 +16,13 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.live import Live, LiveEntry
 from hermes_worker.queue import redis_client
-from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 from hermes_worker.store.runs import RunNotFound
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    database = Database(f"sqlite:///{tmp_path / 'follow.db'}")
-    migrate(database)
-    yield Store.over(database)
-    database.close()
+    with opened(f"sqlite:///{tmp_path / 'follow.db'}") as store:
+        yield store
 
 
 def sources(store: Store, url: str | None) -> Sources:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import redis
 from celery.beat import Service
+from support.migrated import bring_up
 from support.store import Store
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.queue import redis_client
 from hermes_worker.settings import Settings, load
 from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 from hermes_worker.tasks.celery import celery_app
 from scheduler import beat
 from scheduler.beat import Scheduler
@@ -34,9 +34,7 @@ def settings(tmp_path: Path, broker_url: str) -> Settings:
         "HERMES_RESEND_GRACE_S": "0.1",
     }
     settings = load(environ)
-    database = Database(environ["HERMES_DATABASE_URL"])
-    migrate(database)
-    database.close()
+    bring_up(environ["HERMES_DATABASE_URL"])
     return settings
 
 

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from simulation.memory import Report
+from support.migrated import bring_up
 from support.store import Store, new_run
 
 from hermes_worker.core.effects import Effect
 from hermes_worker.core.run import TERMINAL, RunStatus
 from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.sweep import SweepPolicy
 from hermes_worker.store.tables import events, messages, runs, tool_calls
 
 _EPOCH_AS_JULIAN_DAY = 2440587.5
-
-
-@cache
-def _template() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="hermes-simulation-")) / "template.db"
-    database = Database(f"sqlite:///{path}")
-    migrate(database)
-    database.close()
-    return path
 
 
 class SqlStore:
@@ -40,7 +29,7 @@ class SqlStore:
     def __init__(self, clock: Callable[[], float], policy: SweepPolicy, tools: str) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="hermes-simulation-")
         path = Path(self._directory.name) / "store.db"
-        shutil.copyfile(_template(), path)
+        bring_up(f"sqlite:///{path}")
         database = Database(f"sqlite:///{path}")
 
         def prepare(connection: Any, _record: Any) -> None:

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from support.migrated import bring_up
 from support.postgres import PostgresFarm
 from support.store import Store, opened
-
-from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 
 _TEMPLATE = "hermes_template"
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sqlite") / "template.db"
-    _migrated(f"sqlite:///{path}")  # closing the last connection folds the write-ahead log into the file
-    return path
-
-
-@pytest.fixture(scope="session")
 def postgres_template(shared_postgres_farm: PostgresFarm) -> PostgresFarm:
-    _migrated(shared_postgres_farm.shared.create_database(_TEMPLATE))
+    bring_up(shared_postgres_farm.shared.create_database(_TEMPLATE))
     return shared_postgres_farm
-
-
-def _migrated(url: str) -> None:
-    database = Database(url)
-    migrate(database)
-    database.close()
 
 
 @contextmanager
@@ -55,10 +39,8 @@ def postgres_store(postgres_template: PostgresFarm, tmp_path: Path) -> Iterator[
 
 
 @pytest.fixture
-def sqlite_store(sqlite_template: Path, tmp_path: Path) -> Iterator[Store]:
-    path = tmp_path / "store.db"
-    shutil.copyfile(sqlite_template, path)
-    with opened(f"sqlite:///{path}") as store:
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    with opened(f"sqlite:///{tmp_path / 'store.db'}") as store:
         yield store
 
 

@@ -21,13 +21,12 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.providers.scripted.server import ScriptedServer
-from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 from hermes_worker.store.runs import NewRun
 from hermes_worker.store.views import RunView
 from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.wiring import Client, open_client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+from support.migrated import bring_up
 
 T = TypeVar("T")
 PATIENCE_S = 90.0
@@ -142,9 +141,7 @@ def rig_on(
     queues: Mapping[Role, Sequence[str]] = QUEUES,
 ) -> Iterator[Rig]:
     """A rig with leases of 2 s. Everything it started ends with the block."""
-    database = Database(database_url)
-    migrate(database)
-    database.close()
+    bring_up(database_url)
     with ExitStack() as stack:
         model = stack.enter_context(ScriptedServer())
         environ = {

@@ -19,7 +19,6 @@ from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
 from hermes_worker.store.database import Database
-from hermes_worker.store.migrate import migrate
 from hermes_worker.store.rows import Hint, lock_run
 from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim
 from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
@@ -27,6 +26,7 @@ from hermes_worker.store.tables import events, maintenance, messages, metadata, 
 from hermes_worker.store.transcripts import Transcripts
 from hermes_worker.store.views import Views
 from hermes_worker.store.workers import Registration, Workers
+from support.migrated import bring_up
 
 TTL_S = 15.0
 GRACE_S = 2.0
@@ -248,9 +248,9 @@ def deadlocks(store: Store) -> int:
 @contextmanager
 def opened(url: str, *, pool_size: int = 40) -> Iterator[Store]:
     """The store over a database that is brought to the newest schema first."""
+    bring_up(url)
     database = Database(url, pool_size=pool_size)
     try:
-        migrate(database)
         yield Store.over(database)
     finally:
         database.close()
