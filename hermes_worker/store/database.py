@@ -81,7 +81,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """For SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
-        with _translated(), self._autocommit.connect() as connection:
+        with self._translated(), self._autocommit.connect() as connection:
             yield connection
 
     @contextmanager
@@ -91,7 +91,7 @@ class Database:
         Raises ``UnavailableError`` when the server went away; the outcome of a COMMIT is then unknown, and the
         caller finds out by repeating its compare-and-set.
         """
-        with _translated(), self._write_turn, self._writer.begin() as connection:
+        with self._translated(), self._write_turn, self._writer.begin() as connection:
             yield connection
 
     @contextmanager
@@ -101,7 +101,7 @@ class Database:
             with self.write() as connection:
                 yield connection
             return
-        with _translated(), self._autocommit.connect() as connection:
+        with self._translated(), self._autocommit.connect() as connection:
             yield connection
 
     def now(self) -> float:
@@ -112,6 +112,31 @@ class Database:
     def close(self) -> None:
         for engine in self.engines:
             engine.dispose()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn "the server is gone" into ``UnavailableError``; defects and broken constraints pass as they are."""
+        try:
+            yield
+        except sa.exc.TimeoutError as error:
+            raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
+        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+            self._start_afresh()
+            raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
+        except UnavailableError:
+            self._start_afresh()
+            raise
+        except sa.exc.DBAPIError as error:
+            if error.connection_invalidated:
+                self._start_afresh()
+                raise UnavailableError(f"the database connection was lost: {_first_line(error)}") from error
+            raise
+
+    def _start_afresh(self) -> None:
+        """When one connection is dead, so are the others: none of them is handed out again."""
+        if not self.is_sqlite:
+            for engine in self.engines:
+                engine.dispose()
 
     @property
     def engines(self) -> set[sa.Engine]:
@@ -160,19 +185,6 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     is_write = connection.get_execution_options().get("hermes_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn "the server is gone" into ``UnavailableError``; defects and broken constraints pass as they are."""
-    try:
-        yield
-    except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-        raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
-    except sa.exc.DBAPIError as error:
-        if error.connection_invalidated:
-            raise UnavailableError(f"the database connection was lost: {_first_line(error)}") from error
-        raise
 
 
 def _first_line(error: Exception) -> str:
