@@ -174,6 +174,18 @@ class ModelSettings:
     fallbacks: tuple[str, ...] = _setting("fallback_providers", "HERMES_FALLBACK_PROVIDERS", FALLBACKS, ())
     """Whom to ask when the provider fails for good, in order, as `provider:model`. Their keys come from their usual
     variables; one without a key is passed over."""
+    compacts: bool = _setting("compression.enabled", "HERMES_COMPRESSION", SWITCH, True)
+    """Whether conversations that grow too long are compacted; otherwise their runs fail."""
+    compact_at: float = _setting(
+        "compression.threshold", "HERMES_COMPRESSION_THRESHOLD", number(0.1, 0.95, "parts of the window"), 0.5
+    )
+    """Share of the context window from which on a conversation is compacted; windows below 512,000 tokens are filled
+    to 0.75 at least."""
+    compression_providers: tuple[str, ...] = _setting(
+        "model.compression_providers", "HERMES_COMPRESSION_PROVIDERS", FALLBACKS, ()
+    )
+    """Whom to ask for summaries of long conversations, in order, as `provider:model`; then those of the conversation
+    itself. Not set: only those."""
     requests_per_min: int | None = _setting(
         "model.requests_per_min", "HERMES_MODEL_REQUESTS_PER_MIN", optional_integer(1, 1_000_000)
     )
@@ -472,7 +484,10 @@ _REFERENCE_TOP_LEVEL = _words(
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
 _REFERENCE_KEYS = _words(
-    "agent.clarify_timeout agent.coding_context agent.coding_instructions agent.disabled_toolsets"
+    "compression.abort_on_summary_failure compression.hygiene_hard_message_limit compression.in_place"
+    " compression.protect_first_n compression.protect_last_n compression.summary_model compression.summary_provider"
+    " compression.summary_base_url compression.target_ratio"
+    " agent.clarify_timeout agent.coding_context agent.coding_instructions agent.disabled_toolsets"
     " agent.environment_hint agent.environment_probe agent.gateway_auto_continue_freshness"
     " agent.gateway_notify_interval agent.gateway_timeout_warning agent.image_input_mode"
     " agent.intent_ack_continuation agent.local_stream_stale_timeout agent.max_verify_nudges"

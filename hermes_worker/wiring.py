@@ -37,6 +37,7 @@ from hermes_worker.store.workers import Workers
 if TYPE_CHECKING:
     from hermes_worker.delivery.files import FileDesk
     from hermes_worker.providers.base import Provider
+    from hermes_worker.providers.catalog import Wire
     from hermes_worker.providers.chain import Chain, ModelChoice
     from hermes_worker.providers.endpoint import Endpoint
     from hermes_worker.tasks.deliver import DeliveryParts
@@ -152,24 +153,43 @@ def provider_of(settings: Settings) -> Provider:
 
 def endpoint_of(settings: Settings) -> Endpoint:
     """Where ``provider_of`` would send model calls. Raises ``ConfigurationError`` when a part of it is missing."""
+    return place_of(settings)[1]
+
+
+def place_of(settings: Settings) -> tuple[Wire, Endpoint]:
+    """The same, and how it is spoken to."""
     from hermes_worker.providers import factory
 
-    return factory.endpoint_of(_model_choice(settings), proxy_url=settings.model.proxy_url)[1]
+    return factory.endpoint_of(_model_choice(settings), proxy_url=settings.model.proxy_url)
 
 
 def chain_of(settings: Settings) -> Chain:
     """The provider that the settings name, and those to fall back on. Connects to nothing."""
-    from hermes_worker.providers.chain import Chain, ModelChoice
+    from hermes_worker.providers.chain import Chain
 
-    named = (fallback.partition(":") for fallback in settings.model.fallbacks)
-    fallbacks = [
+    return Chain(_model_choice(settings), _named_choices(settings, settings.model.fallbacks))
+
+
+def aside_of(settings: Settings) -> dict[str, Chain]:
+    """Providers of their own for calls beside the conversation; those without a key are passed over."""
+    from hermes_worker.providers.chain import Chain, is_usable
+    from hermes_worker.tasks.auxiliary import AuxTask
+
+    choices = [choice for choice in _named_choices(settings, settings.model.compression_providers) if is_usable(choice)]
+    return {AuxTask.COMPRESSION: Chain(choices[0], choices[1:])} if choices else {}
+
+
+def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
+    """The settings of providers that are given as ``provider:model``."""
+    from hermes_worker.providers.chain import ModelChoice
+
+    return [
         _keyed(
             ModelChoice(provider=provider, model=model, proxy_url=settings.model.proxy_url),
             _vendor_keys(settings, provider, None),
         )
-        for provider, _, model in named
+        for provider, _, model in (text.partition(":") for text in named)
     ]
-    return Chain(_model_choice(settings), fallbacks)
 
 
 def _model_choice(settings: Settings) -> ModelChoice:
@@ -221,6 +241,8 @@ def model_options(settings: Settings) -> ModelOptions:
         output_tokens_max=model.output_tokens_max,
         reasoning_effort=model.reasoning_effort,
         attempts_max=model.attempts_max,
+        compacts=model.compacts,
+        compact_at=model.compact_at,
     )
 
 
@@ -329,6 +351,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         live=Live(client.redis),
         catalog=default_catalog(*options.more_tools),
         chain=chain,
+        aside=aside_of(settings),
         pool=CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey(),
         governor=Governor(client.redis, _configured_limits(settings)),
         model=model_options(settings),

@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.models import described
+from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.embedded.paths import prepare_home, running_stack
 from hermes_worker.settings import Settings
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from hermes_worker.providers.endpoint import Endpoint
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
 _PATIENCE_S = 5.0
@@ -214,22 +219,21 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
 def _model(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
-    from hermes_worker.wiring import endpoint_of
+    from hermes_worker.providers.catalog import Wire
+    from hermes_worker.wiring import place_of
 
     if settings.model.is_scripted:
         return Grade.NOTE, described(settings)
-    place = endpoint_of(settings)
-    headers = dict(place.headers)
-    if place.api_key:
-        bearer = place.key_header == "Authorization"
-        headers[place.key_header] = f"Bearer {place.api_key}" if bearer else place.api_key
+    wire, place = place_of(settings)
+    is_anthropic = wire is Wire.ANTHROPIC_MESSAGES
     try:
         answer = httpx2.get(
-            f"{place.plain_url}/models",
+            f"{place.plain_url}{'/v1' if is_anthropic else ''}/models",
             params=place.query,
-            headers=headers,
+            headers=_headers(place, is_anthropic=is_anthropic),
             timeout=_PATIENCE_S,
             follow_redirects=False,
+            proxy=place.proxy_url,
         )
     except httpx2.HTTPError as error:
         return Grade.BROKEN, f"{place.plain_url} does not answer ({error}); change HERMES_BASE_URL or start the server"
@@ -237,6 +241,32 @@ def _model(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{place.plain_url} refuses the key ({answer.status_code}); correct HERMES_API_KEY"
     if answer.status_code >= 500:
         return Grade.BROKEN, f"{place.plain_url} answers {answer.status_code}; its operator has to look at it"
+    return _named_model(settings, answer)
+
+
+def _headers(place: Endpoint, *, is_anthropic: bool) -> dict[str, str]:
+    headers = dict(place.headers)
+    if is_anthropic:
+        return {**headers, "x-api-key": place.api_key, "anthropic-version": "2023-06-01"}
+    if place.api_key:
+        bearer = place.key_header == "Authorization"
+        headers[place.key_header] = f"Bearer {place.api_key}" if bearer else place.api_key
+    return headers
+
+
+def _named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, str]:
+    """Whether the server lists the model. A list that goes on, or none at all, says nothing."""
+    model = model_name(settings)
+    try:
+        document = answer.json()
+        listed = [str(entry["id"]) for entry in document["data"]] if not document.get("has_more") else []
+    except (ValueError, KeyError, TypeError, AttributeError):
+        listed = []
+    if model is None:
+        return Grade.BROKEN, f"{described(settings)}; runs that name no model would fail"
+    if listed and not any(name.startswith(model) or model.startswith(name) for name in listed):
+        some = ", ".join(sorted(listed)[:5])
+        return Grade.BROKEN, f"the server does not list {model!r}; change HERMES_MODEL (it has {some} ...)"
     return Grade.OK, f"{described(settings)} answers"
 
 

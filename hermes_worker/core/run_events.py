@@ -18,6 +18,9 @@ class RunEventName(StrEnum):
     REPLY_DISCARDED = "reply.discarded"
     """Ours: the reply of an iteration was cut short or empty, and the model is asked again. ``iteration``,
     ``finish_reason``."""
+    COMPACTED = "session.compress"
+    """The older part of the conversation was replaced by a summary. ``rows`` that it stands for, ``compression_count``
+    in this turn, ``message_seq`` of the summary."""
     TOOL_STARTED = "tool.started"
     TOOL_COMPLETED = "tool.completed"
     STOP_REQUESTED = "run.stopping"

@@ -28,6 +28,8 @@ def trajectory(rows: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> l
     turns: list[Turn] = [{"from": "system", "value": _SYSTEM.format(tools=_listed(tools))}]
     names: dict[str, str] = {}
     for body in (json.loads(row.body) for row in rows):
+        if "_compacted" in body:
+            continue  # what it stands for is there
         match body["role"]:
             case "assistant":
                 names |= {call["id"]: call["function"]["name"] for call in body.get("tool_calls") or ()}

@@ -43,6 +43,10 @@ class TurnMemory:
     amendments: frozenset[Amendment] = frozenset()
     provider: int = 0
     """Position in the chain: 0 is the provider that was configured, 1 the first to fall back on."""
+    compactions: int = 0
+    """How often the conversation was compacted in this turn."""
+    window: int = 0
+    """The model's context window as its provider told it in this turn; 0 when it did not."""
 
 
 def memory_document(memory: TurnMemory) -> str | None:
@@ -55,6 +59,8 @@ def memory_document(memory: TurnMemory) -> str | None:
         "summaries": memory.summaries,
         "amendments": sorted(memory.amendments),
         "provider": memory.provider,
+        "compactions": memory.compactions,
+        "window": memory.window,
     }
     return canonical_json({"version": VERSION, **{name: value for name, value in values.items() if value}})
 
@@ -77,6 +83,8 @@ def memory_from(document: str | None) -> TurnMemory:
         summaries=_count(read, "summaries"),
         amendments=frozenset(Amendment(name) for name in amendments if name in known),
         provider=_count(read, "provider"),
+        compactions=_count(read, "compactions"),
+        window=_count(read, "window"),
     )
 
 

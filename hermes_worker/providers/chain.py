@@ -93,6 +93,11 @@ class Chain:
         return [primary, *self._fallbacks][min(position, len(self._fallbacks))]
 
 
+def is_usable(choice: ModelChoice) -> bool:
+    """It is set up: it has a key if it needs one, an address, and a model."""
+    return _place(choice) is not None and bool(choice.model)
+
+
 def _usable(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
     kept: list[ModelChoice] = []
     taken = {_place(primary)}

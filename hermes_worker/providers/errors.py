@@ -12,8 +12,10 @@ from hermes_worker import redaction
 from hermes_worker.core.classify import Classification, RequestSize, classify, raw_error
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.rate_limits import read_rate_limits
+from hermes_worker.providers.catalog import find_provider
 
 MESSAGE_CHARS_MAX = 2_000
+_OUR_KEY = "HERMES_API_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +67,24 @@ def _message(error: Exception, verdict: Classification, place: CallPlace) -> str
         case FailureKind.SSL_CERT_VERIFICATION:
             return f"The certificate of {place.base_url} could not be verified: {_root_cause(error)}"
         case _ if response is not None:
-            hint = _NOT_FOUND_HINT if response.status_code == 404 and verdict.kind is FailureKind.UNKNOWN else ""
-            return f"HTTP {response.status_code} from {place.base_url}: {said}{hint}"
+            return f"HTTP {response.status_code} from {place.base_url}: {said}{_hint(response, verdict, place)}"
         case _:
             return f"The call to {place.base_url} failed: {_root_cause(error)}"
 
 
-_NOT_FOUND_HINT = " (is HERMES_BASE_URL right? For most servers it ends in /v1)"
+def _hint(response: httpx2.Response, verdict: Classification, place: CallPlace) -> str:
+    """Which setting to look at, where one is to blame."""
+    match verdict.kind:
+        case FailureKind.UNKNOWN if response.status_code == 404:
+            return " (is HERMES_BASE_URL right? For most servers it ends in /v1)"
+        case FailureKind.MODEL_NOT_FOUND:
+            return f" (the model asked for was {place.model!r}: change HERMES_MODEL or the run's own model)"
+        case FailureKind.AUTH | FailureKind.AUTH_PERMANENT:
+            row = find_provider(place.provider) if place.provider else None
+            usual = [name for name in row.key_variables[:1] if name != _OUR_KEY] if row else []
+            return f" (check the key: {' or '.join([*usual, _OUR_KEY])})"
+        case _:
+            return ""
 
 
 def _redirected(response: httpx2.Response, place: CallPlace) -> ModelCallError:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, Effect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
-from hermes_worker.core.messages import Message, ModelReply, Role, assistant_body, canonical_json
+from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
 from hermes_worker.core.pricing import Cost
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
@@ -175,6 +175,17 @@ _READ_SESSION = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRow:
+    """A row that stands for earlier ones."""
+
+    body: str
+    rows: int
+    number: int
+    """How many compactions the turn has had with this one."""
+    usage: Usage
+
+
 class Runs:
     """The runs in one database. Thread-safe."""
 
@@ -278,6 +289,27 @@ class Runs:
             discarded = [RunEvent(name=RunEventName.REPLY_DISCARDED, data=data)]
             is_asked_again = isinstance(event, ev.AskedAgain) and loaded.run.status is not RunStatus.STOPPING
             return Additions(events=discarded if is_asked_again else (), usage=reply.usage, cost=cost)
+
+        return self._finish_turn(claim, event, additions)
+
+    def commit_compacted(
+        self, claim: TurnClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
+    ) -> list[Hint]:
+        """Write a row that makes the conversation shorter, and what writing it cost, and give the claim up. Raises
+        ``LeaseLost``."""
+
+        def additions(loaded: LoadedRun) -> Additions:
+            if loaded.run.status is RunStatus.STOPPING:
+                return Additions(usage=compaction.usage, cost=cost)
+            seq = loaded.message_seq + 1
+            data = {"rows": compaction.rows, "compression_count": compaction.number, "message_seq": seq}
+            return Additions(
+                messages=[Message(seq=seq, role=Role.USER, body=compaction.body)],
+                events=[RunEvent(name=RunEventName.COMPACTED, data=data)],
+                usage=compaction.usage,
+                cost=cost,
+                message_seq=seq,
+            )
 
         return self._finish_turn(claim, event, additions)
 

@@ -32,6 +32,8 @@ from hermes_worker.providers.chain import Route
 from hermes_worker.redaction import redact
 from hermes_worker.store.runs import TurnClaim
 from hermes_worker.store.transcripts import CorruptTranscript
+from hermes_worker.tasks.auxiliary import Auxiliary
+from hermes_worker.tasks.compacting import Bounds, Compaction, compact
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.requests import build_request, tokens_of
 
@@ -78,7 +80,15 @@ class Interrupted:
     """The abort came."""
 
 
-Asked = Answered | Unanswered | Interrupted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """The conversation is too long, and this makes it shorter; then the model is asked."""
+
+    compaction: Compaction
+    memory: TurnMemory
+
+
+Asked = Answered | Unanswered | Interrupted | Compacted
 
 
 def ask(parts: Parts, claim: TurnClaim, abort: AbortSignal, *, is_watched: Callable[[], bool]) -> Asked:
@@ -103,8 +113,9 @@ class _Asking:
         self._claim = claim
         self._abort = abort
         self._has_other_keys = False
+        self._is_stalled = False
         self._memory = memory_from(run.memory)
-        self._history = _history(run.recovery)
+        self._history = _history(run.recovery, self._memory.compactions)
         self._session = parts.runs.session_of(claim.loaded.session_pk)
         self._rows = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
         self._deltas = DeltaBuffer(
@@ -120,6 +131,8 @@ class _Asking:
         while True:
             route = self._route()
             request = self._request(route)
+            if self._is_too_long(request) and (shorter := self._compacted()) is not None:
+                return shorter
             permit = self._permit(route, request)
             if permit is None:
                 continue
@@ -202,6 +215,11 @@ class _Asking:
                 return self._given_up(decision, classification)
             case retry.CapOutput():
                 self._memory = replace(self._memory, output_tokens_max=decision.tokens)
+            case retry.Compact():
+                return self._compacted() or self._after_stall(error, route, request)
+            case retry.LowerWindow():
+                self._memory = replace(self._memory, window=decision.tokens)
+                return self._compacted() or self._after_stall(error, route, request)
             case retry.FallBack():
                 self._fall_back()
             case retry.RotateCredential():
@@ -219,7 +237,7 @@ class _Asking:
             remedies=frozenset(self._remedies(route, request)),
             attempts_max=options.attempts_max,
             jitter=random.random(),
-            window=options.window or retry.STANDARD_WINDOW,
+            window=self._window,
             request_tokens=tokens_of(request),
             request_messages=len(request.messages),
             is_stopping=self._abort.is_set(),
@@ -228,6 +246,8 @@ class _Asking:
     def _remedies(self, route: Route, request: ModelRequest) -> Iterator[Remedy]:
         """What this worker can do about this request now. A remedy that would change nothing is none."""
         yield Remedy.CAP_OUTPUT
+        if self._parts.model.compacts:
+            yield Remedy.COMPACT
         if request.replays_reasoning:
             yield Remedy.STRIP_SIGNATURES
             yield Remedy.DROP_ENCRYPTED_REASONING
@@ -245,6 +265,41 @@ class _Asking:
             yield Remedy.ROTATE_CREDENTIAL
         if self._has_fallback:
             yield Remedy.FALL_BACK
+
+    # --- a conversation that is too long ---
+
+    @property
+    def _window(self) -> int:
+        return self._memory.window or self._parts.model.window or retry.STANDARD_WINDOW
+
+    @property
+    def _bounds(self) -> Bounds:
+        return Bounds(window=self._window, options=self._parts.model)
+
+    def _is_too_long(self, request: ModelRequest) -> bool:
+        may_compact = self._parts.model.compacts and self._history.compactions < retry.COMPACTIONS_MAX
+        return may_compact and not self._is_stalled and tokens_of(request) >= self._bounds.trigger
+
+    def _compacted(self) -> Compacted | Interrupted | None:
+        """An outcome that makes the conversation shorter; ``None`` when nothing does."""
+        parts = self._parts
+        auxiliary = Auxiliary(main=parts.chain, governor=parts.governor, pool=parts.pool, own=parts.aside)
+        ticket = f"{self._claim.run_id}:{self._claim.loaded.run.iteration + 1}"
+        try:
+            made = compact(
+                self._rows, self._bounds, auxiliary, self._abort, model=self._claim.loaded.model, ticket=ticket
+            )
+        except ModelCallError:
+            return Interrupted()
+        if made is None:
+            self._is_stalled = True
+            return None
+        return Compacted(compaction=made, memory=replace(self._memory, compactions=self._memory.compactions + 1))
+
+    def _after_stall(self, error: ModelCallError, route: Route, request: ModelRequest) -> Asked | None:
+        """The conversation cannot be made shorter: the same failure is decided on once more."""
+        self._history = retry.stalled(self._history)
+        return self._after_failure(error, route, request)
 
     @property
     def _has_fallback(self) -> bool:
@@ -288,9 +343,10 @@ class _Asking:
         return Unanswered(event=ev.ModelFailed(failure=failure, exit_reason=exit_reason))
 
 
-def _history(recovery: str | None) -> retry.AttemptHistory:
+def _history(recovery: str | None, compactions: int) -> retry.AttemptHistory:
     """Raises ``ValueError``."""
-    return retry.history_from(json.loads(recovery)) if recovery else retry.AttemptHistory()
+    history = retry.history_from(json.loads(recovery)) if recovery else retry.AttemptHistory()
+    return replace(history, compactions=max(history.compactions, compactions))
 
 
 def _place(route: Route) -> Place:

@@ -8,16 +8,17 @@ from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.events import CapacityAwaited, ModelFailed, ModelReplied
+from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.pricing import Cost, billed, cost_of
+from hermes_worker.core.turn_memory import memory_document
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
 from hermes_worker.providers.chain import Route
 from hermes_worker.queue import QueueName
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import TurnClaim
-from hermes_worker.tasks.asking import Answered, Asked, Interrupted, Unanswered, ask
+from hermes_worker.store.runs import CompactionRow, TurnClaim
+from hermes_worker.tasks.asking import Answered, Asked, Compacted, Interrupted, Unanswered, ask
 from hermes_worker.tasks.judging import Circumstances, Judged, judge
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
@@ -76,7 +77,7 @@ def _is_over(asked: Asked, judged: Judged | None) -> bool:
             )
         case Unanswered():
             return not isinstance(asked.event, CapacityAwaited)
-        case Interrupted():
+        case Interrupted() | Compacted():
             return False
 
 
@@ -106,6 +107,12 @@ def _commit(parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None,
             return parts.runs.release_turn(claim)
         case Unanswered():
             return parts.runs.commit_failure(claim, asked.event)
+        case Compacted():
+            event = AskedAgain(memory=memory_document(asked.memory), is_counted=False)
+            made = asked.compaction
+            number, usage = asked.memory.compactions, made.reply.usage
+            row = CompactionRow(body=made.body, rows=made.rows, number=number, usage=usage)
+            return parts.runs.commit_compacted(claim, event, row, made.cost)
         case Answered():
             assert judged is not None
             cost = _cost(asked.reply, asked.route)

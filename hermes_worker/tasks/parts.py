@@ -18,7 +18,7 @@ from hermes_worker.providers.chain import Route
 from hermes_worker.store.calls import CallClaim, Settlement
 from hermes_worker.store.children import NewChild
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import SessionContext, TurnClaim
+from hermes_worker.store.runs import CompactionRow, SessionContext, TurnClaim
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.permission import ApprovalRules, WaitStore
 from hermes_worker.tasks.requests import ModelOptions
@@ -39,6 +39,10 @@ class TurnStore(Protocol):
 
     def commit_discarded(
         self, claim: TurnClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
+    ) -> list[Hint]: ...
+
+    def commit_compacted(
+        self, claim: TurnClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
     ) -> list[Hint]: ...
 
     def commit_failure(
@@ -114,6 +118,8 @@ class Parts:
     """Which commands need permission."""
     governor: Governing = field(default_factory=Ungoverned)
     """Who may ask a model when, over all workers."""
+    aside: Mapping[str, Chain] = field(default_factory=dict)
+    """Providers of their own for calls beside the conversation, by the name of their task (``tasks.auxiliary``)."""
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
     model: ModelOptions = field(default_factory=ModelOptions)

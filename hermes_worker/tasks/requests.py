@@ -12,6 +12,7 @@ from hermes_worker.core.notices import SUMMARY_REQUEST
 from hermes_worker.core.turn_memory import Amendment, TurnMemory
 from hermes_worker.prompt.amendments import amended_messages, amended_tools
 from hermes_worker.prompt.cache_markers import CacheLayout, CacheTarget, cache_layout, with_cache_markers
+from hermes_worker.prompt.compaction import visible
 from hermes_worker.prompt.pipeline import WireNeeds, prepare, wire_needs
 from hermes_worker.prompt.system import renamed
 from hermes_worker.providers.catalog import Wire
@@ -34,6 +35,10 @@ class ModelOptions:
     """``None`` leaves it to the wire."""
     attempts_max: int = 3
     """Calls that one iteration may make of one provider before it is given up on."""
+    compacts: bool = True
+    """Long conversations are compacted; otherwise their runs fail."""
+    compact_at: float = 0.5
+    """Share of the context window from which on a conversation is compacted; small windows are filled further."""
 
 
 def build_request(
@@ -48,7 +53,7 @@ def build_request(
     """``rows`` are the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
     # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
     scaffold = [_row(body, number) for number, body in enumerate(memory.counters.scaffold, start=len(rows) + 1)]
-    prepared = prepare([*rows, *scaffold], _needs(route))
+    prepared = prepare([*visible(rows), *scaffold], _needs(route))
     messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
     if is_summary:
         messages.append(user_body(SUMMARY_REQUEST))

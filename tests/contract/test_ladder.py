@@ -20,13 +20,14 @@ from support.store import Store, check, opened
 from support.turns import Turns
 
 from hermes_worker.core import retry
+from hermes_worker.core.effects import AskModel
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.credentials import CredentialPool
 from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import stream_key
-from hermes_worker.providers.chain import ModelChoice
+from hermes_worker.providers.chain import Chain, ModelChoice
 from hermes_worker.store.views import RunView
 from hermes_worker.tasks.requests import ModelOptions
 
@@ -206,13 +207,153 @@ def test_a_long_wait_parks_the_run_and_what_was_tried_is_not_forgotten(turns: Tu
     assert (view.exit_reason, len(server.accepted)) == ("all_retries_exhausted_no_response", 3)
 
 
-def test_an_overflow_without_compaction_fails_as_partial(turns: Turns, server: StrictServer) -> None:
+def test_an_overflow_of_what_is_short_fails_as_partial(turns: Turns, server: StrictServer) -> None:
     server.faults(status(400, "prompt is too long: 210000 tokens > 200000 maximum"))
 
     view = finished(turns, server)
 
     assert (view.status, view.failure_kind) == (RunStatus.FAILED, "context_overflow")
     assert (view.is_partial, view.is_failed) == (True, True)
+
+
+# ---------------------------------------------------------------------------------------------------------- compaction
+
+NOTES = Said(text="## Goal\nnumbers were counted")
+BIG = "word " * 2_400
+
+
+def long_conversation(turns: Turns, server: StrictServer, steps: int) -> str:
+    """A run that has made so many steps with big results, about to ask once more."""
+    server.says(*(Said(calls=(ToolUse(id=f"call_{n}", name="todo"),)) for n in range(2 * steps)))
+    run_id = turns.submit(session_id="s", input="count everything")
+    for _ in range(steps):
+        while isinstance(turns.store.due(run_id)[0], AskModel):
+            turns.step(run_id)
+        turns.store.settle(run_id, text=BIG)
+    server.says(HELLO)
+    return run_id
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        status(400, "prompt is too long: 210000 tokens > 200000 maximum"),
+        status(413, "request entity too large"),
+        status(400, "This model's maximum context length is 32768 tokens, however you requested 49000 tokens"),
+    ],
+)
+def test_a_conversation_that_is_too_long_is_compacted_and_goes_on(
+    turns: Turns, server: StrictServer, fault: Fault
+) -> None:
+    run_id = long_conversation(turns, server, 16)
+    server.faults(fault)
+    server.says(NOTES, Said(text="all counted"))
+    sent_before = len(server.accepted)
+    turns.finish(run_id)
+
+    view = turns.store.views.run(run_id)
+    assert (view.status, view.output) == (RunStatus.COMPLETED, "all counted")
+    refused, summary, answered = map(json.dumps, server.accepted[sent_before:])
+    assert "<turns>" in summary
+    assert len(answered) < 0.8 * len(refused)
+    assert "numbers were counted" in answered
+    assert "count everything" in answered, "the request that is worked on survives"
+    assert view.iteration == 17, "a compaction costs no iteration"
+    assert view.usage.total == (17 + 1) * 25, "the summary is paid for, once"
+    assert "session.compress" in turns.store.event_names(run_id)
+    assert server.refusals == []
+    check(turns.store)
+
+
+def test_a_conversation_is_compacted_before_it_is_refused(store: Store, server: StrictServer) -> None:
+    turns = Turns.over(store, server.base_url, options=ModelOptions(window=40_000))
+    run_id = long_conversation(turns, server, 14)
+
+    assert any("<turns>" in json.dumps(sent) for sent in server.accepted)
+    longest = max(len(json.dumps(sent["messages"])) // 4 for sent in server.accepted)
+    assert longest < 40_000
+    turns.finish(run_id)
+    following = turns.submit(session_id="s", input="and now?")
+    server.says(Said(text="fine"))
+    turns.finish(following)
+
+    assert store.views.run(following).output == "fine"
+    assert "<turns>" not in json.dumps(server.accepted[-1])
+    assert server.refusals == []
+
+
+def test_the_prompt_after_a_compaction_is_the_same_on_every_worker(store: Store, server: StrictServer) -> None:
+    run_id = long_conversation(Turns.over(store, server.base_url), server, 16)
+    server.faults(status(413, "request entity too large"))
+    server.says(NOTES, CALL, Said(text="done"))
+    one, other = Turns.over(store, server.base_url), Turns.over(store, server.base_url)
+    one.step(run_id)
+    other.step(run_id)
+    store.settle(run_id, text="more")
+    one.finish(run_id)
+
+    before, after = (request.body for request in server.requests[-2:])
+    assert after.startswith(before[:-2]), "what was sent once is sent again, byte by byte"
+
+
+def test_what_cannot_be_made_shorter_fails_as_partial_and_says_what_to_do(chat: Turns, server: StrictServer) -> None:
+    server.faults(*[status(413, "request entity too large")] * 9)
+
+    view = finished(chat, server)
+
+    assert (view.failure_kind, view.is_partial) == ("payload_too_large", True)
+    assert "cannot be made shorter" in (view.error or "")
+    assert len(server.accepted) == 1
+
+
+def test_a_turn_is_compacted_three_times_at_most(chat: Turns, server: StrictServer) -> None:
+    run_id = long_conversation(chat, server, 16)
+    server.says(NOTES)
+    server.faults(*[status(413, "request entity too large"), lambda s, r, q, p: p.document(200, r.document(NOTES))] * 9)
+    chat.finish(run_id)
+
+    view = chat.store.views.run(run_id)
+    assert (view.status, view.failure_kind) == (RunStatus.FAILED, "payload_too_large")
+    assert chat.store.event_names(run_id).count("session.compress") <= 3
+    check(chat.store)
+
+
+def test_without_a_model_for_the_summary_notes_are_cut_from_the_turns(chat: Turns, server: StrictServer) -> None:
+    run_id = long_conversation(chat, server, 16)
+    server.faults(status(413, "request entity too large"), status(401, "bad key"))
+    server.says(Said(text="done"))
+    chat.finish(run_id)
+
+    assert chat.store.views.run(run_id).output == "done"
+    assert "No model wrote these notes" in json.dumps(server.accepted[-1])
+
+
+def test_a_summary_is_written_by_the_provider_that_is_set_for_it(store: Store, server: StrictServer) -> None:
+    with StrictServer() as small, StrictServer() as broken:
+        broken.faults(*[status(402, "insufficient credits")] * 9)
+        small.says(NOTES)
+        own = Chain(
+            ModelChoice(base_url=broken.base_url, api_key="k", model="first"),
+            [ModelChoice(base_url=small.base_url, api_key="k", model="small", api_mode="anthropic_messages")],
+        )
+        turns = Turns.over(store, server.base_url, aside={"compression": own})
+        run_id = long_conversation(turns, server, 16)
+        server.faults(status(413, "request entity too large"))
+        turns.finish(run_id)
+
+        assert [sent["model"] for sent in (*broken.accepted, *small.accepted)] == ["first", "small"]
+    assert not any("<turns>" in json.dumps(sent) for sent in server.accepted)
+    assert "numbers were counted" in json.dumps(server.accepted[-1])
+    assert store.views.run(run_id).status is RunStatus.COMPLETED
+
+
+def test_compaction_can_be_switched_off(store: Store, server: StrictServer) -> None:
+    turns = Turns.over(store, server.base_url, options=ModelOptions(compacts=False))
+    run_id = long_conversation(turns, server, 4)
+    server.faults(status(413, "request entity too large"))
+    turns.finish(run_id)
+
+    assert "compaction is off" in (store.views.run(run_id).error or "")
 
 
 def test_asking_for_too_much_output_asks_for_less_once(turns: Turns, server: StrictServer) -> None:

@@ -13,7 +13,7 @@ from hermes_worker.core.messages import ModelRequest, user_body
 from hermes_worker.providers.catalog import PROVIDERS
 from hermes_worker.providers.chain import Chain
 from hermes_worker.settings import load
-from hermes_worker.wiring import chain_of, endpoint_of
+from hermes_worker.wiring import aside_of, chain_of, endpoint_of
 
 
 def chain(home: Path, **environ: str) -> Chain:
@@ -69,6 +69,15 @@ def test_providers_to_fall_back_on_have_pools_of_their_own(tmp_path: Path) -> No
         GROQ_API_KEY_1="g2",
     )
     assert (keys(made, 0), keys(made, 1)) == (["k1"], ["g1", "g2"])
+
+
+def test_summaries_may_have_providers_of_their_own(tmp_path: Path) -> None:
+    named = {"HERMES_COMPRESSION_PROVIDERS": "groq:tiny,openai:small,zai:none", "OPENAI_API_KEY": "k1"}
+    aside = aside_of(load({"HERMES_MODEL": "m", "GROQ_API_KEY": "g1", **named}, home=tmp_path))
+    [own] = aside.values()
+    routes = [own.route("", position) for position in range(len(own))]
+    assert [(route.name, route.model) for route in routes] == [("groq", "tiny"), ("openai", "small")]
+    assert aside_of(load({"HERMES_MODEL": "m", **named, "OPENAI_API_KEY": ""}, home=tmp_path)) == {}
 
 
 def test_a_wrong_key_is_named_and_not_shown(tmp_path: Path) -> None:

@@ -57,19 +57,27 @@ class Turns:
     def over(
         cls,
         store: Store,
-        base_url: str,
+        base_url: str = "",
         *,
+        choice: ModelChoice | None = None,
+        api_key: str = KEY,
         api_mode: str = "chat_completions",
         provider: str | None = None,
         fallbacks: tuple[ModelChoice, ...] = (),
         more_keys: tuple[str, ...] = (),
         pool: Pooling | None = None,
+        aside: Mapping[str, Chain] | None = None,
         governor: Governing | None = None,
         live: redis.Redis | None = None,
         options: ModelOptions | None = None,
     ) -> Turns:
-        choice = ModelChoice(
-            base_url=base_url, api_key=KEY, api_mode=api_mode, model="strict", provider=provider, more_keys=more_keys
+        choice = choice or ModelChoice(
+            base_url=base_url,
+            api_key=api_key,
+            api_mode=api_mode,
+            model="strict",
+            provider=provider,
+            more_keys=more_keys,
         )
         leases = Leases(store.workers, name="test", queues="model,tools", ttl_s=1e6)
         leases.register()
@@ -86,6 +94,7 @@ class Turns:
             chain=Chain(choice, fallbacks),
             governor=governor or Ungoverned(),
             pool=pool or FirstKey(),
+            aside=aside or {},
             model=options or ModelOptions(),
             workspace=_no_workspace,
             now=store.database.now,

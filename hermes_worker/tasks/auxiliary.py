@@ -1,0 +1,162 @@
+"""Model calls beside the conversation, such as summaries of it (reference, loop §4.10).
+
+Each task may have providers of its own, tried before those of the installation. Failures are decided on by the same
+table as those of the loop, but nobody waits for long: a call beside the conversation that would have to wait goes to
+the next provider, and when there is none, its user does without.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from hermes_worker.core import retry
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.classify import classification_of
+from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
+from hermes_worker.core.messages import ModelReply, ModelRequest
+from hermes_worker.core.pricing import Cost, billed, cost_of
+from hermes_worker.core.scrub import strip_think_blocks
+from hermes_worker.credentials import FirstKey, Pooling
+from hermes_worker.governor import Governing, Permit, Place
+from hermes_worker.observe import count, log
+from hermes_worker.providers.chain import Route
+from hermes_worker.tasks.parts import Chain
+
+WAIT_S_MAX = 8.0
+_TRIES = 3
+_TIMED_OUT = "timeout"
+
+
+class AuxTask(StrEnum):
+    COMPRESSION = "compression"
+
+    @property
+    def timeout_s(self) -> float:
+        match self:
+            case AuxTask.COMPRESSION:
+                return 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsideReply:
+    text: str
+    """Without thinking."""
+    reply: ModelReply
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auxiliary:
+    """Where calls beside the conversation go."""
+
+    main: Chain
+    governor: Governing
+    pool: Pooling = field(default_factory=FirstKey)
+    own: Mapping[str, Chain] = field(default_factory=dict)
+    """Providers of single tasks; a model is named in each of their entries."""
+
+    def ask(self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str) -> AsideReply:
+        """The answer of the first provider that gives one. ``request.model`` is the model of the installation's own
+        provider. Raises ``ModelCallError``, with kind ``interrupted`` when ``abort`` was set."""
+        failure = ModelCallError(FailureKind.CONFIGURATION, "no provider is set up for this call")
+        with _Deadline(abort, task.timeout_s) as limited:
+            routes = list(self._routes(task, request.model, ticket))
+            for number, route in enumerate(routes):
+                try:
+                    call = _Aside(self.governor, route, limited, f"{ticket}:{task}:{number}")
+                    return call.answer(replace(request, model=route.model), is_last=number + 1 == len(routes))
+                except ModelCallError as error:
+                    if abort.is_set():
+                        raise
+                    failure = error
+                    count("auxiliary.failed")
+                    log.info("auxiliary.failed", task=task.value, provider=route.name, kind=error.kind.value)
+                if limited.is_set():
+                    message = f"no answer within {task.timeout_s:g} s"
+                    raise ModelCallError(FailureKind.TIMEOUT, message)
+        raise failure
+
+    def _routes(self, task: AuxTask, model: str, ticket: str) -> Iterator[Route]:
+        own = self.own.get(task)
+        for chain, named in ([(own, "")] if own else []) + [(self.main, model)]:
+            for position in range(len(chain)):
+                try:
+                    names = chain.credentials(named, position)
+                    key = self.pool.choose(names, ticket=f"{ticket}:{task}").name if names else ""
+                    yield chain.route(named, position, key)
+                except ConfigurationError as error:
+                    log.info("auxiliary.failed", task=task.value, provider="", kind=str(error))
+
+
+class _Aside:
+    """The attempts at one provider."""
+
+    def __init__(self, governor: Governing, route: Route, abort: AbortSignal, ticket: str) -> None:
+        self._governor = governor
+        self._route = route
+        self._abort = abort
+        self._ticket = ticket
+        self._place = Place(provider=route.name, credential=route.credential)
+
+    def answer(self, request: ModelRequest, *, is_last: bool) -> AsideReply:
+        history = retry.AttemptHistory()
+        remedies = frozenset({retry.Remedy.CAP_OUTPUT} | (set() if is_last else {retry.Remedy.FALL_BACK}))
+        while True:
+            permit = self._permit(request)
+            try:
+                reply = self._route.provider.ask(request, on_delta=lambda _: None, abort=self._abort)
+            except ModelCallError as error:
+                self._governor.settle(permit, limits=error.limits)
+                classification = classification_of(error)
+                if classification.kind is FailureKind.RATE_LIMIT:
+                    self._governor.cool_down(self._place, classification.retry_after_s or 2.0)
+                situation = retry.Situation(remedies=remedies, attempts_max=_TRIES, jitter=random.random())
+                decision = retry.decide(classification, history, situation)
+                history = retry.advance(history, decision, classification)
+                match decision:
+                    case retry.CapOutput():
+                        request = replace(request, output_tokens_max=decision.tokens)
+                    case retry.Wait() if decision.seconds <= WAIT_S_MAX and not self._abort.wait(decision.seconds):
+                        pass
+                    case _:
+                        raise
+            else:
+                self._governor.settle(permit, usage=reply.usage, limits=reply.limits)
+                return AsideReply(text=strip_think_blocks(reply.text).strip(), reply=reply, cost=self._cost(reply))
+
+    def _permit(self, request: ModelRequest) -> Permit:
+        """Leave to ask, waited for if that is not long. Raises ``ModelCallError``."""
+        tokens = sum(map(len, request.messages)) // 4
+        while True:
+            permit = self._governor.acquire(self._place, ticket=self._ticket, tokens=tokens)
+            if permit.wait_s <= 0:
+                return permit
+            if permit.wait_s > WAIT_S_MAX or self._abort.wait(permit.wait_s):
+                message = f"{self._route.name} may not be asked for {permit.wait_s:.0f} s"
+                raise ModelCallError(FailureKind.RATE_LIMIT, message)
+
+    def _cost(self, reply: ModelReply) -> Cost:
+        if reply.cost_usd is not None:
+            return billed(reply.cost_usd)
+        return cost_of(reply.usage, provider=self._route.name, model=self._route.model)
+
+
+class _Deadline:
+    """An abort signal that is also set when the time is up."""
+
+    def __init__(self, abort: AbortSignal, seconds: float) -> None:
+        self._signal = AbortSignal()
+        self._timer = threading.Timer(seconds, self._signal.set, [_TIMED_OUT])
+        self._timer.daemon = True
+        abort.on_abort(lambda: self._signal.set("abort"))
+
+    def __enter__(self) -> AbortSignal:
+        self._timer.start()
+        return self._signal
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()

@@ -1,0 +1,82 @@
+"""Compacting a conversation in the middle of a turn: what is planned by ``prompt.compaction`` is written by a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.errors import ModelCallError
+from hermes_worker.core.messages import Message, ModelReply, ModelRequest
+from hermes_worker.core.pricing import Cost
+from hermes_worker.observe import count, log
+from hermes_worker.prompt.compaction import (
+    CHARS_PER_TOKEN,
+    Plan,
+    compaction_body,
+    fallback_summary,
+    plan_compaction,
+    summary_request,
+    trigger_tokens,
+)
+from hermes_worker.redaction import redact
+from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
+from hermes_worker.tasks.requests import ModelOptions
+
+_SUMMARY_TOKENS_MIN, _SUMMARY_TOKENS_MAX = 2_000, 10_000
+_NOTHING_SAID = ModelReply(text="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """A row that makes the conversation shorter, and what it cost to write."""
+
+    body: str
+    rows: int
+    """How many it stands for."""
+    reply: ModelReply = field(default=_NOTHING_SAID)
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a conversation has to fit into."""
+
+    window: int
+    options: ModelOptions
+
+    @property
+    def trigger(self) -> int:
+        """Tokens of a request from which on it is compacted before it is sent."""
+        return trigger_tokens(self.window, self.options.output_tokens_max, self.options.compact_at)
+
+
+def compact(
+    rows: Sequence[Message], bounds: Bounds, auxiliary: Auxiliary, abort: AbortSignal, *, model: str, ticket: str
+) -> Compaction | None:
+    """What makes the transcript ``rows`` shorter; ``None`` when nothing does. A model that fails is done without.
+
+    Raises ``ModelCallError`` when ``abort`` was set.
+    """
+    plan = plan_compaction(rows, trigger=bounds.trigger)
+    if plan is None:
+        return None
+    count("conversation.compacted")
+    try:
+        said = auxiliary.ask(AuxTask.COMPRESSION, _request(plan, bounds, model), abort, ticket=ticket)
+    except ModelCallError as error:
+        if abort.is_set():
+            raise
+        log.warning("conversation.compacted_blindly", kind=error.kind.value)
+        return Compaction(body=compaction_body(plan, redact(fallback_summary(plan))), rows=len(plan.turns))
+    summary = redact(said.text or fallback_summary(plan))
+    log.info("conversation.compacted", rows=len(plan.turns), summary_chars=len(summary))
+    return Compaction(body=compaction_body(plan, summary), rows=len(plan.turns), reply=said.reply, cost=said.cost)
+
+
+def _request(plan: Plan, bounds: Bounds, model: str) -> ModelRequest:
+    tokens = sum(len(row.body) for row in plan.turns) // CHARS_PER_TOKEN
+    most = min(bounds.window // 20, _SUMMARY_TOKENS_MAX)
+    budget = max(_SUMMARY_TOKENS_MIN, min(tokens // 5, most))
+    messages = summary_request(plan, chars_max=bounds.window * CHARS_PER_TOKEN // 2)
+    return ModelRequest(model=model, messages=[redact(text) for text in messages], output_tokens_max=budget)
