@@ -1,9 +1,12 @@
 """What a model call costs the worker, measured against ``model_server.py`` in a process of its own.
 
-    python benchmarks/model_calls.py [--calls 300] [--in-flight 500]
+    python -m benchmarks.model_calls [--calls 300] [--in-flight 500]
 
-Prints CPU per call at 10, 100 and 500 messages, CPU per streamed chunk, memory per call in flight, and how long an
-abort takes beside healthy calls. CPU is that of this process only; the first calls of each kind are not counted.
+Prints CPU per turn at 10, 100 and 500 messages beside that of the same call through the official SDK's typed
+parameters, CPU per streamed chunk, whether many streams keep up with their server, memory per call in flight, and how
+long an abort takes beside healthy calls. Our figure holds everything a turn does before and after the bytes: the
+message pipeline, cache markers and the reply put together; the SDK's is the bare call. CPU is that of this process
+only; the first calls of each kind are not counted.
 """
 
 from __future__ import annotations
@@ -16,16 +19,30 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+import openai
 import psutil
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import Delta, ModelRequest, canonical_json, tool_body, user_body
+from hermes_worker.core.messages import (
+    Delta,
+    Message,
+    ModelRequest,
+    Role,
+    canonical_json,
+    tool_body,
+    user_body,
+)
+from hermes_worker.core.turn_memory import TurnMemory
+from hermes_worker.providers.chain import Chain, ModelChoice
 from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.openai_chat import OpenAIChat
+from hermes_worker.store.runs import SessionContext
+from hermes_worker.tasks.requests import ModelOptions, build_request
 
 WARM_UP = 5
 
@@ -90,25 +107,104 @@ def cpu_of(work: Callable[[], object], times: int) -> float:
 
 
 def measure_calls(calls: int) -> None:
+    """Turn by turn about, so that a neighbour's load falls on both."""
     with model_server() as base_url:
-        chat = OpenAIChat(Endpoint(base_url=base_url, api_key="bench"))
+        chain = Chain(ModelChoice(base_url=base_url, api_key="bench", model="bench"))
+        plain = openai.OpenAI(base_url=base_url, api_key="bench", max_retries=0)
+        tools = [json.loads(tool) for tool in tool_schemas()]
         for messages in (10, 100, 500):
             request = request_of(messages)
-            cpu_s = cpu_of(lambda r=request: chat.ask(r, on_delta=silent, abort=AbortSignal()), calls)  # type: ignore[misc]
-            print(f"call, {messages:3} messages, 20 tools   {cpu_s * 1e3:6.2f} ms CPU")
+            typed = [json.loads(row) for row in request.messages]
+            ours, theirs = [], []
+            for _ in range(4):
+                ours.append(cpu_of(partial(one_turn, chain, request), calls // 4))
+                create = partial(plain.chat.completions.create, model="bench", messages=typed, tools=tools)
+                theirs.append(cpu_of(create, max(5, calls // 40)))
+            best, sdk = min(ours), min(theirs)
+            print(
+                f"turn, {messages:3} messages, 20 tools   {best * 1e3:6.2f} ms CPU; typed SDK call {sdk * 1e3:6.2f} ms;"
+                f" ratio {best / sdk:.2f}"
+            )
 
 
-def measure_chunks(chunks: int = 2_000) -> None:
-    """In a burst the cost is ours; one by one, waking a thread and reading its socket costs as much again."""
+def one_turn(chain: Chain, request: ModelRequest) -> None:
+    """What an iteration does about its model call, without the rows."""
+    route = chain.route("bench", 0)
+    session = SessionContext(
+        session_id="s", system_prompt="You are a benchmark.", tools=f"[{','.join(request.tools)}]", workspace="{}"
+    )
+    rows = [Message(seq=n, role=role_of(body), body=body) for n, body in enumerate(request.messages, start=1)]
+    built = build_request(session, rows, route, TurnMemory(), is_summary=False, options=ModelOptions())
+    route.provider.ask(built, on_delta=silent, abort=AbortSignal())
+
+
+def role_of(body: str) -> Role:
+    return Role.TOOL if '"role":"tool"' in body else Role.ASSISTANT if '"role":"assistant"' in body else Role.USER
+
+
+def measure_streams(streams: int, seconds: float = 5.0, chunks_per_s: int = 50) -> None:
+    """Whether so many streams at once keep up with servers that send each of them so many chunks a second."""
+    chunks = int(seconds * chunks_per_s)
+    options = ("--chunks", str(chunks), "--reply-chars", str(4 * chunks), "--chunk-gap-s", str(1 / chunks_per_s))
     request = ModelRequest(model="bench", messages=(user_body("no marker"),))
-    for gap_s, name in ((0.0, "in a burst"), (0.0005, "one by one")):
-        cpu_s: dict[int, float] = {}
+    took_s: list[float] = []
+    with contextlib.ExitStack() as stack:
+        chats = [
+            OpenAIChat(Endpoint(base_url=stack.enter_context(model_server(*options)), api_key="bench"))
+            for _ in range(2)
+        ]
+        alone_s = timed(lambda: chats[0].ask(request, on_delta=silent, abort=AbortSignal()))
+
+        def stream(number: int) -> None:
+            ask = chats[number % len(chats)].ask
+            took_s.append(timed(lambda: ask(request, on_delta=silent, abort=AbortSignal())))
+
+        threads = [threading.Thread(target=stream, args=(number,)) for number in range(streams)]
+        cpu_started_s, started_s = time.process_time(), time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        cpu_s, wall_s = time.process_time() - cpu_started_s, time.monotonic() - started_s
+    took_s.sort()
+    median_s, per_chunk_s = took_s[len(took_s) // 2], cpu_s / (streams * chunks)
+    print(
+        f"{streams} streams of {chunks_per_s} chunks/s: alone {alone_s:.1f} s, median {median_s:.1f} s, "
+        f"slowest {took_s[-1]:.1f} s; {per_chunk_s * 1e6:.0f} us CPU per chunk, {cpu_s / wall_s:.0%} of a core"
+    )
+
+
+def timed(work: Callable[[], object]) -> float:
+    started_s = time.monotonic()
+    work()
+    return time.monotonic() - started_s
+
+
+def measure_chunks() -> None:
+    """In a burst the cost is ours; one by one, waking a thread and reading its socket costs as much again."""
+    for chunks, gap_s, name in ((2_000, 0.0, "in a burst"), (500, 0.0005, "one by one")):
+        ours, theirs = {}, {}
         for count in (1, chunks):
             size = str(4 * chunks)
             with model_server("--chunks", str(count), "--reply-chars", size, "--chunk-gap-s", str(gap_s)) as base_url:
                 chat = OpenAIChat(Endpoint(base_url=base_url, api_key="bench"))
-                cpu_s[count] = cpu_of(lambda c=chat: c.ask(request, on_delta=silent, abort=AbortSignal()), 5)  # type: ignore[misc]
-        print(f"streamed chunk, {name}        {(cpu_s[chunks] - cpu_s[1]) / (chunks - 1) * 1e6:6.1f} us CPU")
+                plain = openai.OpenAI(base_url=base_url, api_key="bench", max_retries=0)
+                ours[count] = min(cpu_of(partial(stream_ours, chat), 3) for _ in range(3))
+                theirs[count] = min(cpu_of(partial(stream_typed, plain), 1) for _ in range(2))
+        mine, sdk = ((cpu_s[chunks] - cpu_s[1]) / (chunks - 1) for cpu_s in (ours, theirs))
+        print(f"streamed chunk, {name}   {mine * 1e6:6.1f} us CPU; typed SDK stream {sdk * 1e6:6.1f} us")
+
+
+def stream_ours(chat: OpenAIChat) -> None:
+    request = ModelRequest(model="bench", messages=(user_body("no marker"),))
+    chat.ask(request, on_delta=silent, abort=AbortSignal())
+
+
+def stream_typed(plain: openai.OpenAI) -> None:
+    for _ in plain.chat.completions.create(
+        model="bench", messages=[{"role": "user", "content": "no marker"}], stream=True
+    ):
+        pass
 
 
 def measure_memory(in_flight: int) -> None:
@@ -184,15 +280,23 @@ def measure_aborts(count: int = 100) -> None:
     )
 
 
+WHAT: Mapping[str, Callable[[argparse.Namespace], None]] = {
+    "calls": lambda given: measure_calls(given.calls),
+    "chunks": lambda given: measure_chunks(),
+    "streams": lambda given: measure_streams(given.in_flight),
+    "memory": lambda given: measure_memory(given.in_flight),
+    "aborts": lambda given: measure_aborts(),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--in-flight", type=int, default=500)
+    parser.add_argument("what", nargs="*", help="only these")
     given = parser.parse_args()
-    measure_calls(given.calls)
-    measure_chunks()
-    measure_memory(given.in_flight)
-    measure_aborts()
+    for name in given.what or WHAT:
+        WHAT[name](given)
 
 
 if __name__ == "__main__":
