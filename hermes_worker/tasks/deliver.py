@@ -28,7 +28,7 @@ from hermes_worker.delivery.errors import (
     dead_target_reason,
     next_step,
 )
-from hermes_worker.delivery.exchange import Part
+from hermes_worker.delivery.exchange import Outcome, Part
 from hermes_worker.delivery.files import FileDesk
 from hermes_worker.delivery.targets import ChatRef, Target, TargetError, parse_targets, resolve, text_of
 from hermes_worker.faults import FaultPoint
@@ -136,10 +136,7 @@ class _Sending:
         receipt = None
         is_in_doubt = self._claim.is_in_doubt
         for number in range(self._claim.parts_sent, len(pieces)):
-            key = f"{self._claim.delivery_id}:{number}"
-            part = self._part(report, pieces[number], key, self._is_marked(target, is_in_doubt))
-            at = datetime.now(UTC)
-            outcome = self._parts.courier.send(part, self._adjusted(target), at=at, file_name=report.file_name)
+            outcome = self._send_piece(target, report, pieces[number], number, is_in_doubt)
             if isinstance(outcome, DeliveryError):
                 return self._retry(target, outcome, is_in_doubt)
             faults.point(FaultPoint.DELIVER_AFTER_SEND)
@@ -147,6 +144,22 @@ class _Sending:
             if number + 1 < len(pieces):
                 self._write(partial(self._parts.outbox.part_sent, self._claim, number + 1))
         return self._succeed(target, receipt, was_dead=why_dead is not None)
+
+    def _send_piece(self, target: Target, report: Report, piece: Piece, number: int, is_in_doubt: bool) -> Outcome:
+        key = f"{self._claim.delivery_id}:{number}"
+        part = self._part(report, piece, key, self._is_marked(target, is_in_doubt))
+        outcome = self._send(target, part, report.file_name)
+        is_unwanted = isinstance(outcome, DeliveryError) and outcome.kind in _WRONG_WITH_FILE
+        if part.attachment is None or not is_unwanted:
+            return outcome
+        # The platform wants no such file. That says nothing against the rest.
+        note = piece.without_file("it was refused there")
+        return self._send(
+            target, replace(part, text=note, attachment=None, idempotency_key=f"{key}:note"), report.file_name
+        )
+
+    def _send(self, target: Target, part: Part, file_name: str) -> Outcome:
+        return self._parts.courier.send(part, self._adjusted(target), at=datetime.now(UTC), file_name=file_name)
 
     def _part(self, report: Report, piece: Piece, key: str, is_marked: bool) -> Part:
         text, attachment = piece.opened(self._conceal)
@@ -236,4 +249,5 @@ class _Sending:
 
 
 _LASTING = (Adjustment.PLAIN_TEXT.value, Adjustment.WITHOUT_THREAD.value, Adjustment.REPLAYED.value)
+_WRONG_WITH_FILE = (SendErrorKind.TOO_LONG, SendErrorKind.BAD_FORMAT, SendErrorKind.REFUSED)
 _NEVER_DEAD = frozenset({LOCAL, WEBHOOK, APPRISE})

@@ -38,8 +38,13 @@ class Piece:
         try:
             return self.text, _concealed(read(self.file, self.kind), conceal)
         except FileGone as gone:
-            note = _not_sent(self.file.name, str(gone))
-            return f"{self.text}\n\n{note}" if self.text else note, None
+            return self.without_file(str(gone)), None
+
+    def without_file(self, reason: str) -> str:
+        """What is said in place of the file."""
+        assert self.file is not None
+        note = _not_sent(self.file.name, reason)
+        return f"{self.text}\n\n{note}" if self.text else note
 
 
 def pieces_of(text: str, target: Target, courier: Courier, desk: FileDesk | None) -> Sequence[Piece]:

@@ -586,6 +586,26 @@ def test_a_file_that_fails_is_sent_again_without_its_text(store: Store, tmp_path
     assert methods == ["sendMessage", "sendPhoto", "sendMessage"], "in its place stands why it was not sent"
 
 
+@pytest.mark.parametrize(("status", "is_noted"), [(413, True), (400, True), (503, False)])
+def test_a_file_that_a_platform_refuses_is_replaced_by_a_line(
+    store: Store, tmp_path: Path, sink: Sink, status: int, is_noted: bool
+) -> None:
+    here, workspace = with_files(
+        store,
+        tmp_path,
+        ["telegram:1"],
+        "Look: MEDIA:a.png",
+        values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url},
+    )
+    (workspace / "a.png").write_bytes(b"\x89PNG")
+    sink.then(status)
+    here.work()
+    assert here.only.state is (DeliveryState.DELIVERED if is_noted else DeliveryState.PENDING)
+    assert len(sink.received) == 1 + is_noted
+    if is_noted:
+        assert "Look:\n\n📎 a.png was not sent: it was refused there." in json.loads(sink.received[1][2])["text"]
+
+
 def test_a_link_that_takes_a_files_place_is_not_followed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()

@@ -68,6 +68,9 @@ def smtp_server() -> Iterator[SmtpServer]:
         allow_reuse_address = True
         daemon_threads = True
 
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Clients are killed in the middle of a mail by some tests."""
+
     with Server(("127.0.0.1", 0), Handler) as server:
         state.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
