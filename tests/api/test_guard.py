@@ -321,6 +321,10 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/api/jobs/{job_id}/pause",
         "/api/jobs/{job_id}/resume",
         "/api/jobs/{job_id}/run",
+        "/v1/deliveries",
+        "/v1/deliveries/{delivery_id}",
+        "/v1/deliveries/{delivery_id}/retry",
+        "/webhooks/{name}",
     }
     body = document["paths"]["/v1/runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["input"]
