@@ -44,6 +44,8 @@ class Part:
     """The same for every attempt of this part and for no other part."""
     title: str = ""
     """Where the platform has a place for one: the subject of a mail, the heading of a notification."""
+    may_be_duplicate: bool = False
+    """An earlier attempt may have arrived, which the key tells; a request that cannot carry it says so in words."""
     is_plain: bool = False
     """Send without formatting: the platform did not understand it the first time."""
     attachment: Attachment | None = None

@@ -147,7 +147,9 @@ class _Sending:
 
     def _send_piece(self, target: Target, report: Report, piece: Piece, number: int, is_in_doubt: bool) -> Outcome:
         key = f"{self._claim.delivery_id}:{number}"
-        part = self._part(report, piece, key, self._is_marked(target, is_in_doubt))
+        is_marked = is_in_doubt and not self._is_recognised(target)
+        part = self._part(report, piece, key, is_marked)
+        part = replace(part, may_be_duplicate=is_in_doubt and not is_marked)
         outcome = self._send(target, part, report.file_name)
         is_unwanted = isinstance(outcome, DeliveryError) and outcome.kind in _WRONG_WITH_FILE
         if part.attachment is None or not is_unwanted:
@@ -171,10 +173,6 @@ class _Sending:
             attachment=attachment,
             facts=report.facts,
         )
-
-    def _is_marked(self, target: Target, is_in_doubt: bool) -> bool:
-        """Whether a part may be a duplicate, and the target would not notice."""
-        return is_in_doubt and not self._is_recognised(target)
 
     def _is_recognised(self, target: Target) -> bool:
         """Whether the target still knows the keys of our earlier attempts."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hermes_worker.delivery.catalog import ChatForm
-from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
+from hermes_worker.delivery.errors import DUPLICATE_REMARK, DeliveryError, SendErrorKind
 from hermes_worker.delivery.exchange import Attachment, Part, Receipt
 from hermes_worker.delivery.media import MediaKind
 from hermes_worker.delivery.platforms import discord, matrix, mattermost, ntfy, slack, telegram, webhook
@@ -192,6 +192,15 @@ def test_discord_forums_get_a_thread(platform, deliver, discord_bot):
     assert platform.received[1].path == "/channels/999/threads"
     assert platform.received[1].json["name"] == "Morning news"
     assert platform.received[1].json["message"]["content"] == "Body"
+
+
+def test_a_discord_thread_that_may_be_the_second_says_so(platform, deliver, discord_bot):
+    """A message has a nonce that Discord recognises, a new thread has none."""
+    platform.answer(400, {"code": 50008, "message": "Cannot send messages in a non-text channel"})
+    platform.answer(201, {"id": "thread-2"})
+    deliver(discord.send(part("Body", may_be_duplicate=True), target("discord", "999"), discord_bot))
+    assert platform.received[0].json["content"] == "Body"
+    assert platform.received[1].json["message"]["content"] == f"{DUPLICATE_REMARK}\n\nBody"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from hermes_worker.delivery.errors import SendErrorKind
+from hermes_worker.delivery.errors import DUPLICATE_REMARK, SendErrorKind
 from hermes_worker.delivery.exchange import (
     Exchange,
     HttpRequest,
@@ -89,6 +89,9 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     url = service_url(credentials.base_url, f"channels/{path_segment(target.chat)}/threads")
     name = " ".join((part.title or part.text).split())[:THREAD_NAME_CHARS_MAX] or "Hermes"
+    # A new thread has no nonce: nothing but words can tell that it is the second.
+    if part.may_be_duplicate:
+        part = replace(part, text=f"{DUPLICATE_REMARK}\n\n{part.text}")
     return json_request("POST", url, {"name": name, "message": _message(part)}, headers=_headers(credentials))
 
 
