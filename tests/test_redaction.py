@@ -4,6 +4,7 @@ repository do not take them for real ones."""
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -249,14 +250,17 @@ def test_any_text_is_accepted_and_a_second_pass_changes_nothing(text: str) -> No
 def test_a_clean_megabyte_takes_milliseconds() -> None:
     line = "2026-01-01T00:00:00Z info the quick brown fox settled call_abc12345 in 0.14285714285714285 s on host-1\n"
     text = (line * 10_000)[:1_000_000]
-    elapsed = []
+    elapsed, scans = [], []
     for _ in range(5):
         started = time.perf_counter()
         assert redact(text) == text
         elapsed.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        re.findall(r"\w+", text)
+        scans.append(time.perf_counter() - started)
 
-    # Measured: 15-20 ms on an idle machine. The bound leaves room for a busy one and still catches a slow pattern.
-    assert min(elapsed) < 0.1
+    # Measured: as long as one plain scan for words, 15-20 ms on an idle machine.
+    assert min(elapsed) < 8 * min(scans)
 
 
 @pytest.mark.parametrize(
