@@ -220,7 +220,7 @@ def _description(view: RunView, calls: list[CallView]) -> str:
     created = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(view.created_at))
     lines = [
         f"{view.run_id} {summary(view, len(calls))}",
-        f"  exit      {view.exit_reason or '-'}",
+        f"  exit      {view.exit_text or '-'}",
         f"  session   {clean(view.session_id)}",
         f"  model     {clean(view.model)}",
         f"  created   {created}",

@@ -1,11 +1,14 @@
-"""Budgets of a delegation tree (design D4): who counts against what.
+"""Budgets of a delegation tree (design D4): who counts against what, and when a run is told that it is running out.
 
-A tree has one budget as soon as it has children. It is reserved before a model call, by the claim, and settled after
-it, by the commit; both are part of the transaction that claims or gives up the call (invariant I6).
+A tree has one budget as soon as it has children, or limits of its own. A model call is reserved in it by the claim and
+settled by the commit; both are part of the transaction that claims or gives up the call (invariant I6).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 
 
@@ -13,9 +16,9 @@ class BudgetMode(StrEnum):
     SHARED = "shared"
     """The whole tree draws from the root's model calls; a child has no other cap."""
     INDEPENDENT = "independent"
-    """Every run has a cap of its own and the tree has none, as in the reference (loop §8.4)."""
+    """Every run has its caps for itself and the tree has none, as in the reference (loop §8.4)."""
     MIXED = "mixed"
-    """A child has its own cap and draws from the root's as well."""
+    """A child has its own cap of model calls and draws from the root's budget as well."""
 
     @property
     def is_shared(self) -> bool:
@@ -23,13 +26,162 @@ class BudgetMode(StrEnum):
 
 
 class Dimension(StrEnum):
-    """What a budget limits beside the wall clock, which is the root's deadline."""
+    """What a budget limits."""
 
     ITERATIONS = "iterations"
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
+    COST = "cost"
+    WALL_CLOCK = "wall_clock"
+    """Seconds since the run was accepted. A child's end with its root's at the latest."""
 
 
-def reserve_of(depth: int) -> int:
-    """Model calls that a run at ``depth`` leaves to those above it: one each, so that they can still answer."""
-    return depth
+NANO = 1_000_000_000
+"""Money is counted in whole billionths of a US dollar, so that a sum of many small amounts is exact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """How much of each dimension; the wall clock counts itself."""
+
+    iterations: int = 0
+    tokens: int = 0
+    tool_calls: int = 0
+    nano_usd: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``None`` for no limit."""
+
+    iterations: int
+    tokens: int | None = None
+    tool_calls: int | None = None
+    nano_usd: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    limits: Limits
+    reserved: Amounts = field(default_factory=Amounts)
+    spent: Amounts = field(default_factory=Amounts)
+    has_unknown_cost: bool = False
+    """A call was made whose price nobody knows, so that more was spent than ``spent`` says."""
+
+
+_KEPT_PERCENT = 5
+_KEPT_PERCENT_MAX = 50
+
+
+def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimension:
+    """What the next model call of a run at ``depth`` takes out of the budget before it is made, or what refuses it.
+
+    ``own`` is what the run has used itself. Tokens and money are reserved as its calls have used on average, or those
+    of the tree where it has made none; what a call really used is settled after it. Every level leaves one model call,
+    and one part in twenty of tokens and money, to each level above it: whoever delegated can still answer.
+    """
+    expected = _expected(own) or _expected(budget.spent) or Amounts()
+    kept = min(_KEPT_PERCENT * depth, _KEPT_PERCENT_MAX)
+    limits, spent, reserved = budget.limits, budget.spent, budget.reserved
+    if not _fits(limits.tokens, spent.tokens + reserved.tokens, expected.tokens, kept):
+        return Dimension.TOKENS
+    if not _fits(limits.tool_calls, spent.tool_calls, 0, 0):
+        return Dimension.TOOL_CALLS
+    is_blind = limits.nano_usd is not None and budget.has_unknown_cost
+    if is_blind or not _fits(limits.nano_usd, spent.nano_usd + reserved.nano_usd, expected.nano_usd, kept):
+        return Dimension.COST
+    if spent.iterations + reserved.iterations + depth >= limits.iterations:
+        return Dimension.ITERATIONS
+    return Amounts(iterations=1, tokens=expected.tokens, nano_usd=expected.nano_usd)
+
+
+def _expected(used: Amounts) -> Amounts | None:
+    if not used.iterations:
+        return None
+    return Amounts(tokens=used.tokens // used.iterations, nano_usd=used.nano_usd // used.iterations)
+
+
+def _fits(limit: int | None, taken: int, more: int, kept_percent: int) -> bool:
+    return limit is None or taken + max(1, more) <= limit - limit * kept_percent // 100
+
+
+_LAST_WORDS_S_MAX = 60.0
+_LAST_WORDS_PART = 0.05
+
+
+def is_wall_spent(left_s: float, wall_s: float) -> bool:
+    """Whether so little is left of a run's time that it should write down what it has."""
+    return left_s <= min(_LAST_WORDS_S_MAX, wall_s * _LAST_WORDS_PART)
+
+
+REFUNDED_TOOLS = frozenset({"execute_code"})
+
+
+def is_refunded(names: Collection[str]) -> bool:
+    """Whether an iteration whose reply asks for these tools is given back: scripts are there to save model calls
+    (reference, loop §8.2)."""
+    return bool(names) and REFUNDED_TOOLS.issuperset(names)
+
+
+# ------------------------------------------------------------------------------------------------------------- warning
+
+_WARN_PERCENT = 70
+_URGE_PERCENT = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """How much of a limit is used, in its unit: whole numbers, billionths of a dollar, or seconds."""
+
+    dimension: Dimension
+    used: int
+    limit: int
+
+    @property
+    def percent(self) -> int:
+        return 100 if self.limit <= 0 else min(100, self.used * 100 // self.limit)
+
+
+def uses(budget: Budget) -> Iterator[Use]:
+    """Of each dimension that is limited; what is reserved counts as used."""
+    limits, spent, reserved = budget.limits, budget.spent, budget.reserved
+    yield Use(
+        dimension=Dimension.ITERATIONS, used=spent.iterations + reserved.iterations, limit=max(1, limits.iterations)
+    )
+    if limits.tokens is not None:
+        yield Use(dimension=Dimension.TOKENS, used=spent.tokens + reserved.tokens, limit=limits.tokens)
+    if limits.tool_calls is not None:
+        yield Use(dimension=Dimension.TOOL_CALLS, used=spent.tool_calls, limit=limits.tool_calls)
+    if limits.nano_usd is not None:
+        yield Use(dimension=Dimension.COST, used=spent.nano_usd + reserved.nano_usd, limit=limits.nano_usd)
+
+
+def warning(found: Collection[Use]) -> str | None:
+    """What a run is told with its last tool result, from 70 % of any limit on: of the limit that is nearest.
+
+    The text is stored with the result, so the prompt keeps its bytes; the same use gives the same text.
+    """
+    nearest = max(found, key=lambda use: use.percent, default=None)
+    if nearest is None or nearest.percent < _WARN_PERCENT:
+        return None
+    facts = f"{_shown(nearest, nearest.used)} of {_shown(nearest, nearest.limit)} {_UNITS[nearest.dimension]} are used"
+    if nearest.percent < _URGE_PERCENT:
+        return f"[BUDGET: {facts}. Begin to bring this task to its end.]"
+    return f"[BUDGET WARNING: {facts}. Write your final answer now; call tools only for what it cannot do without.]"
+
+
+_UNITS = {
+    Dimension.ITERATIONS: "model calls",
+    Dimension.TOKENS: "tokens",
+    Dimension.TOOL_CALLS: "tool calls",
+    Dimension.COST: "US dollars",
+    Dimension.WALL_CLOCK: "seconds",
+}
+
+
+def _shown(use: Use, amount: int) -> str:
+    return f"{usd_of(amount):.4f}" if use.dimension is Dimension.COST else str(amount)
+
+
+def usd_of(nano_usd: int) -> Decimal:
+    return Decimal(nano_usd).scaleb(-9)

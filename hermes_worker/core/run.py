@@ -148,6 +148,15 @@ class ExitReason(StrEnum):
     """A defect of ours. The failure's message says where it was logged."""
 
 
+def exit_text(reason: str, *, used: int, allowed: int, exhausted: str | None) -> str:
+    """An exit reason as people and clients see it (reference, loop §1.8): which limit it was stands in brackets."""
+    if reason == ExitReason.MAX_ITERATIONS_REACHED:
+        return f"{reason}({used}/{allowed})"
+    if reason == ExitReason.BUDGET_EXHAUSTED and exhausted:
+        return f"{reason}({exhausted})"
+    return reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One tool call of the current iteration."""
@@ -175,6 +184,8 @@ class Run:
     iteration: int = 0
     """Model replies committed so far."""
     iterations_max: int = 90
+    refunds: int = 0
+    """Iterations that do not count against ``iterations_max``, see ``core.budget.is_refunded``."""
     attempt: int = 1
     """Which try of the outstanding model call this is; a lost claim costs one."""
     attempts_max: int = 3
@@ -198,7 +209,7 @@ class Run:
     @property
     def wants_summary(self) -> bool:
         """The next model call is the last one: no tools, write down what is known (reference, loop §1.10)."""
-        return self.iteration >= self.iterations_max or self.exhausted is not None
+        return self.iteration - self.refunds >= self.iterations_max or self.exhausted is not None
 
     @property
     def unsettled(self) -> tuple[Call, ...]:

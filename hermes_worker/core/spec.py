@@ -32,6 +32,10 @@ class RunSpec:
     """Tokens that the run and all it delegates may use before they are asked to sum up."""
     tool_calls_max: int | None = None
     """Tool calls that the run and all it delegates may make."""
+    nano_usd_max: int | None = None
+    """Billionths of a US dollar that the run and all it delegates may cost."""
+    budget: str | None = None
+    """How its children share these limits (``core.budget.BudgetMode``); ``None`` for what the installation says."""
     source: str = "api"
     """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``."""
     approvals: str | None = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.budget import Dimension
+from hermes_worker.core.budget import Dimension, is_refunded
 from hermes_worker.core.effects import Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
@@ -111,7 +111,12 @@ def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
         )
         for position, call in enumerate(event.calls)
     )
-    return replace(counted, is_asking=False, calls=calls)
+    return replace(counted, is_asking=False, calls=calls, refunds=run.refunds + int(_may_refund(run, calls)))
+
+
+def _may_refund(run: Run, calls: tuple[Call, ...]) -> bool:
+    """At most as many iterations are given back as are allowed, so that every run comes to its end."""
+    return run.refunds < run.iterations_max and is_refunded([call.name for call in calls])
 
 
 def _ask_again(run: Run, event: ev.AskedAgain) -> Run:

@@ -1,111 +1,166 @@
 """The budget of a tree: reserved by a claim, settled by the commit that gives the claim up, each exactly once.
 
-Both happen in the transaction that changes the run's row, and ``runs.is_reserved`` changes with them; so a worker that
+Both happen in the transaction that changes the run's row, and what the claim holds stands in that row; so a worker that
 dies in between leaves a reservation that whoever takes its claim away gives back. Only runs of trees with children, or
 with limits of their own, have a budget row; all others pay nothing for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import Dimension, reserve_of
+from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import LoadedRun, insert_ignoring
+from hermes_worker.store.rows import OWN_BUDGET, LoadedRun, insert_ignoring
 from hermes_worker.store.tables import budgets, runs, tool_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What a model call that is over takes from the budget."""
+    """What a step that is over takes from the budget."""
 
-    reserved: int
-    """1 when the claim held a reservation, which is given back."""
-    iterations: int
-    tokens: int
-    tool_calls: int
+    given_back: Amounts
+    """What its claim held."""
+    spent: Amounts
+    unknown_costs: int = 0
+    """1 for a call whose price nobody knows."""
 
 
+_this = budgets.c.root_pk == sa.bindparam("root")
+_LOCK = Prepared(sa.select(budgets).where(_this).with_for_update())
+_READ = Prepared(sa.select(budgets).where(_this))
 _RESERVE = Prepared(
     sa.update(budgets)
-    .where(
-        budgets.c.root_pk == sa.bindparam("root"),
-        budgets.c.iterations_spent + budgets.c.iterations_reserved + sa.bindparam("kept", type_=sa.Integer())
-        < budgets.c.iterations_max,
-        sa.or_(budgets.c.tokens_max.is_(None), budgets.c.tokens_spent < budgets.c.tokens_max),
-        sa.or_(budgets.c.tool_calls_max.is_(None), budgets.c.tool_calls_spent < budgets.c.tool_calls_max),
+    .where(_this)
+    .values(
+        iterations_reserved=budgets.c.iterations_reserved + 1,
+        tokens_reserved=budgets.c.tokens_reserved + sa.bindparam("tokens"),
+        nano_usd_reserved=budgets.c.nano_usd_reserved + sa.bindparam("nano_usd"),
     )
-    .values(iterations_reserved=budgets.c.iterations_reserved + 1)
 )
-_READ = Prepared(sa.select(budgets).where(budgets.c.root_pk == sa.bindparam("root")))
 _SETTLE = Prepared(
     sa.update(budgets)
-    .where(budgets.c.root_pk == sa.bindparam("root"))
+    .where(_this)
     .values(
-        iterations_reserved=budgets.c.iterations_reserved - sa.bindparam("reserved"),
+        iterations_reserved=budgets.c.iterations_reserved - sa.bindparam("held"),
         iterations_spent=budgets.c.iterations_spent + sa.bindparam("iterations"),
+        tokens_reserved=budgets.c.tokens_reserved - sa.bindparam("tokens_held"),
         tokens_spent=budgets.c.tokens_spent + sa.bindparam("tokens"),
         tool_calls_spent=budgets.c.tool_calls_spent + sa.bindparam("calls"),
+        nano_usd_reserved=budgets.c.nano_usd_reserved - sa.bindparam("nano_usd_held"),
+        nano_usd_spent=budgets.c.nano_usd_spent + sa.bindparam("nano_usd"),
+        unknown_costs=budgets.c.unknown_costs + sa.bindparam("unknown"),
     )
 )
-_MARK = Prepared(
+_HOLD = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
-    .values(is_reserved=sa.bindparam("reserved"), exhausted=sa.bindparam("dimension"))
+    .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
 )
+_EXHAUST = Prepared(sa.update(runs).where(runs.c.pk == sa.bindparam("run")).values(exhausted=sa.bindparam("dimension")))
 
 
-def reserve(connection: Connection, loaded: LoadedRun) -> Dimension | None:
-    """Reserve the model call that ``loaded`` was just claimed for; the dimension that refuses it, if one does.
+def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
+    """Reserve the model call that ``loaded`` was just claimed for, or say which dimension refuses it.
 
-    The caller's transaction has claimed the run. A refusal stays with the run: it may only sum up from now on. Tokens
-    and tool calls are counted when they are known, so calls in flight may take them over their limit.
+    The caller's transaction has claimed the run. A refusal stays with the run: it may only sum up from now on.
     """
-    kept = reserve_of(loaded.depth)
-    granted = _RESERVE.run(connection, {"root": loaded.root_pk, "kept": kept}) == 1
-    dimension = None if granted else _refused_by(connection, loaded, kept)
-    _MARK.run(connection, {"run": loaded.pk, "reserved": int(granted), "dimension": dimension and dimension.value})
-    return dimension
+    assert loaded.budget_pk is not None
+    budget = budget_of(_LOCK.first(connection, {"root": loaded.budget_pk}))
+    # Who has a budget of its own has nobody above it to leave something to.
+    depth = 0 if loaded.budget_pk == loaded.pk else loaded.depth
+    granted = reservation(budget, loaded.used, depth=depth)
+    if isinstance(granted, Dimension):
+        exhaust(connection, loaded.pk, granted)
+        return granted
+    values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
+    _RESERVE.run(connection, {"root": loaded.budget_pk, **values})
+    _HOLD.run(connection, {"run": loaded.pk, **values})
+    return granted
 
 
-def _refused_by(connection: Connection, loaded: LoadedRun, kept: int) -> Dimension:
-    row = _READ.first(connection, {"root": loaded.root_pk})
-    if row.tokens_max is not None and row.tokens_spent >= row.tokens_max:
-        return Dimension.TOKENS
-    if row.tool_calls_max is not None and row.tool_calls_spent >= row.tool_calls_max:
-        return Dimension.TOOL_CALLS
-    return Dimension.ITERATIONS
+def exhaust(connection: Connection, run_pk: int, dimension: Dimension) -> None:
+    """The run may only sum up from now on."""
+    _EXHAUST.run(connection, {"run": run_pk, "dimension": dimension.value})
 
 
-def settle(connection: Connection, root_pk: int, charge: Charge) -> None:
-    """Take what a model call used. The caller's transaction gives the claim up, so this happens once."""
+def read_budget(connection: Connection, budget_pk: int) -> Budget:
+    """As it is at the moment; nothing is locked."""
+    return budget_of(_READ.first(connection, {"root": budget_pk}))
+
+
+def budget_of(row: Any) -> Budget:
+    return Budget(
+        limits=Limits(
+            iterations=row.iterations_max,
+            tokens=row.tokens_max,
+            tool_calls=row.tool_calls_max,
+            nano_usd=row.nano_usd_max,
+        ),
+        reserved=Amounts(
+            iterations=row.iterations_reserved, tokens=row.tokens_reserved, nano_usd=row.nano_usd_reserved
+        ),
+        spent=Amounts(
+            iterations=row.iterations_spent,
+            tokens=row.tokens_spent,
+            tool_calls=row.tool_calls_spent,
+            nano_usd=row.nano_usd_spent,
+        ),
+        has_unknown_cost=row.unknown_costs > 0,
+    )
+
+
+def settle(connection: Connection, budget_pk: int, charge: Charge) -> None:
+    """Take what a step used. The caller's transaction gives its claim up, so this happens once."""
+    held, spent = charge.given_back, charge.spent
     _SETTLE.run(
         connection,
         {
-            "root": root_pk,
-            "reserved": charge.reserved,
-            "iterations": charge.iterations,
-            "tokens": charge.tokens,
-            "calls": charge.tool_calls,
+            "root": budget_pk,
+            "held": held.iterations,
+            "tokens_held": held.tokens,
+            "nano_usd_held": held.nano_usd,
+            "iterations": spent.iterations,
+            "tokens": spent.tokens,
+            "calls": spent.tool_calls,
+            "nano_usd": spent.nano_usd,
+            "unknown": charge.unknown_costs,
         },
     )
 
 
+def has_limits(spec: RunSpec) -> bool:
+    """Whether the run has limits beside its model calls and its time."""
+    return (spec.tokens_max, spec.tool_calls_max, spec.nano_usd_max) != (None, None, None)
+
+
 def open_budget(connection: Connection, run_pk: int, spec: RunSpec) -> None:
     """Give a new run with limits of its own a budget for itself and all it will delegate."""
-    connection.execute(
-        sa.insert(budgets).values(
-            root_pk=run_pk,
-            iterations_max=spec.iterations_max,
-            tokens_max=spec.tokens_max,
-            tool_calls_max=spec.tool_calls_max,
-        )
-    )
+    connection.execute(sa.insert(budgets).values(_new(run_pk, spec)))
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(has_budget=1))
+
+
+def open_own_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
+    """Give new children, whose limits hold for each of them alone, a budget each."""
+    connection.execute(sa.insert(budgets), [_new(run_pk, spec) for run_pk, spec in children])
+    pks = [run_pk for run_pk, _ in children]
+    connection.execute(sa.update(runs).where(runs.c.pk.in_(pks)).values(has_budget=OWN_BUDGET))
+
+
+def _new(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
+    return {
+        "root_pk": run_pk,
+        "iterations_max": spec.iterations_max,
+        "tokens_max": spec.tokens_max,
+        "tool_calls_max": spec.tool_calls_max,
+        "nano_usd_max": spec.nano_usd_max,
+    }
 
 
 def share_budget(connection: Connection, root: LoadedRun) -> None:
@@ -113,15 +168,12 @@ def share_budget(connection: Connection, root: LoadedRun) -> None:
 
     The caller holds the root's row, and no model call of it is claimed: it waits for the call it is handing over.
     """
-    if root.has_budget:
+    if root.budget_pk is not None:
         return
     row = connection.execute(
         sa.select(
             runs.c.iterations_max,
-            runs.c.iteration,
-            (runs.c.input_tokens + runs.c.cache_read_tokens + runs.c.cache_write_tokens + runs.c.output_tokens).label(
-                "tokens"
-            ),
+            runs.c.cost_status,
             sa.select(sa.func.count()).where(tool_calls.c.run_pk == runs.c.pk).scalar_subquery().label("calls"),
         ).where(runs.c.pk == root.pk)
     ).one()
@@ -130,9 +182,11 @@ def share_budget(connection: Connection, root: LoadedRun) -> None:
         {
             "root_pk": root.pk,
             "iterations_max": row.iterations_max,
-            "iterations_spent": row.iteration,
-            "tokens_spent": row.tokens,
+            "iterations_spent": root.used.iterations,
+            "tokens_spent": root.used.tokens,
             "tool_calls_spent": row.calls,
+            "nano_usd_spent": root.used.nano_usd,
+            "unknown_costs": int(row.cost_status == "unknown"),
         },
     )
     connection.execute(sa.update(runs).where(runs.c.pk == root.pk).values(has_budget=1))

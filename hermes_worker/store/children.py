@@ -23,7 +23,7 @@ from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.store.budgets import share_budget
+from hermes_worker.store.budgets import has_limits, open_own_budgets, share_budget
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import LoadedRun, ParentCall, store_blob
@@ -66,7 +66,7 @@ def insert_children(
     """
     if is_budget_shared and parent.parent is None:
         share_budget(connection, parent)
-    has_budget = is_budget_shared and (parent.has_budget or parent.parent is None)
+    has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
     limits = connection.execute(
         sa.select(
             runs.c.deadline_at, runs.c.idle_s_max, runs.c.attempts_max, runs.c.iterations_max, db_now().label("now")
@@ -116,10 +116,10 @@ def insert_children(
             for index, (child, session_pk) in enumerate(zip(children, session_pks, strict=True))
         ],
     )
-    connection.execute(
-        sa.insert(run_inputs),
-        [{"run_pk": pk, "spec": child.spec.to_json()} for pk, child in zip(run_pks, children, strict=True)],
-    )
+    made = list(zip(run_pks, (child.spec for child in children), strict=True))
+    connection.execute(sa.insert(run_inputs), [{"run_pk": pk, "spec": spec.to_json()} for pk, spec in made])
+    if not has_budget and has_limits(children[0].spec):
+        open_own_budgets(connection, made)
 
 
 def _insert_returning(connection: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> list[int]:

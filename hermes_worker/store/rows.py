@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.budget import Amounts
 from hermes_worker.core.effects import Effect, SendDelivery
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.pricing import CostStatus
@@ -44,6 +45,8 @@ class ParentCall:
     run_pk: int
     iteration: int
     position: int
+    is_background: bool = False
+    """The call was settled when it was handed over: what its children leave begins a new turn of the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +72,16 @@ class LoadedRun:
     """The run at the top of the delegation tree; this run itself when it has no parent."""
     depth: int
     """0 at the top of the tree."""
-    has_budget: bool
-    """It draws from its root's budget."""
-    is_reserved: bool
-    """The claim holds a model call of that budget."""
+    budget_pk: int | None
+    """The run whose budget it draws from: its root, or itself; ``None`` when there is none."""
+    reserved: Amounts
+    """What the claim holds of that budget."""
+    used: Amounts
+    """What the run has used itself, its tool calls left out."""
+    left_s: float
+    """Until its deadline; negative when that has passed."""
+    wall_s: float
+    """From when it was accepted until its deadline."""
     steers: int = 0
     """How many things the user said that still wait for a tool result to be appended to."""
 
@@ -100,8 +109,16 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.parent_position,
     runs.c.root_pk,
     runs.c.depth,
+    runs.c.is_background,
     runs.c.has_budget,
     runs.c.is_reserved,
+    runs.c.reserved_tokens,
+    runs.c.reserved_nano_usd,
+    runs.c.refunds,
+    (runs.c.input_tokens + runs.c.cache_read_tokens + runs.c.cache_write_tokens + runs.c.output_tokens).label("tokens"),
+    runs.c.cost_nano_usd,
+    (sa.func.coalesce(runs.c.deadline_at, 1e12) - db_now()).label("left_s"),
+    (sa.func.coalesce(runs.c.deadline_at, 1e12) - runs.c.created_at).label("wall_s"),
     runs.c.exhausted,
     runs.c.steers,
     (runs.c.watched_until > db_now()).label("is_watched"),
@@ -136,6 +153,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         status=RunStatus(row.status),
         iteration=row.iteration,
         iterations_max=row.iterations_max,
+        refunds=row.refunds,
         attempt=row.attempt,
         attempts_max=row.attempts_max,
         is_asking=row.lease_token is not None,
@@ -170,8 +188,11 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         parent=parent_of(row),
         root_pk=row.root_pk or row.pk,
         depth=row.depth,
-        has_budget=bool(row.has_budget),
-        is_reserved=bool(row.is_reserved),
+        budget_pk=budget_pk_of(row),
+        reserved=reserved_of(row),
+        used=Amounts(iterations=row.iteration - row.refunds, tokens=int(row.tokens), nano_usd=row.cost_nano_usd),
+        left_s=float(row.left_s),
+        wall_s=float(row.wall_s),
         steers=row.steers,
     )
 
@@ -179,7 +200,28 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
 def parent_of(row: Any) -> ParentCall | None:
     if row.parent_pk is None:
         return None
-    return ParentCall(run_pk=row.parent_pk, iteration=row.parent_iteration, position=row.parent_position)
+    return ParentCall(
+        run_pk=row.parent_pk,
+        iteration=row.parent_iteration,
+        position=row.parent_position,
+        is_background=bool(row.is_background),
+    )
+
+
+OWN_BUDGET = 2
+"""In ``runs.has_budget``: a child whose limits hold for itself."""
+
+
+def budget_pk_of(row: Any) -> int | None:
+    if not row.has_budget:
+        return None
+    return int(row.pk if row.has_budget == OWN_BUDGET else row.root_pk or row.pk)
+
+
+def reserved_of(row: Any) -> Amounts:
+    if not row.is_reserved:
+        return Amounts()
+    return Amounts(iterations=1, tokens=row.reserved_tokens, nano_usd=row.reserved_nano_usd)
 
 
 def lock_run(connection: Connection, pk: int) -> LoadedRun | None:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.budget import Dimension, is_wall_spent
 from hermes_worker.core.effects import AskModel, Effect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
@@ -23,8 +24,7 @@ from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatu
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
-from hermes_worker.store import steering
-from hermes_worker.store.budgets import open_budget, reserve
+from hermes_worker.store import budgets, steering
 from hermes_worker.store.children import open_children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.prepared import Prepared
@@ -152,7 +152,7 @@ _CLAIM_TURN = Prepared(
         runs.c.lease_token.is_(None),
         runs.c.iteration == sa.bindparam("iter"),
         runs.c.attempt == sa.bindparam("att"),
-        runs.c.has_budget == sa.bindparam("budget"),
+        sa.case((runs.c.has_budget > 0, 1), else_=0) == sa.bindparam("budget"),
         runs.c.state_version <= STATE_VERSION,
     )
     .values(
@@ -230,7 +230,7 @@ class Runs:
         with self._database.statement() as connection:
             row = _CLAIM_TURN.first(connection, {**wanted, "budget": 0})
         loaded = self._claim_with_budget(wanted) if row is None else to_loaded(row, ())
-        return None if loaded is None else TurnClaim(token=token, loaded=loaded)
+        return None if loaded is None else TurnClaim(token=token, loaded=self._in_time(loaded))
 
     def _claim_with_budget(self, wanted: Mapping[str, Any]) -> LoadedRun | None:
         """The same for a run that draws from a budget: the model call is reserved there by the same transaction."""
@@ -241,8 +241,18 @@ class Runs:
             loaded = to_loaded(row, ())
             if loaded.run.wants_summary:
                 return loaded  # a summary is not counted
-            refused_by = reserve(connection, loaded)
-            return replace(with_run(loaded, exhausted=refused_by), is_reserved=refused_by is None)
+            granted = budgets.reserve(connection, loaded)
+            if isinstance(granted, Dimension):
+                return with_run(loaded, exhausted=granted)
+            return replace(loaded, reserved=granted)
+
+    def _in_time(self, loaded: LoadedRun) -> LoadedRun:
+        """The claimed run; one whose time is as good as over writes down what it has."""
+        if loaded.run.wants_summary or not is_wall_spent(loaded.left_s, loaded.wall_s):
+            return loaded
+        with self._database.statement() as connection:
+            budgets.exhaust(connection, loaded.pk, Dimension.WALL_CLOCK)
+        return with_run(loaded, exhausted=Dimension.WALL_CLOCK)
 
     def session_of(self, session_pk: int) -> SessionContext:
         """What the session's prompts begin with; kept in memory, because it never changes."""
@@ -548,8 +558,8 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
         .returning(runs.c.pk)
     ).scalar_one()
     connection.execute(sa.insert(run_inputs), {"run_pk": run_pk, "spec": spec.to_json()})
-    if spec.tokens_max is not None or spec.tool_calls_max is not None:
-        open_budget(connection, int(run_pk), spec)
+    if budgets.has_limits(spec):
+        budgets.open_budget(connection, int(run_pk), spec)
     if new.idempotency_key is not None:
         _claim_key(connection, new, run_pk)
     hints: list[Hint] = []

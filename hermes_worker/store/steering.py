@@ -7,7 +7,7 @@ the result (reference, loop §1.11).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -38,7 +38,7 @@ def steered(connection: Connection, run_pk: int, written: Sequence[Message]) -> 
 
     Of calls that ran side by side that is the one that ended last: the results of the others stand already.
     """
-    last = max((row.seq for row in written if row.role is Role.TOOL), default=None)
+    last = _last_result(written)
     if last is None:
         return list(written)
     said = pending(connection, run_pk)
@@ -46,11 +46,24 @@ def steered(connection: Connection, run_pk: int, written: Sequence[Message]) -> 
         sa.update(steers).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).values(message_seq=last)
     )
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=0))
-    return [_appended(row, said) if row.seq == last else row for row in written]
+    return _changed(written, last, lambda content: with_steer(content, "\n".join(said)))
 
 
-def _appended(row: Message, said: Sequence[str]) -> Message:
+def noted(written: Sequence[Message], note: str) -> list[Message]:
+    """``written`` with a note below its last tool result, if it has one."""
+    return _changed(written, _last_result(written), lambda content: f"{content}\n\n{note}")
+
+
+def _last_result(written: Sequence[Message]) -> int | None:
+    return max((row.seq for row in written if row.role is Role.TOOL), default=None)
+
+
+def _changed(written: Sequence[Message], seq: int | None, change: Callable[[str], str]) -> list[Message]:
+    return [_with_content(row, change) if row.seq == seq else row for row in written]
+
+
+def _with_content(row: Message, change: Callable[[str], str]) -> Message:
     body = json.loads(row.body)
     content = body["content"]
-    body["content"] = with_steer(content if isinstance(content, str) else json.dumps(content), "\n".join(said))
+    body["content"] = change(content if isinstance(content, str) else json.dumps(content))
     return Message(seq=row.seq, role=row.role, body=canonical_json(body))

@@ -88,6 +88,7 @@ def _update_run() -> sa.Update:
         .values(
             status=sa.bindparam("new_status"),
             iteration=sa.bindparam("new_iteration"),
+            refunds=sa.bindparam("new_refunds"),
             attempt=sa.bindparam("new_attempt"),
             recovery=sa.bindparam("new_recovery"),
             memory=sa.bindparam("new_memory"),

@@ -83,12 +83,16 @@ runs = sa.Table(
     sa.Column("child_index", sa.Integer()),
     sa.Column("root_pk", BigId),
     sa.Column("depth", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("is_background", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("has_budget", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("is_reserved", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("reserved_tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("reserved_nano_usd", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("exhausted", sa.String(12)),
     sa.Column("state_version", sa.SmallInteger(), nullable=False),
     sa.Column("iteration", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("iterations_max", sa.Integer(), nullable=False),
+    sa.Column("refunds", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("attempts_max", sa.SmallInteger(), nullable=False),
     sa.Column("recovery", sa.Text()),
@@ -128,7 +132,7 @@ runs = sa.Table(
         f"status not in {_TERMINAL} or (lease_token is null and hinted_at is null)", name="terminal_is_at_rest"
     ),
     sa.CheckConstraint("(lease_token is null) = (lease_owner is null)", name="lease"),
-    sa.CheckConstraint("is_reserved = 0 or (has_budget = 1 and lease_token is not null)", name="reserved_is_claimed"),
+    sa.CheckConstraint("is_reserved = 0 or (has_budget > 0 and lease_token is not null)", name="reserved_is_claimed"),
     sa.CheckConstraint("lease_token is null or hinted_at is null", name="claimed_is_not_due"),
     sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name="counters"),
     sa.CheckConstraint("(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name="tree"),
@@ -160,14 +164,23 @@ budgets = sa.Table(
     sa.Column("iterations_reserved", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("iterations_spent", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("tokens_max", sa.BigInteger()),
+    sa.Column("tokens_reserved", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("tokens_spent", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("tool_calls_max", sa.Integer()),
     sa.Column("tool_calls_spent", sa.Integer(), nullable=False, server_default="0"),
-    sa.CheckConstraint("iterations_reserved >= 0 and iterations_spent >= 0", name="not_negative"),
+    sa.Column("nano_usd_max", sa.BigInteger()),
+    sa.Column("nano_usd_reserved", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("nano_usd_spent", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("unknown_costs", sa.Integer(), nullable=False, server_default="0"),
+    sa.CheckConstraint(
+        "iterations_reserved >= 0 and iterations_spent >= 0 and tokens_reserved >= 0 and nano_usd_reserved >= 0",
+        name="not_negative",
+    ),
     sa.CheckConstraint("iterations_spent + iterations_reserved <= iterations_max", name="never_one_more"),
 )
-"""What a tree of runs has used. A run with ``has_budget`` draws from its root's row: ``is_reserved`` says that its
-claim holds one model call of it. Locked after every run, and last in its transaction."""
+"""What a tree of runs has used. ``runs.has_budget`` says which row a run draws from: 1 its root's, 2 its own; with
+``is_reserved`` its claim holds one model call of it, and so many tokens and so much money. Locked after every run, and
+last in its transaction. ``unknown_costs`` counts calls whose price nobody knows."""
 
 run_inputs = sa.Table(
     "run_inputs",
@@ -285,6 +298,17 @@ events = sa.Table(
     sa.Column("data", sa.Text(), nullable=False),
 )
 """What happened to a run, numbered from 1 without gaps."""
+
+tree_events = sa.Table(
+    "tree_events",
+    metadata,
+    sa.Column("root_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.Integer(), primary_key=True, autoincrement=False),
+    sa.Column("run_pk", BigId, nullable=False),
+    sa.Column("event_seq", sa.Integer(), nullable=False),
+    sa.UniqueConstraint("run_pk", "event_seq"),
+)
+"""The one order of the events of a delegation tree. Written by who reads it, so a tree that nobody follows has none."""
 
 idempotency_keys = sa.Table(
     "idempotency_keys",

@@ -10,20 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.budget import NANO, Amounts, Budget, Dimension, Limits, Use, uses, warning
 from hermes_worker.core.delegation import report
 from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.pricing import Cost, worst_of
-from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
+from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind, exit_text
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
@@ -37,6 +37,7 @@ from hermes_worker.store.rows import (
     Hint,
     LoadedRun,
     ParentCall,
+    budget_pk_of,
     insert_messages,
     lock_run,
     lock_run_after_call,
@@ -44,8 +45,9 @@ from hermes_worker.store.rows import (
     parent_of,
     plain,
     read_messages,
+    reserved_of,
 )
-from hermes_worker.store.steering import steered
+from hermes_worker.store.steering import noted, steered
 from hermes_worker.store.steps import INSERT_EVENT, Step, write_step
 from hermes_worker.store.tables import runs, sessions, tool_calls, waits
 
@@ -113,8 +115,8 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
         late += closing
     happened = [*additions.events, *_call_events(loaded, after), *_status_events(before, after, additions)]
     written = [*additions.messages, *late]
-    if loaded.steers and before.unsettled and not after.unsettled and not after.status.is_terminal:
-        written = steered(connection, loaded.pk, written)
+    if before.unsettled and not after.unsettled and not after.status.is_terminal:
+        written = _with_notes(connection, loaded, after, written)
     step = Step(
         run=_run_values(loaded, after, message_seq, len(happened), additions),
         settled_call=additions.settled_call,
@@ -133,19 +135,47 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
         hints += _write_end(connection, loaded, after, additions)
         hints += release_session(connection, loaded.session_pk, loaded.pk, message_seq)
         hints += join_parent(connection, loaded.parent)
-    if loaded.has_budget and before.is_asking and not after.is_asking:
-        budgets.settle(connection, loaded.root_pk, _charge(loaded, after, additions))
+    gave_up = before.is_asking and not after.is_asking
+    if loaded.budget_pk is not None and (gave_up or additions.cost is not None):
+        budgets.settle(connection, loaded.budget_pk, _charge(loaded, after, additions, gave_up=gave_up))
     return hints
 
 
-def _charge(loaded: LoadedRun, after: Run, additions: Additions) -> budgets.Charge:
-    iterations = after.iteration - loaded.run.iteration
+def _charge(loaded: LoadedRun, after: Run, additions: Additions, *, gave_up: bool) -> budgets.Charge:
+    before = loaded.run
+    replies = after.iteration - before.iteration
     return budgets.Charge(
-        reserved=int(loaded.is_reserved),
-        iterations=iterations if loaded.is_reserved else 0,
-        tokens=additions.usage.total,
-        tool_calls=len(after.calls) if iterations else 0,
+        given_back=loaded.reserved if gave_up else Amounts(),
+        spent=Amounts(
+            iterations=replies - (after.refunds - before.refunds) if loaded.reserved.iterations else 0,
+            tokens=additions.usage.total,
+            tool_calls=len(after.calls) if replies else 0,
+            nano_usd=_nano_usd(additions.cost),
+        ),
+        unknown_costs=int(additions.cost is not None and additions.cost.usd is None),
     )
+
+
+def _with_notes(connection: Connection, loaded: LoadedRun, after: Run, written: list[Message]) -> list[Message]:
+    """The last result of a batch with what the model is to know beside it: what the user said, and how much of the
+    run's limits is used."""
+    if loaded.steers:
+        written = steered(connection, loaded.pk, written)
+    found = [_wall_use(loaded), *uses(Budget(limits=Limits(iterations=after.iterations_max), spent=_counted(after)))]
+    if loaded.budget_pk is not None:
+        found += uses(budgets.read_budget(connection, loaded.budget_pk))
+    note = warning(found)
+    return written if note is None else noted(written, note)
+
+
+def _counted(run: Run) -> Amounts:
+    return Amounts(iterations=run.iteration - run.refunds)
+
+
+def _wall_use(loaded: LoadedRun) -> Use:
+    """As it was when the run was read, which may be when the call was claimed."""
+    used, limit = int(loaded.wall_s - loaded.left_s), max(1, int(loaded.wall_s))
+    return Use(dimension=Dimension.WALL_CLOCK, used=used, limit=limit)
 
 
 def _effect_order(effect: Effect) -> int:
@@ -160,7 +190,7 @@ def needs_transaction(database: Database, loaded: LoadedRun, after: Run, additio
     return (
         database.is_sqlite
         or after.status.is_terminal
-        or loaded.has_budget
+        or loaded.budget_pk is not None
         or loaded.steers > 0
         or len(after.calls) > _CALLS_MAX
         or any(len(message.body) >= BLOB_CHARS_MIN for message in additions.messages)
@@ -184,6 +214,7 @@ def _run_values(
         "seen_token": loaded.lease_token,
         "new_status": status.value,
         "new_iteration": after.iteration,
+        "new_refunds": after.refunds,
         "new_attempt": after.attempt,
         "new_recovery": after.recovery,
         "new_memory": after.memory,
@@ -203,12 +234,9 @@ def _run_values(
     }
 
 
-_NANO = Decimal(1_000_000_000)
-
-
 def _nano_usd(cost: Cost | None) -> int:
     """Money is stored as a whole number, so that a sum of many small amounts is exact."""
-    return 0 if cost is None or cost.usd is None else int((cost.usd * _NANO).to_integral_value())
+    return 0 if cost is None or cost.usd is None else int((cost.usd * NANO).to_integral_value())
 
 
 def _cost_status(loaded: LoadedRun, cost: Cost | None) -> str | None:
@@ -387,7 +415,7 @@ _STOPPED_BODY = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
 def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEvent]:
     if after.status is before.status:
         return []
-    reason = after.exit_reason.value if after.exit_reason else None
+    reason = _exit_text(after) if after.exit_reason else None
     match after.status:
         case RunStatus.COMPLETED:
             data = {"exit_reason": reason, "message_seq": additions.output_seq}
@@ -405,6 +433,11 @@ def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEve
             return [RunEvent(name=RunEventName.WAITING, data={"status": after.status.value, "until": until})]
         case _:
             return []
+
+
+def _exit_text(run: Run) -> str:
+    used = run.iteration - run.refunds
+    return exit_text(run.exit_reason or "", used=used, allowed=run.iterations_max, exhausted=run.exhausted)
 
 
 def break_off(
@@ -432,8 +465,7 @@ def break_off(
 def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     """End a run without reading what it was doing. Its open calls are locked first, as everybody does."""
     open_calls = connection.execute(_OPEN_CALLS, {"run_pk": pk}).all()
-    held = connection.execute(sa.select(runs.c.is_reserved, runs.c.root_pk).where(runs.c.pk == pk).with_for_update())
-    reservation = held.first()
+    held = connection.execute(_HELD, {"run_pk": pk}).first()
     row = connection.execute(
         sa.update(runs)
         .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
@@ -461,6 +493,7 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
             runs.c.parent_pk,
             runs.c.parent_iteration,
             runs.c.parent_position,
+            runs.c.is_background,
         )
     ).first()
     if row is None:
@@ -490,10 +523,24 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     hints = owe(connection, targets_of(row.deliver), run=(pk, row.run_id))
     hints = [*hints, *release_session(connection, row.session_pk, pk, message_seq)]
     hints = [*hints, *join_parent(connection, parent_of(row))]
-    if reservation is not None and reservation.is_reserved:
-        given_back = budgets.Charge(reserved=1, iterations=0, tokens=0, tool_calls=0)
-        budgets.settle(connection, reservation.root_pk or pk, given_back)
+    if held is not None and held.is_reserved:
+        nothing_spent = budgets.Charge(given_back=reserved_of(held), spent=Amounts())
+        budgets.settle(connection, budget_pk_of(held) or pk, nothing_spent)
     return hints
+
+
+_HELD = (
+    sa.select(
+        runs.c.pk,
+        runs.c.root_pk,
+        runs.c.has_budget,
+        runs.c.is_reserved,
+        runs.c.reserved_tokens,
+        runs.c.reserved_nano_usd,
+    )
+    .where(runs.c.pk == sa.bindparam("run_pk"))
+    .with_for_update()
+)
 
 
 _OPEN_CALLS = (

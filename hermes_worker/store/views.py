@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.messages import Message, Usage
 from hermes_worker.core.pricing import CostStatus
-from hermes_worker.core.run import CallStatus, ExitReason, RunStatus
+from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, exit_text
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.store import steering
 from hermes_worker.store.database import Database
@@ -31,9 +31,13 @@ class RunView:
     session_id: str
     status: RunStatus
     exit_reason: str | None
+    exhausted: str | None
+    """The dimension of its budget that is used up."""
     model: str
     iteration: int
     iterations_max: int
+    refunds: int
+    """Iterations that do not count against ``iterations_max``."""
     usage: Usage
     cost_usd: Decimal | None
     """What is known of what the run has cost; ``None`` before its first reply."""
@@ -51,6 +55,14 @@ class RunView:
     error: str | None
     pending_steer: str | None = None
     """What was said to it and reached no tool result; only where one run is read."""
+
+    @property
+    def exit_text(self) -> str | None:
+        """The exit reason, with the limit that was reached."""
+        if self.exit_reason is None:
+            return None
+        used = self.iteration - self.refunds
+        return exit_text(self.exit_reason, used=used, allowed=self.iterations_max, exhausted=self.exhausted)
 
     @property
     def is_partial(self) -> bool:
@@ -265,9 +277,11 @@ def _view(row: sa.Row[Any]) -> RunView:
         session_id=row.session_id,
         status=RunStatus(row.status),
         exit_reason=row.exit_reason,
+        exhausted=row.exhausted,
         model=row.model,
         iteration=row.iteration,
         iterations_max=row.iterations_max,
+        refunds=row.refunds,
         usage=Usage(
             input=row.input_tokens,
             output=row.output_tokens,

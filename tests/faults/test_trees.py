@@ -45,7 +45,7 @@ def delegate(*goals: str, role: str = "leaf") -> dict[str, Any]:
 
 
 def reports(rig: Rig, run_id: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(rig.tool_rows(run_id)[0]["content"])["results"]
+    found: list[dict[str, Any]] = json.JSONDecoder().raw_decode(rig.tool_rows(run_id)[0]["content"])[0]["results"]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from support.store import SPEC, Store, asks, check, deadlocks
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.errors import Failure
+from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
 from hermes_worker.store.children import NewChild
+from hermes_worker.store.control import Control
 from hermes_worker.store.runs import new_run_id
 from hermes_worker.store.tables import budgets, runs
 
@@ -26,7 +29,7 @@ def tree(store: Store, children: int, *, iterations_max: int = 90, is_shared: bo
     new = [
         NewChild(
             run_id=new_run_id(),
-            spec=replace(SPEC, input=f"task {number}", iterations_max=100_000),
+            spec=replace(SPEC, input=f"task {number}", iterations_max=100_000, tokens_max=spec.get("tokens_max")),
             system_prompt="You are a child.",
             tools="[]",
             workspace="{}",
@@ -35,6 +38,11 @@ def tree(store: Store, children: int, *, iterations_max: int = 90, is_shared: bo
     ]
     store.calls.delegate(store.call(root), new, children_max=children, is_budget_shared=is_shared)
     return [root, *(child.run_id for child in new)]
+
+
+CALL_NANO_USD = 2_000_000
+KNOWN = Cost(usd=Decimal("0.002"), status=CostStatus.ESTIMATED)
+UNKNOWN = Cost(usd=None, status=CostStatus.UNKNOWN)
 
 
 def budget(store: Store) -> Any:
@@ -51,7 +59,7 @@ def go_on(store: Store, run_id: str) -> None:
     """One iteration of a run that always wants another; its summary once it gets none."""
     claim = store.turn(run_id)
     asked = asks(Replay.PURE)
-    store.ask_tools_with(claim, asked)
+    store.runs.commit_reply(claim, asked.reply, asked.calls, KNOWN)
     if not store.status(run_id).is_terminal:
         store.settle(run_id)
 
@@ -128,7 +136,12 @@ def test_every_level_leaves_one_model_call_to_each_above_it(store: Store) -> Non
 
 
 @pytest.mark.parametrize(
-    ("limits", "dimension"), [({"tokens_max": 25}, "tokens"), ({"tool_calls_max": 2}, "tool_calls")]
+    ("limits", "dimension"),
+    [
+        ({"tokens_max": 40}, "tokens"),
+        ({"tool_calls_max": 2}, "tool_calls"),
+        ({"nano_usd_max": 5 * CALL_NANO_USD // 2}, "cost"),
+    ],
 )
 def test_other_limits_end_a_run_with_a_summary_and_their_name(
     store: Store, limits: dict[str, int], dimension: str
@@ -142,6 +155,97 @@ def test_other_limits_end_a_run_with_a_summary_and_their_name(
         assert connection.execute(sa.select(runs.c.exhausted)).scalar_one() == dimension
     assert store.views.run(run_id).iteration == 2
     check(store)
+
+
+def test_a_call_reserves_what_the_calls_before_it_used(store: Store) -> None:
+    run_id = store.submit(tokens_max=1_000, nano_usd_max=100 * CALL_NANO_USD).run_id
+    go_on(store, run_id)
+    claim = store.turn(run_id)
+    row = budget(store)
+    assert (row.tokens_reserved, row.nano_usd_reserved) == (15, CALL_NANO_USD)
+    store.runs.release_turn(claim)
+    row = budget(store)
+    assert (row.tokens_reserved, row.nano_usd_reserved, row.tokens_spent) == (0, 0, 15)
+
+
+def test_a_run_whose_cost_is_capped_and_not_known_sums_up(store: Store) -> None:
+    run_id = store.submit(nano_usd_max=100 * CALL_NANO_USD).run_id
+    asked = asks(Replay.PURE)
+    store.runs.commit_reply(store.turn(run_id), asked.reply, asked.calls, UNKNOWN)
+    store.settle(run_id)
+    assert store.turn(run_id).loaded.run.exhausted == "cost"
+
+
+def test_a_run_whose_time_is_as_good_as_over_sums_up(store: Store) -> None:
+    run_id = store.with_tools(Replay.PURE, wall_s_max=1_000.0)
+    store.settle(run_id)
+    store.let_pass(960)
+    claim = store.turn(run_id)
+    assert claim.loaded.run.wants_summary
+    store.runs.commit_reply(claim, asks(Replay.PURE).reply, ())
+    assert store.views.run(run_id).exit_text == "budget_exhausted(wall_clock)"
+    check(store)
+
+
+def test_from_seventy_percent_on_the_last_result_says_how_much_is_used(store: Store) -> None:
+    run_id = store.submit(iterations_max=10).run_id
+    for _ in range(10):
+        go_on(store, run_id)
+    results = store.results(run_id)
+    assert results[:6] == ["ok"] * 6
+    assert results[6] == "ok\n\n[BUDGET: 7 of 10 model calls are used. Begin to bring this task to its end.]"
+    assert results[9] == (
+        "ok\n\n[BUDGET WARNING: 10 of 10 model calls are used. Write your final answer now; call tools only for what "
+        "it cannot do without.]"
+    )
+    go_on(store, run_id)
+    assert store.views.run(run_id).exit_text == "max_iterations_reached(10/10)"
+    check(store)
+
+
+def test_only_the_last_result_of_a_batch_carries_the_warning_below_what_the_user_said(store: Store) -> None:
+    run_id = store.with_tools(Replay.PURE, Replay.PURE, tool_calls_max=2)
+    Control(store.database).steer(run_id, "in French")
+    store.settle(run_id, 1, "second")
+    store.settle(run_id, 0, "first")
+    [first, second] = store.results(run_id)
+    assert second == "second"
+    assert first.startswith("first\n\n[OUT-OF-BAND USER MESSAGE")
+    assert "[BUDGET WARNING: 2 of 2 tool calls are used." in first.rpartition("[/OUT-OF-BAND USER MESSAGE]")[2]
+
+
+def test_children_are_warned_of_the_trees_budget(store: Store) -> None:
+    [_, child, other] = tree(store, 2, iterations_max=10)
+    for _ in range(5):
+        go_on(store, child)
+    go_on(store, other)
+    assert "[BUDGET: 7 of 10 model calls are used." in store.results(other)[0]
+
+
+def test_a_script_costs_no_iteration_but_is_not_endless(store: Store) -> None:
+    run_id = store.submit(iterations_max=2, tokens_max=10_000).run_id
+    while not store.status(run_id).is_terminal:
+        claim = store.turn(run_id)
+        script = replace(asks(Replay.PURE).calls[0], name="execute_code")
+        store.runs.commit_reply(claim, asks(Replay.PURE).reply, [script])
+        if not store.status(run_id).is_terminal:
+            store.settle(run_id)
+    view = store.views.run(run_id)
+    assert (view.iteration, view.exit_text) == (4, "max_iterations_reached(2/2)")
+    assert spent(store) == (0, 2)
+
+
+def test_independent_children_have_the_same_limits_each_for_itself(store: Store) -> None:
+    [root, *children] = tree(store, 2, is_shared=False, iterations_max=9, tokens_max=40)
+    for child in children:
+        while not store.status(child).is_terminal:
+            go_on(store, child)
+    assert [store.views.run(child).exit_text for child in children] == ["budget_exhausted(tokens)"] * 2
+    assert [store.views.run(child).iteration for child in children] == [2, 2]
+    with store.database.read() as connection:
+        rows = connection.execute(sa.select(budgets).order_by(budgets.c.root_pk)).all()
+    assert [row.tokens_spent for row in rows] == [15, 45, 45]
+    assert store.status(root) is RunStatus.RUNNING
 
 
 def test_independent_children_charge_nobody(store: Store) -> None:

@@ -46,7 +46,7 @@ def delegated(
 
 
 def report_of(store: Store, parent: str, position: int = 0) -> list[dict[str, object]]:
-    results: list[dict[str, object]] = json.loads(store.results(parent)[position])["results"]
+    results: list[dict[str, object]] = json.JSONDecoder().raw_decode(store.results(parent)[position])[0]["results"]
     return results
 
 

@@ -197,12 +197,16 @@ def upgrade() -> None:
         sa.Column("child_index", sa.Integer(), nullable=True),
         sa.Column("root_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("depth", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("is_background", sa.SmallInteger(), server_default="0", nullable=False),
         sa.Column("has_budget", sa.SmallInteger(), server_default="0", nullable=False),
         sa.Column("is_reserved", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("reserved_tokens", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("reserved_nano_usd", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("exhausted", sa.String(length=12), nullable=True),
         sa.Column("state_version", sa.SmallInteger(), nullable=False),
         sa.Column("iteration", sa.Integer(), server_default="0", nullable=False),
         sa.Column("iterations_max", sa.Integer(), nullable=False),
+        sa.Column("refunds", sa.Integer(), server_default="0", nullable=False),
         sa.Column("attempt", sa.SmallInteger(), server_default="1", nullable=False),
         sa.Column("attempts_max", sa.SmallInteger(), nullable=False),
         sa.Column("recovery", sa.Text(), nullable=True),
@@ -250,7 +254,7 @@ def upgrade() -> None:
             "(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name=op.f("ck_runs_tree")
         ),
         sa.CheckConstraint(
-            "is_reserved = 0 or (has_budget = 1 and lease_token is not null)", name=op.f("ck_runs_reserved_is_claimed")
+            "is_reserved = 0 or (has_budget > 0 and lease_token is not null)", name=op.f("ck_runs_reserved_is_claimed")
         ),
         sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name=op.f("ck_runs_counters")),
         sa.CheckConstraint("lease_token is null or hinted_at is null", name=op.f("ck_runs_claimed_is_not_due")),
@@ -353,15 +357,33 @@ def upgrade() -> None:
         sa.Column("iterations_reserved", sa.Integer(), server_default="0", nullable=False),
         sa.Column("iterations_spent", sa.Integer(), server_default="0", nullable=False),
         sa.Column("tokens_max", sa.BigInteger(), nullable=True),
+        sa.Column("tokens_reserved", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("tokens_spent", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("tool_calls_max", sa.Integer(), nullable=True),
         sa.Column("tool_calls_spent", sa.Integer(), server_default="0", nullable=False),
-        sa.CheckConstraint("iterations_reserved >= 0 and iterations_spent >= 0", name=op.f("ck_budgets_not_negative")),
+        sa.Column("nano_usd_max", sa.BigInteger(), nullable=True),
+        sa.Column("nano_usd_reserved", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("nano_usd_spent", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("unknown_costs", sa.Integer(), server_default="0", nullable=False),
+        sa.CheckConstraint(
+            "iterations_reserved >= 0 and iterations_spent >= 0 and tokens_reserved >= 0 and nano_usd_reserved >= 0",
+            name=op.f("ck_budgets_not_negative"),
+        ),
         sa.CheckConstraint(
             "iterations_spent + iterations_reserved <= iterations_max", name=op.f("ck_budgets_never_one_more")
         ),
         sa.ForeignKeyConstraint(["root_pk"], ["runs.pk"], name=op.f("fk_budgets_root_pk"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("root_pk", name=op.f("pk_budgets")),
+    )
+    op.create_table(
+        "tree_events",
+        sa.Column("root_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("event_seq", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["root_pk"], ["runs.pk"], name=op.f("fk_tree_events_root_pk"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("root_pk", "seq", name=op.f("pk_tree_events")),
+        sa.UniqueConstraint("run_pk", "event_seq", name=op.f("uq_tree_events_run_pk_event_seq")),
     )
     op.create_table(
         "deliveries",
@@ -613,6 +635,7 @@ def downgrade() -> None:
         sqlite_where=sa.text("lease_owner is not null"),
     )
     op.drop_table("deliveries")
+    op.drop_table("tree_events")
     op.drop_table("budgets")
     op.drop_table("session_documents")
     op.drop_index(
