@@ -122,6 +122,13 @@ class Publisher:
             return None
         return {name.value: int(length) for name, length in zip(QueueName, lengths, strict=True)}
 
+    def tell_stopped(self, run_ids: Sequence[str], hints: Sequence[Hint]) -> None:
+        """Tell the workers that these runs are being stopped: whoever holds a call of one first, as somebody waits for
+        that, and then what follows."""
+        for run_id in run_ids:
+            self.nudge("stop", run_id)
+        self.send(hints)
+
     def nudge(self, verb: str, run_id: str) -> None:
         """Tell the workers at once what their next heartbeat would tell them: ``stop`` or ``watch`` a run."""
         try:

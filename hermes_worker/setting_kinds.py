@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from hermes_worker.core.pricing import own_price
 from hermes_worker.faults import parse_faults
 
 __all__ = [
@@ -224,6 +225,13 @@ def _parse_fallbacks(raw: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _parse_prices(raw: object) -> tuple[str, ...]:
+    found = tuple(_as_text(item) for item in _as_list(raw))
+    for text in found:
+        own_price(text)
+    return found
+
+
 def _fallback(item: object) -> str:
     if not isinstance(item, dict):
         return _as_text(item)
@@ -265,6 +273,11 @@ def _parse_approvals_mode(raw: object) -> str:
 
 FALLBACKS: Kind[tuple[str, ...]] = Kind(
     "a list of provider:model, or of mappings with provider and model", _parse_fallbacks, ",".join
+)
+PRICES: Kind[tuple[str, ...]] = Kind(
+    "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",
+    _parse_prices,
+    ",".join,
 )
 APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
 DIRECTORY = Kind("a directory", _parse_directory)

@@ -40,6 +40,7 @@ from hermes_worker.setting_kinds import (
     DIRECTORY,
     FALLBACKS,
     FAULT_PLAN,
+    PRICES,
     SECRET,
     SECRETS,
     SERVER_KEY,
@@ -198,6 +199,9 @@ class ModelSettings:
         "model.max_concurrency", "HERMES_MODEL_MAX_CONCURRENCY", optional_integer(1, 1_000_000)
     )
     """Model calls that all workers together may have under way with one key. Not set: no limit."""
+    prices: tuple[str, ...] = _setting("model.prices", "HERMES_MODEL_PRICES", PRICES, ())
+    """What models cost, as `provider:model=input/output/cache read/cache write` in US dollars for a million tokens; the
+    last two may be left out. They win over the built-in list."""
     vendor_keys: Mapping[str, Secret] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     """Every variable of the environment or ``.env`` called ``..._API_KEY``, with or without a number behind it, for
     providers beyond those three."""
@@ -368,6 +372,8 @@ class ApprovalSettings:
     """The same for scheduled runs, which nobody watches."""
     webhook: str = _setting("approvals.webhook_mode", "HERMES_APPROVALS_WEBHOOK", choice(*_OUTCOMES), "deny")
     """The same for runs that a webhook started."""
+    delegation: str = _setting("approvals.delegation_mode", "HERMES_APPROVALS_DELEGATION", choice(*_OUTCOMES), "deny")
+    """The same for child runs, of whatever source their root is."""
     deny: tuple[str, ...] = _setting(
         "approvals.deny", "HERMES_APPROVALS_DENY", names(r"[^\x00-\x1f]{1,500}", "command patterns with * and ?"), ()
     )

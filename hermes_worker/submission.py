@@ -12,12 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hermes_worker import faults
-from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.budget import NANO, BudgetMode
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.pricing import is_priced, own_price
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.delivery.targets import TargetError, normalize_deliver, parse_targets, text_of
 from hermes_worker.embedded.paths import workspaces_dir
@@ -72,6 +75,12 @@ class Submission:
     toolsets: Sequence[str] | None = None
     iterations_max: int | None = None
     wall_s_max: float | None = None
+    tokens_max: int | None = None
+    """This and the next three are for the run and all it delegates; ``None`` for no limit."""
+    tool_calls_max: int | None = None
+    cost_usd_max: float | None = None
+    budget: BudgetMode | None = None
+    """How child runs share the limits."""
     directory: str | None = None
     """Absolute path of a directory for a new session to work in. Not to be taken from outsiders: whoever chooses it
     reads and writes there. ``None`` gives the session one of its own."""
@@ -131,9 +140,19 @@ def accept(client: Client, submission: Submission) -> Created:
 def announce(client: Client, created: Created) -> None:
     """Tell the workers of an accepted run, best effort. Safe to repeat."""
     faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
-    client.publisher.send(created.hints)
-    if created.interrupted is not None:
-        client.publisher.nudge("stop", created.interrupted)
+    if created.interrupted is None:
+        client.publisher.send(created.hints)
+        return
+    stopped = [created.interrupted]
+    hints = list(created.hints)
+    try:
+        below = client.runs.stop_descendants(created.interrupted)
+    except UnavailableError:
+        below = {}  # the sweeper stops them
+    for run_id, more in below.items():
+        stopped.append(run_id)
+        hints += more
+    client.publisher.tell_stopped(stopped, hints)
 
 
 def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
@@ -165,6 +184,8 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
     _require_valid(submission)
     run_id = new_run_id()
     model, provider = resolve_model(settings.model, submission.model)
+    if submission.cost_usd_max is not None:
+        _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or _USUAL_TOOLSETS)
     names, tools = _tools(toolsets)
     workspace = _workspace(settings, submission, submission.session_id or run_id)
@@ -213,9 +234,29 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         attempts_max=settings.lease.attempts_max,
         wall_s_max=submission.wall_s_max or agent.wall_s_max,
         idle_s_max=agent.idle_s_max,
+        tokens_max=submission.tokens_max,
+        tool_calls_max=submission.tool_calls_max,
+        nano_usd_max=None if submission.cost_usd_max is None else int(Decimal(str(submission.cost_usd_max)) * NANO),
+        budget=submission.budget.value if submission.budget else None,
         source=submission.source,
         metadata=submission.metadata,
     )
+
+
+def _require_known_prices(settings: Settings, model: str, provider: str) -> None:
+    """A limit in money can only be kept where it is known what everybody costs who may be asked."""
+    own = dict(own_price(text) for text in settings.model.prices)
+    asked = [(provider, model)]
+    asked += [(name, other) for name, _, other in (entry.partition(":") for entry in settings.model.fallbacks)]
+    if settings.delegation.model:
+        asked.append((provider, settings.delegation.model))
+    for name, other in asked:
+        if not is_priced(name, other, own):
+            raise InvalidSubmission(
+                "cost_usd_max",
+                f"it is not known what {other!r} costs at {name!r}, so a limit in US dollars cannot be kept; set its "
+                "price in model.prices (HERMES_MODEL_PRICES), or leave the limit out",
+            )
 
 
 def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:

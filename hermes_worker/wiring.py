@@ -20,6 +20,7 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.pricing import own_price
 from hermes_worker.credentials import CredentialPool, FirstKey
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.governor import ConfiguredLimits, Governor
@@ -30,6 +31,7 @@ from hermes_worker.store.database import Database
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
+from hermes_worker.store.trees import Trees
 from hermes_worker.store.views import Views
 from hermes_worker.store.waits import Waits
 from hermes_worker.store.workers import Workers
@@ -60,6 +62,7 @@ class Client:
     database: Database
     runs: Runs
     views: Views
+    trees: Trees
     waits: Waits
     workers: Workers
     publisher: Publisher
@@ -137,6 +140,7 @@ def open_client(settings: Settings) -> Client:
         database=database,
         runs=Runs(database),
         views=Views(database),
+        trees=Trees(database),
         waits=Waits(database),
         workers=Workers(database),
         publisher=Publisher(client),
@@ -282,7 +286,13 @@ def approval_rules(settings: Settings) -> ApprovalRules:
     from hermes_worker.tasks.permission import ApprovalRules
 
     chosen = settings.approvals
-    sources = {"cli": chosen.cli, "api": chosen.api, "cron": chosen.cron, "webhook": chosen.webhook}
+    sources = {
+        "cli": chosen.cli,
+        "api": chosen.api,
+        "cron": chosen.cron,
+        "webhook": chosen.webhook,
+        "delegation": chosen.delegation,
+    }
     return ApprovalRules(
         mode=Mode(chosen.mode),
         timeout_s=chosen.timeout_s,
@@ -355,6 +365,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         pool=CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey(),
         governor=Governor(client.redis, _configured_limits(settings)),
         model=model_options(settings),
+        prices=dict(own_price(text) for text in settings.model.prices),
         workspace=workspace,
         now=client.database.now,
         watched=watched,

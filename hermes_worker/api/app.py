@@ -16,7 +16,7 @@ from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import DefectLog, install_handlers
 from hermes_worker.api.followers import Followers, FollowPolicy
 from hermes_worker.api.limits import BodyLimit
-from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, webhooks
+from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, trees, webhooks
 from hermes_worker.wiring import Client
 
 SECURITY_HEADERS = {
@@ -98,6 +98,6 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     )
     app.state.context = ApiContext(client=client, followers=followers, policy=policy)
     install_handlers(app)
-    for routes in (health, runs, events, approvals, control, jobs, deliveries, webhooks):
+    for routes in (health, runs, events, approvals, control, jobs, deliveries, webhooks, trees):
         app.include_router(routes.router)
     return app

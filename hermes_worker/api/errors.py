@@ -98,6 +98,10 @@ def _path(where: list[str | int]) -> str:
     return text or "body"
 
 
+_PARAMS = {"idempotency_key": "Idempotency-Key", "cost_usd_max": "max_cost_usd"}
+"""Fields of a submission that are called otherwise here."""
+
+
 def install_handlers(app: FastAPI) -> None:
     """Answer every exception that leaves a route."""
 
@@ -118,7 +122,7 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(InvalidSubmission)
     async def _submission(_request: Request, error: InvalidSubmission) -> JSONResponse:
-        param = "Idempotency-Key" if error.field == "idempotency_key" else error.field
+        param = _PARAMS.get(error.field, error.field)
         return invalid(param, f"Invalid {param!r}: {error}.").response
 
     @app.exception_handler(DeliveryNotFound)

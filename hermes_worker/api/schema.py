@@ -10,6 +10,7 @@ from hermes_worker import __version__
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.store.deliveries import DeliveryState
+from hermes_worker.store.trees import Share, TreeBudget
 from hermes_worker.store.views import CallView, RunView
 
 VERSION = __version__
@@ -62,6 +63,16 @@ class CreateRun(BaseModel):
     max_iterations: int | None = Field(None, ge=1, le=100_000, description="Model calls before a last summary.")
     max_wall_s: float | None = Field(
         None, gt=0, le=31 * 86_400, allow_inf_nan=False, description="Seconds from now after which the run expires."
+    )
+    max_total_tokens: int | None = Field(
+        None, ge=1, le=10**12, description="Tokens that the run and all it delegates may use."
+    )
+    max_tool_calls: int | None = Field(None, ge=1, le=10**9, description="Tool calls, likewise.")
+    max_cost_usd: float | None = Field(
+        None, gt=0, le=1_000_000, allow_inf_nan=False, description="US dollars, likewise. Needs known prices."
+    )
+    budget_mode: Literal["shared", "independent", "mixed"] | None = Field(
+        None, description="How child runs share these limits. Default: what the installation says."
     )
     metadata: (
         dict[
@@ -160,6 +171,39 @@ class CallSummary(BaseModel):
     """The newest hundred that somebody should look at."""
 
 
+class DimensionObject(BaseModel):
+    """How much of one dimension may be used, is reserved for calls in flight, and is spent."""
+
+    limit: float | None = None
+    reserved: float
+    spent: float
+
+
+class ShareObject(BaseModel):
+    """What one child and all below it have used."""
+
+    run_id: str
+    index: int | None
+    status: RunStatus
+    dimensions: dict[str, DimensionObject]
+
+
+class BudgetObject(BaseModel):
+    """The budget a run draws from: ``iterations``, ``tokens``, ``tool_calls``, ``cost`` (US dollars) and
+    ``wall_clock`` (seconds)."""
+
+    run_id: str
+    """Whose limits these are: the root of the tree, or the run itself."""
+    dimensions: dict[str, DimensionObject]
+    own: dict[str, DimensionObject]
+    """What of it the run used itself."""
+    has_unknown_cost: bool
+    """A call was made whose price is not known, so that more was spent than is said here."""
+    children: list[ShareObject]
+    """The run's children, each with all below it: the first two hundred."""
+    children_total: int
+
+
 class RunObject(BaseModel):
     """A run (reference, around §3.6, and what we add). Times are epoch seconds; absent fields have no value."""
 
@@ -192,6 +236,8 @@ class RunObject(BaseModel):
     tool_calls: CallSummary | None = None
     pending_steer: str | None = None
     """What was said to it and reached no tool result."""
+    budget: BudgetObject | None = None
+    """Only where one run is read."""
 
 
 class RunList(BaseModel):
@@ -248,6 +294,27 @@ def call_object(call: CallView) -> CallObject:
         attempts=call.attempt,
         replay=call.replay,
     )
+
+
+def budget_object(tree: TreeBudget) -> BudgetObject:
+    return BudgetObject(
+        run_id=tree.owner_run_id,
+        dimensions=_dimensions(tree),
+        own=_dimensions(tree.own),
+        has_unknown_cost=tree.budget.has_unknown_cost,
+        children=[
+            ShareObject(run_id=share.run_id, index=share.index, status=share.status, dimensions=_dimensions(share))
+            for share in tree.children
+        ],
+        children_total=tree.children_total,
+    )
+
+
+def _dimensions(of: TreeBudget | Share) -> dict[str, DimensionObject]:
+    return {
+        dimension.value: DimensionObject(limit=limit, reserved=reserved, spent=spent)
+        for dimension, limit, reserved, spent in of.dimensions()
+    }
 
 
 def usage_object(view: RunView) -> UsageObject | None:

@@ -167,7 +167,8 @@ _PASSED_ON: Mapping[str, tuple[str, ...]] = {
 """Fields of a row that go out as they are. Rows of a kind that this version does not know go out whole."""
 
 
-def _fields(row: StoredEvent, usage: Usage) -> dict[str, Any]:
+def row_fields(row: StoredEvent, usage: Usage) -> dict[str, Any]:
+    """What clients get of a row. ``usage`` is that of its run, for the event that ends it."""
     data = row.data
     match row.name:
         case RunEventName.MESSAGE_COMPLETED:
@@ -316,7 +317,7 @@ class Merge:
             case _:
                 self._told = replace(self._told, seq=row.seq)
         self.is_over = row.name in TERMINAL_EVENTS
-        yield self._event(row.name, row.at, _fields(row, usage))
+        yield self._event(row.name, row.at, row_fields(row, usage))
 
     def _rest_of_reply(self, row: StoredEvent) -> Iterator[WireEvent]:
         """What the reader has not been told of the reply that ``row`` completes."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import Runs
+from hermes_worker.store.trees import Trees
 from hermes_worker.store.views import CallView, RunView, Views
 from hermes_worker.store.workers import Workers
 
@@ -32,6 +34,7 @@ class Records:
     settings: Settings
     database: Database
     views: Views
+    trees: Trees
     runs: Runs
     workers: Workers
 
@@ -53,17 +56,32 @@ class Records:
 
     def tell_workers(self, verb: str, run_id: str, hints: Sequence[Hint]) -> None:
         """Send what a write left to be sent, best effort: the sweeper sends what does not arrive."""
+        with self._publisher() as publisher:
+            if publisher is not None:
+                publisher.send(hints)
+                publisher.nudge(verb, run_id)
+
+    def tell_stopped(self, run_ids: Sequence[str], hints: Sequence[Hint]) -> None:
+        """Tell the workers that these runs are being stopped, best effort."""
+        with self._publisher() as publisher:
+            if publisher is not None:
+                publisher.tell_stopped(run_ids, hints)
+
+    @contextmanager
+    def _publisher(self) -> Iterator[Publisher | None]:
+        """``None`` when there is no broker to talk to."""
         try:
             url = self.broker_url()
         except HermesError:
-            return
+            url = None
         if url is None:
+            yield None
             return
         client = redis_client(url)
-        publisher = Publisher(client)
-        publisher.send(hints)
-        publisher.nudge(verb, run_id)
-        client.close()
+        try:
+            yield Publisher(client)
+        finally:
+            client.close()
 
 
 def open_records(home: Path | None) -> Records:
@@ -80,7 +98,12 @@ def records_of(settings: Settings) -> Records:
         )
     database = wiring.open_database(settings)
     return Records(
-        settings=settings, database=database, views=Views(database), runs=Runs(database), workers=Workers(database)
+        settings=settings,
+        database=database,
+        views=Views(database),
+        trees=Trees(database),
+        runs=Runs(database),
+        workers=Workers(database),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from hermes_worker import answering
+from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.options import TEXT, common
@@ -58,9 +59,12 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
     view = records.views.run(run_id)
     calls = records.views.calls(run_id, limit=CALLS_SHOWN_MAX)
     if as_json:
-        click.echo(json.dumps(run_document(view, calls)))
+        document = run_document(view, calls)
+        click.echo(json.dumps({**document, "budget": budget_document(records.trees.budget(run_id))}))
         return
     click.echo(_description(view, calls))
+    if budget := budget_lines(records.trees.budget(run_id)):
+        click.echo("\n".join(["", *budget]))
     if not view.status.is_terminal and (notice := records.idle_notice()):
         click.echo(click.style(f"\n{notice}", fg="yellow"))
 
@@ -103,10 +107,11 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
 @common
 @click.argument("run_id", type=TEXT)
 def stop(home: Path | None, run_id: str) -> None:
-    """Ask one run to stop."""
+    """Ask one run, and all it delegated, to stop."""
     records = open_records(home)
-    status, hints = records.runs.request_stop(run_id)
-    records.tell_workers("stop", run_id, hints)
+    stopped = records.runs.stop_tree(run_id)
+    records.tell_stopped(stopped.run_ids, stopped.hints)
+    status = stopped.status
     deadline = time.monotonic() + _STOP_PATIENCE_S
     while not status.is_terminal and time.monotonic() < deadline:
         time.sleep(0.1)

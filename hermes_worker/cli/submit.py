@@ -10,6 +10,7 @@ import click
 from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.runs import watch_run
+from hermes_worker.core.budget import BudgetMode
 from hermes_worker.embedded.paths import running_stack
 from hermes_worker.settings import Settings
 
@@ -24,6 +25,12 @@ from hermes_worker.settings import Settings
     help="Directory a new session works in. Default: one of its own in the home.",
 )
 @click.option("--model", type=TEXT, help="Model to ask. Default: the configured one.")
+@click.option("--max-iterations", type=click.IntRange(1, 100_000), help="Model calls before a last summary.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Tokens that the run and all it delegates may use.")
+@click.option("--max-tool-calls", type=click.IntRange(1), help="Tool calls, likewise.")
+@click.option("--max-cost-usd", type=click.FloatRange(0, 1_000_000, min_open=True), help="US dollars, likewise.")
+@click.option("--max-wall-s", type=click.FloatRange(0, 31 * 86_400, min_open=True), help="Seconds until it expires.")
+@click.option("--budget", type=click.Choice([mode.value for mode in BudgetMode]), help="How child runs share these.")
 @click.option("--idempotency-key", type=TEXT, help="Submitting again with the same key gives the same run.")
 @click.option("--watch", is_flag=True, help="Follow the run to its end.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
@@ -33,6 +40,12 @@ def submit(
     session: str | None,
     workspace: Path | None,
     model: str | None,
+    max_iterations: int | None,
+    max_tokens: int | None,
+    max_tool_calls: int | None,
+    max_cost_usd: float | None,
+    max_wall_s: float | None,
+    budget: str | None,
     idempotency_key: str | None,
     watch: bool,
     as_json: bool,
@@ -49,6 +62,12 @@ def submit(
         model=model or _model_of_stack(settings),
         directory=str(workspace.absolute()) if workspace else None,
         source="cli",
+        iterations_max=max_iterations,
+        tokens_max=max_tokens,
+        tool_calls_max=max_tool_calls,
+        cost_usd_max=max_cost_usd,
+        wall_s_max=max_wall_s,
+        budget=BudgetMode(budget) if budget else None,
         idempotency_key=idempotency_key,
     )
     client = open_client(settings)

@@ -73,6 +73,34 @@ def cost_of(
     return Cost(usd=usd, status=CostStatus.UNKNOWN if usd is None else CostStatus.ESTIMATED)
 
 
+def is_priced(provider: str, model: str, own_prices: Mapping[tuple[str, str], Price] | None = None) -> bool:
+    """Whether it will be known what a call costs."""
+    if provider.lower() in SUBSCRIPTIONS | BILLING:
+        return True
+    return (provider, model) in (own_prices or {}) or price_of(provider, model) is not None
+
+
+_OWN_PRICE = re.compile(
+    r"(?P<provider>[a-z][\w.-]{0,63}):(?P<model>[\w.:/@+-]{1,200})=(?P<usd>\d+(?:\.\d+)?(?:/\d+(?:\.\d+)?){1,3})"
+)
+
+
+def own_price(text: str) -> tuple[tuple[str, str], Price]:
+    """A price as users write it, ``provider:model=input/output[/cache read[/cache write]]``, in US dollars for a
+    million tokens. Raises ``ValueError``."""
+    found = _OWN_PRICE.fullmatch(text)
+    if found is None:
+        raise ValueError("a price must be provider:model=input/output, in US dollars for a million tokens")
+    usd = [Decimal(part) for part in found["usd"].split("/")]
+    price = Price(
+        input=usd[0],
+        output=usd[1],
+        cache_read=usd[2] if len(usd) > 2 else usd[0],
+        cache_write=usd[3] if len(usd) > 3 else usd[0],
+    )
+    return (found["provider"], found["model"]), price
+
+
 def price_of(provider: str, model: str) -> Price | None:
     """The list price of a model at a provider; ``None`` when we have none. Names are matched whole: a variant may
     cost ten times as much as the model it is called after."""
@@ -114,6 +142,9 @@ def _total(usage: Usage, price: Price) -> Decimal | None:
 
 SUBSCRIPTIONS = frozenset({"openai-codex"})
 """Providers that bill by the month."""
+
+BILLING = frozenset({"openrouter"})
+"""Providers that say with every reply what they billed."""
 
 _SELLERS = {"openai-api": "openai", "gemini": "google", "vertex": "google", "minimax-cn": "minimax"}
 """Other names of a provider with the same price list."""

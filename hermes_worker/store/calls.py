@@ -18,6 +18,7 @@ from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_js
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.store.children import NewChild, insert_children
 from hermes_worker.store.database import Database, db_now
@@ -31,7 +32,7 @@ from hermes_worker.store.rows import (
     with_run,
 )
 from hermes_worker.store.steps import SETTLE_CALL
-from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
+from hermes_worker.store.tables import blobs, messages, run_inputs, runs, session_documents, tool_calls
 from hermes_worker.store.transitions import Additions, StateMoved, needs_transaction, save, start_children
 
 OVERTIME_S = 30.0
@@ -201,6 +202,12 @@ class ToolCalls:
         with self._database.read() as connection:
             rows = _READ_DOCUMENTS.all(connection, {"session": session_pk})
         return {row.key: json.loads(row.body) for row in rows if row.key in keys}
+
+    def spec_of(self, run_pk: int) -> RunSpec:
+        """What was submitted. Raises ``ValueError`` when it is unreadable."""
+        with self._database.read() as connection:
+            text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
+        return RunSpec.from_json(text)
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
         """Write the result of a call; whoever settles the last one of a segment sends what follows.

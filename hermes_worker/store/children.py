@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -335,6 +335,14 @@ _ORPHANS = (
 def orphans(connection: Connection, *, most: int) -> list[int]:
     """Open runs whose parent has ended or is being stopped: nobody waits for them, and they are to be stopped."""
     return list(connection.execute(_ORPHANS, {"most": most}).scalars())
+
+
+def detach(connection: Connection, loaded: LoadedRun) -> LoadedRun:
+    """A child in the background whose parent's user wants none of it: its end is to begin no new turn."""
+    if loaded.parent is None or not loaded.parent.is_background:
+        return loaded
+    connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(is_background=0))
+    return replace(loaded, parent=replace(loaded.parent, is_background=False))
 
 
 def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[int]:

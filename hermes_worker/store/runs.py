@@ -25,7 +25,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.store import budgets, steering
-from hermes_worker.store.children import open_children
+from hermes_worker.store.children import detach, open_children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
@@ -120,6 +120,19 @@ class Created:
     """No run was made: the text was said to this one, which is at work."""
     interrupted: str | None = None
     """The run that is being stopped for this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What became of a stop."""
+
+    status: RunStatus
+    """Of the run itself."""
+    run_ids: Sequence[str]
+    """The run and its descendants: whoever works for one of them is to be told."""
+    hints: Sequence[Hint]
+    was_new: bool
+    """The run was at work until now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,13 +367,25 @@ class Runs:
 
     def request_stop(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
         """Ask a run to stop. Idempotent; a run that has ended stays as it is. Raises ``RunNotFound``."""
+        stopped = self._stop(run_id)
+        return stopped.status, list(stopped.hints)
+
+    def _stop(self, run_id: str) -> Stopped:
         with self._database.write() as connection:
             loaded = lock_run(connection, find(connection, run_id))
             assert loaded is not None
             after = apply(loaded.run, ev.StopRequested())
-            if after == loaded.run:
-                return after.status, []
-            return after.status, save(connection, loaded, after)
+            was_new = after != loaded.run
+            hints = save(connection, loaded, after) if was_new else []
+        return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=was_new)
+
+    def stop_tree(self, run_id: str) -> Stopped:
+        """Ask a run, and what it delegated, to stop. Idempotent; what has ended stays as it is. Raises
+        ``RunNotFound``."""
+        stopped = self._stop(run_id)
+        below = self.stop_descendants(run_id)
+        hints = [*stopped.hints, *(hint for more in below.values() for hint in more)]
+        return replace(stopped, run_ids=(run_id, *below), hints=hints)
 
     def stop_descendants(self, run_id: str, *, most: int = 200) -> dict[str, list[Hint]]:
         """Stop what a run that ended or is being stopped had delegated, at any depth: for each run, what to send.
@@ -379,6 +404,7 @@ class Runs:
                 with self._database.write() as connection:
                     loaded = lock_run(connection, pk)
                     assert loaded is not None
+                    loaded = detach(connection, loaded)
                     after = apply(loaded.run, ev.StopRequested())
                     stopped[loaded.run.run_id] = [] if after == loaded.run else save(connection, loaded, after)
             waiting += found

@@ -223,7 +223,7 @@ class Views:
                 .order_by(events.c.seq)
                 .limit(limit)
             ).all()
-            return [_event(connection, run.session_pk, row) for row in rows]
+            return [read_event(connection, run.session_pk, row) for row in rows]
 
     def event_seqs(self, run_ids: Collection[str]) -> dict[str, int]:
         """The number of the newest event of each of these runs: one query, however many readers follow them."""
@@ -258,7 +258,8 @@ class Views:
         return {status: int(count) for status, count in rows}
 
 
-def _event(connection: Connection, session_pk: int, row: sa.Row[Any]) -> StoredEvent:
+def read_event(connection: Connection, session_pk: int, row: sa.Row[Any]) -> StoredEvent:
+    """An event row, with the text it stores by reference filled in."""
     data = json.loads(row.data)
     seq = data.get("message_seq")
     if seq is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from hermes_worker.core.budget import BudgetMode
@@ -43,16 +44,19 @@ def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask]) -> list
         settlement = Settlement(status=CallStatus.FAILED, text=text, duration_s=0.0, session_updates={})
         return parts.calls.settle(claim, settlement)
     session = parts.runs.session_of(claim.session_pk)
-    new = [_child(policy, claim, session, task, depth=depth + 1) for task in tasks]
+    asked = parts.calls.spec_of(claim.run_pk)
+    policy = replace(policy, budget=BudgetMode(asked.budget) if asked.budget else policy.budget)
+    new = [_child(policy, claim, asked, session, task) for task in tasks]
     hints = parts.calls.delegate(claim, new, children_max=policy.children_max, is_budget_shared=policy.budget.is_shared)
     count("run.delegated", len(new))
     return hints
 
 
 def _child(
-    policy: DelegationPolicy, claim: CallClaim, session: SessionContext, task: ChildTask, *, depth: int
+    policy: DelegationPolicy, claim: CallClaim, asked: RunSpec, session: SessionContext, task: ChildTask
 ) -> NewChild:
-    names = child_tools(tool_names(session.tools), policy, task.role, depth=depth)
+    """``asked`` is what the parent was asked for: its limits hold for the tree, or for each child as well."""
+    names = child_tools(tool_names(session.tools), policy, task.role, depth=claim.loaded.depth + 1)
     return NewChild(
         run_id=new_run_id(),
         spec=RunSpec(
@@ -62,6 +66,10 @@ def _child(
             # With a shared budget the store bounds this by the parent's own limit.
             iterations_max=_NO_LIMIT if policy.budget is BudgetMode.SHARED else policy.iterations_max,
             wall_s_max=policy.timeout_s or _FOREVER_S,
+            tokens_max=asked.tokens_max,
+            tool_calls_max=asked.tool_calls_max,
+            nano_usd_max=asked.nano_usd_max,
+            budget=asked.budget,
             source="delegation",
         ),
         system_prompt=child_prompt(session.workspace, names),

@@ -115,16 +115,16 @@ def _commit(parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None,
             return parts.runs.commit_compacted(claim, event, row, made.cost)
         case Answered():
             assert judged is not None
-            cost = _cost(asked.reply, asked.route)
+            cost = _cost(parts, asked.reply, asked.route)
             if isinstance(judged.event, ModelReplied):
                 return parts.runs.commit_reply(claim, judged.reply, judged.event, cost)
             return parts.runs.commit_discarded(claim, judged.event, judged.reply, cost)
 
 
-def _cost(reply: ModelReply, route: Route) -> Cost:
+def _cost(parts: Parts, reply: ModelReply, route: Route) -> Cost:
     if reply.cost_usd is not None:
         return billed(reply.cost_usd)
-    return cost_of(reply.usage, provider=route.name, model=route.model)
+    return cost_of(reply.usage, provider=route.name, model=route.model, own_prices=parts.prices)
 
 
 def _is_watched(parts: Parts, claim: TurnClaim) -> bool:

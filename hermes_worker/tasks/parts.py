@@ -10,7 +10,8 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.messages import Message, ModelReply
-from hermes_worker.core.pricing import Cost
+from hermes_worker.core.pricing import Cost, Price
+from hermes_worker.core.spec import RunSpec
 from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
@@ -62,6 +63,8 @@ class CallStore(Protocol):
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
 
     def release(self, claim: CallClaim) -> list[Hint]: ...
+
+    def spec_of(self, run_pk: int) -> RunSpec: ...
 
     def delegate(
         self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int, is_budget_shared: bool = True
@@ -123,6 +126,8 @@ class Parts:
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
     model: ModelOptions = field(default_factory=ModelOptions)
+    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """What the installation says that models cost, by provider and model."""
     calls_max: int = 64
     """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0

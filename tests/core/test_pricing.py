@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.pricing import CostStatus, Price, cost_of, price_of
+from hermes_worker.core.pricing import CostStatus, Price, cost_of, is_priced, own_price, price_of
 
 
 def test_every_kind_of_token_has_its_price() -> None:
@@ -82,3 +82,29 @@ def test_the_cost_of_two_calls_is_the_sum_of_their_costs(first: Usage, second: U
     assert one is not None
     assert other is not None
     assert one + other == both
+
+
+def test_a_price_of_ones_own_is_read_with_or_without_its_cache_parts() -> None:
+    place, price = own_price("custom:mine:7b=0.5/1.5/0.05/0.6")
+    assert place == ("custom", "mine:7b")
+    assert (price.input, price.output, price.cache_read, price.cache_write) == tuple(
+        Decimal(usd) for usd in ("0.5", "1.5", "0.05", "0.6")
+    )
+    _, price = own_price("groq:openai/gpt-oss=1/2")
+    assert (price.cache_read, price.cache_write) == (Decimal(1), Decimal(1))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m=1/2", "custom:m", "custom:m=1", "custom:m=1/-2", "custom:m=1/2/3/4/5", "a:b=c/d"]
+)
+def test_a_price_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        own_price(text)
+
+
+def test_it_is_known_beforehand_whether_a_cost_will_be_known() -> None:
+    assert is_priced("anthropic", "claude-sonnet-5")
+    assert is_priced("openrouter", "whatever")
+    assert is_priced("openai-codex", "whatever")
+    assert not is_priced("custom", "mine")
+    assert is_priced("custom", "mine", dict([own_price("custom:mine=1/2")]))

@@ -25,7 +25,7 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _PAGE = 500
 """Rows in one read."""
 _CALLS_OF_AN_ITERATION = 256
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class EventStream(StreamingResponse):
@@ -53,7 +53,7 @@ async def run_events(
     """Everything that happened to a run and, as it happens, everything that will."""
     told = _cursor(last_event_id, after)
     start = await context.store(_start, context.client.views, run_id)
-    return EventStream(_frames(context, run_id, sse.Merge(told, start)), headers=_HEADERS)
+    return EventStream(_frames(context, run_id, sse.Merge(told, start)), headers=HEADERS)
 
 
 def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:

@@ -15,14 +15,15 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid, wrong_field
 from hermes_worker.api.limits import BODY_PATIENCE_S
 from hermes_worker.api.messages import conversation
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.budget import BudgetMode
 from hermes_worker.live import Live
 from hermes_worker.observe import count, log
 from hermes_worker.redaction import redact
 from hermes_worker.results import turn_result
 from hermes_worker.store.runs import Multitask, RunNotFound
-from hermes_worker.store.views import RunView, Views
+from hermes_worker.store.views import RunView
 from hermes_worker.submission import Submission, accept, announce
+from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -84,6 +85,10 @@ def _submission(body: schema.CreateRun, idempotency_key: str | None) -> Submissi
         toolsets=body.toolsets,
         iterations_max=body.max_iterations,
         wall_s_max=body.max_wall_s,
+        tokens_max=body.max_total_tokens,
+        tool_calls_max=body.max_tool_calls,
+        cost_usd_max=body.max_cost_usd,
+        budget=BudgetMode(body.budget_mode) if body.budget_mode else None,
         source="api",
         metadata=body.metadata or {},
         deliver=_deliver(body),
@@ -148,7 +153,7 @@ async def list_runs(context: Context, wanted: Annotated[schema.ListRuns, Query()
 @router.get("/{run_id}", response_model=schema.RunObject, response_model_exclude_none=True)
 async def get_run(context: Context, run_id: str) -> schema.RunObject:
     """A run and what became of its tool calls."""
-    return await context.store(_inspect, context.client.views, run_id)
+    return await context.store(_inspect, context.client, run_id)
 
 
 @router.get("/{run_id}/result")
@@ -157,7 +162,8 @@ async def get_result(context: Context, run_id: str) -> dict[str, Any]:
     return await context.store(turn_result, context.client.views, run_id)
 
 
-def _inspect(views: Views, run_id: str) -> schema.RunObject:
+def _inspect(client: Client, run_id: str) -> schema.RunObject:
+    views = client.views
     view = views.run(run_id)
     by_status = views.call_counts(run_id)
     troubled = views.calls(run_id, limit=_ATTENTION_MAX, only_troubled=True)
@@ -166,7 +172,9 @@ def _inspect(views: Views, run_id: str) -> schema.RunObject:
         by_status=by_status,
         attention=[schema.call_object(call) for call in troubled],
     )
-    return _run_object(view, calls)
+    inspected = _run_object(view, calls)
+    inspected.budget = schema.budget_object(client.trees.budget(run_id))
+    return inspected
 
 
 def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schema.RunObject:
@@ -204,20 +212,16 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
 
 @router.post("/{run_id}/stop", response_model=schema.Stopping)
 async def stop_run(context: Context, run_id: str, later: BackgroundTasks) -> schema.Stopping:
-    """Ask a run to stop. Idempotent; a run that has ended stays as it ended."""
+    """Ask a run, and all it delegated, to stop. Idempotent; a run that has ended stays as it ended."""
     client = context.client
-    status, hints = await context.store(client.runs.request_stop, run_id)
-    below = await context.store(client.runs.stop_descendants, run_id)
+    stopped = await context.store(client.runs.stop_tree, run_id)
 
     def tell() -> None:
-        # The worker that holds a call first: it is what the user waits for.
-        for stopped in (run_id, *below):
-            client.publisher.nudge("stop", stopped)
-        client.publisher.send([*hints, *(hint for more in below.values() for hint in more)])
+        client.publisher.tell_stopped(stopped.run_ids, stopped.hints)
         Live(client.redis).nudge(run_id)
 
-    if status is RunStatus.STOPPING or hints:
+    if stopped.was_new:
         count("run.stop_requested")
-        log.info("run.stop_requested", run_id=run_id, status=status.value)
+        log.info("run.stop_requested", run_id=run_id, status=stopped.status.value, runs=len(stopped.run_ids))
     later.add_task(context.tell_broker, tell)
-    return schema.Stopping(run_id=run_id, status=status.value)
+    return schema.Stopping(run_id=run_id, status=stopped.status.value)

@@ -1,0 +1,102 @@
+"""Everything that happens in a delegation tree, in one order, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+
+from hermes_worker.api import sse
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import invalid
+from hermes_worker.api.routes.events import HEADERS, EventStream
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run_events import RunEventName
+from hermes_worker.store.trees import TreeEvent
+from hermes_worker.wiring import Client
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+_PAGE = 500
+_SEQ_MAX = 2**31 - 1
+
+
+@router.get(
+    "/{run_id}/tree/events",
+    response_class=EventStream,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "One JSON object per event."}},
+)
+async def tree_events(
+    context: Context,
+    run_id: str,
+    after: Annotated[str | None, Query(description="Id of the last event seen; 0 for all.")] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> EventStream:
+    """The events of all runs of the tree that ``run_id`` is in. Their ids count from 1 without gaps, and every reader
+    gets the same. The stream ends when every run of the tree has ended."""
+    seq = _seq(last_event_id, after)
+    page = await context.store(_read, context.client, run_id, seq)
+    return EventStream(_frames(context, run_id, seq, page), headers=HEADERS)
+
+
+def _seq(last_event_id: str | None, after: str | None) -> int:
+    param, text = ("Last-Event-ID", last_event_id) if last_event_id else ("after", after or "0")
+    if not (text.isascii() and text.isdecimal() and int(text[:11]) <= _SEQ_MAX):
+        raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.")
+    return int(text)
+
+
+_Page = tuple[list[tuple[TreeEvent, Usage]], bool]
+
+
+def _read(client: Client, run_id: str, seq: int) -> _Page:
+    """The next events and whether they are the last. Raises ``RunNotFound``, ``UnavailableError``."""
+    # Asked before the events are read: what a run's end writes is there once it has ended.
+    is_over = client.trees.is_over(run_id)
+    found = client.trees.events_after(run_id, seq, limit=_PAGE)
+    return [(event, _usage(client, event)) for event in found], is_over and len(found) < _PAGE
+
+
+def _usage(client: Client, event: TreeEvent) -> Usage:
+    is_answer = event.event.name == RunEventName.RUN_COMPLETED
+    return client.views.run(event.run_id).usage if is_answer else Usage()
+
+
+async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    silent_since = loop.time()
+    with context.followers.follow(run_id) as feed:
+        while not feed.is_closing:
+            found, is_last = page
+            if found:
+                yield b"".join(_frame(event, usage) for event, usage in found)
+                seq, silent_since = found[-1][0].seq, loop.time()
+            if is_last:
+                yield sse.CLOSED
+                return
+            if len(found) < _PAGE:
+                # News of one of the runs, if it is the one that was asked for; the others are looked at in time.
+                await feed.news(context.policy.rows_every_without_broker_s)
+            if loop.time() >= silent_since + context.policy.keepalive_s:
+                yield sse.KEEPALIVE
+                silent_since = loop.time()
+            page = await _next(context, run_id, seq)
+    yield sse.GOING_AWAY
+
+
+async def _next(context: ApiContext, run_id: str, seq: int) -> _Page:
+    try:
+        return await context.store(_read, context.client, run_id, seq)
+    except UnavailableError:
+        return [], False  # the stream goes on when the database is back
+
+
+def _frame(event: TreeEvent, usage: Usage) -> bytes:
+    where = {"depth": event.depth, "parent_run_id": event.parent_run_id}
+    fields = {**where, **sse.row_fields(event.event, usage)}
+    return sse.frame(
+        event.run_id, sse.WireEvent(id=str(event.seq), name=event.event.name, at=event.event.at, fields=fields)
+    )

@@ -1,0 +1,75 @@
+"""The budget of a run's tree, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes_worker.cli.screen import clean, coloured, table
+from hermes_worker.core.budget import NANO, Dimension
+from hermes_worker.store.trees import Share, TreeBudget
+
+
+def budget_document(tree: TreeBudget) -> dict[str, Any]:
+    """As JSON. Money is in US dollars, time in seconds."""
+    return {
+        "run_id": tree.owner_run_id,
+        "dimensions": _dimensions(tree),
+        "has_unknown_cost": tree.budget.has_unknown_cost,
+        "own": _dimensions(tree.own),
+        "children": [
+            {
+                "run_id": share.run_id,
+                "index": share.index,
+                "status": share.status.value,
+                "dimensions": _dimensions(share),
+            }
+            for share in tree.children
+        ],
+        "children_total": tree.children_total,
+    }
+
+
+def _dimensions(of: TreeBudget | Share) -> dict[str, Any]:
+    return {
+        dimension.value: {"limit": limit, "reserved": reserved, "spent": spent}
+        for dimension, limit, reserved, spent in of.dimensions()
+    }
+
+
+def budget_lines(tree: TreeBudget) -> list[str]:
+    """Two tables: the dimensions, and who used what."""
+    rows = [
+        (dimension.value, _amount(dimension, limit), _amount(dimension, reserved), _amount(dimension, spent))
+        for dimension, limit, reserved, spent in tree.dimensions()
+    ]
+    lines = table(rows, ("BUDGET", "LIMIT", "RESERVED", "SPENT")).splitlines()
+    if tree.budget.has_unknown_cost:
+        lines.append("(the price of a model is not known, so it cost more than this)")
+    if not tree.children:
+        return lines
+    shares = [_share_row("itself", tree.own), *(_share_row(clean(share.run_id), share) for share in tree.children)]
+    head = ("USED BY", "STATUS", "MODEL CALLS", "RESERVED", "TOKENS", "TOOL CALLS", "USD")
+    lines += ["", *table(shares, head).splitlines()]
+    if tree.children_total > len(tree.children):
+        lines.append(f"and {tree.children_total - len(tree.children)} more")
+    return lines
+
+
+def _share_row(name: str, share: Share) -> tuple[str, ...]:
+    spent = share.spent
+    usd = f"{spent.nano_usd / NANO:.4f}" + ("+" if share.has_unknown_cost else "")
+    return (
+        name,
+        coloured(share.status),
+        str(spent.iterations),
+        str(share.reserved.iterations),
+        str(spent.tokens),
+        str(spent.tool_calls),
+        usd,
+    )
+
+
+def _amount(dimension: Dimension, amount: float | None) -> str:
+    if amount is None:
+        return "-"
+    return f"{amount:.4f}" if dimension is Dimension.COST else f"{amount:.0f}"
