@@ -6,6 +6,7 @@ result with ``report``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -119,6 +120,48 @@ def _role(value: object) -> Role:
     return Role.ORCHESTRATOR if value == Role.ORCHESTRATOR.value else Role.LEAF
 
 
+# ---------------------------------------------------------------------------------------------------------- background
+
+
+def may_be_background(*, depth: int, source: str) -> bool:
+    """Whether somebody is there to take an answer that comes later (loop §7.2): a child's parent has gone on by then,
+    and of a scheduled run only one answer is delivered."""
+    return depth == 0 and source != "cron"
+
+
+def delegation_id(call_key: str) -> str:
+    """A name for what a call handed on; the same for every delivery of the call."""
+    return f"deleg_{hashlib.sha256(call_key.encode()).hexdigest()[:8]}"
+
+
+_GOALS_SHOWN = 20
+_GOAL_CHARS = 200
+
+
+def dispatch_note(call_key: str, tasks: Sequence[ChildTask]) -> str:
+    """The result of a call whose children work in the background."""
+    return canonical_json(
+        {
+            "status": "dispatched",
+            "mode": "background",
+            "count": len(tasks),
+            "delegation_id": delegation_id(call_key),
+            "goals": [task.goal[:_GOAL_CHARS] for task in tasks[:_GOALS_SHOWN]],
+            "note": "The subagents are at work. Do not wait for them and do not do their work: finish your answer, say "
+            "what is under way, and you will get what they report as a message of its own.",
+        }
+    )
+
+
+def background_message(call_key: str, outcomes: Sequence[ChildOutcome]) -> str:
+    """What begins the turn in which a session learns what its background children left."""
+    return (
+        f"[BACKGROUND RESULT {delegation_id(call_key)}: the subagents you sent have ended. This message comes from the "
+        "system, not from the user; tell the user what matters of it.]\n"
+        f"{report(outcomes)}"
+    )
+
+
 # -------------------------------------------------------------------------------------------------------------- report
 
 
@@ -140,6 +183,10 @@ class ChildOutcome:
     error: str | None
     tools: Sequence[tuple[str, str]] = field(default=())
     """Name and status of its calls, in order."""
+    files: Sequence[str] = ()
+    """Paths of files that it made or changed, as it named them."""
+    cost_usd: float | None = None
+    """What is known of what it cost."""
 
     @property
     def verdict(self) -> str:
@@ -196,6 +243,10 @@ def _entry(outcome: ChildOutcome, chars: int, *, has_trace: bool) -> dict[str, o
     }
     if has_trace:
         entry["tool_trace"] = [{"tool": name, "status": status} for name, status in outcome.tools]
+    if outcome.files:
+        entry["files_changed"] = list(outcome.files)
+    if outcome.cost_usd is not None:
+        entry["cost_usd"] = round(outcome.cost_usd, 6)
     if len(outcome.summary) > chars:
         entry["summary_truncated"] = True
     error = outcome.error or ("it ended without a summary" if outcome.verdict == "failed" else None)

@@ -241,22 +241,36 @@ class ToolCalls:
             return save(connection, before, after, additions)
 
     def delegate(
-        self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int, is_budget_shared: bool = True
+        self,
+        claim: CallClaim,
+        new: Sequence[NewChild],
+        *,
+        children_max: int,
+        is_budget_shared: bool = True,
+        note: str | None = None,
     ) -> list[Hint]:
         """Hand a call to child runs: make them, start as many as may work at once, and let go of the call.
 
-        The end of the last child settles it. Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
+        The end of the last child settles it. With a ``note`` that is its result at once, the run goes on, and the end
+        of the last child begins a new turn of the session. Safe to repeat: the second time the token is gone. Raises
+        ``LeaseLost``.
         """
         with self._database.write() as connection:
             if _HAND_OVER.run(connection, _claimed(claim, children_max=children_max)) == 0:
                 raise _lost(claim)
             loaded = lock_run_after_call(connection, claim.run_pk)
-            after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
-            is_waiting = after.calls[claim.position].status is CallStatus.WAITING
-            hints = save(connection, loaded, after, Additions(events=[started_event(claim)] if is_waiting else []))
-            if not is_waiting:
-                return hints  # the run is being stopped; the call was cancelled
-            insert_children(connection, loaded, claim.position, new, is_budget_shared=is_budget_shared)
+            if loaded.run.status is RunStatus.STOPPING:
+                cancelled = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+                return save(connection, loaded, cancelled)
+            hints = _let_wait(connection, claim, loaded) if note is None else _let_go(connection, claim, loaded, note)
+            insert_children(
+                connection,
+                loaded,
+                claim.position,
+                new,
+                is_budget_shared=is_budget_shared,
+                is_background=note is not None,
+            )
             started = start_children(connection, claim.run_pk, children_max)
             return hints + [replace(hint, group=claim.run_id) for hint in started]
 
@@ -330,6 +344,22 @@ def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
             if value is not None
         ],
     )
+
+
+def _let_wait(connection: Connection, claim: CallClaim, loaded: LoadedRun) -> list[Hint]:
+    waiting = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+    return save(connection, loaded, waiting, Additions(events=[started_event(claim)]))
+
+
+def _let_go(connection: Connection, claim: CallClaim, loaded: LoadedRun, note: str) -> list[Hint]:
+    """``note`` is the result: whatever the children do, the call is over."""
+    done = Settlement(status=CallStatus.SUCCEEDED, text=note, duration_s=0.0, session_updates={})
+    additions = Additions(
+        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=tool_body(claim.request.id, note))],
+        events=[started_event(claim), _completed_event(claim, done)],
+    )
+    settled = apply(loaded.run, ev.CallSettled(position=claim.position, status=done.status))
+    return save(connection, loaded, settled, additions)
 
 
 def started_event(claim: CallClaim) -> RunEvent:

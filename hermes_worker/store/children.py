@@ -18,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.budget import usd_of
 from hermes_worker.core.delegation import ChildOutcome
 from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.notices import STOPPED_ANSWER
@@ -26,7 +27,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.budgets import has_limits, open_own_budgets, share_budget
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import LoadedRun, ParentCall, store_blob
+from hermes_worker.store.rows import LoadedRun, ParentCall, read_messages, store_blob
 from hermes_worker.store.tables import blobs, messages, run_inputs, runs, sessions, tool_calls
 
 _IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
@@ -58,7 +59,13 @@ class Waiting:
 
 
 def insert_children(
-    connection: Connection, parent: LoadedRun, position: int, children: Sequence[NewChild], *, is_budget_shared: bool
+    connection: Connection,
+    parent: LoadedRun,
+    position: int,
+    children: Sequence[NewChild],
+    *,
+    is_budget_shared: bool,
+    is_background: bool = False,
 ) -> None:
     """Make the children of a call, none of them started. The caller holds the parent's row.
 
@@ -102,6 +109,7 @@ def insert_children(
                 "child_index": index,
                 "root_pk": parent.root_pk,
                 "depth": parent.depth + 1,
+                "is_background": int(is_background),
                 "has_budget": int(has_budget),
                 "state_version": STATE_VERSION,
                 "iterations_max": min(child.spec.iterations_max, limits.iterations_max)
@@ -147,6 +155,16 @@ _LOCK_CALL = Prepared(
         tool_calls.c.position == sa.bindparam("pos"),
     )
     .with_for_update()
+)
+
+_MARK_JOINED = Prepared(
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+    )
+    .values(children_max=None)
 )
 
 _open_of_call = sa.and_(
@@ -197,6 +215,17 @@ def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
     )
 
 
+def lock_background(connection: Connection, parent: ParentCall) -> int | None:
+    """Lock the call whose children work in the background; how many may at once, or ``None`` when they are joined."""
+    row = _LOCK_CALL.first(connection, _key(parent))
+    return None if row is None or row.children_max is None else int(row.children_max)
+
+
+def mark_joined(connection: Connection, parent: ParentCall) -> None:
+    """Nobody joins this call again. The caller holds its lock."""
+    _MARK_JOINED.run(connection, _key(parent))
+
+
 def has_open(connection: Connection, parent: ParentCall) -> bool:
     """Whether a child of this call has not ended. Meaningful under the call's lock."""
     return _ANY_OPEN.first(connection, _key(parent)) is not None
@@ -242,7 +271,9 @@ _OUTCOMES = (
 )
 
 _TRACES = (
-    sa.select(tool_calls.c.run_pk, tool_calls.c.name, tool_calls.c.status)
+    sa.select(
+        tool_calls.c.run_pk, tool_calls.c.position, tool_calls.c.name, tool_calls.c.status, tool_calls.c.result_seq
+    )
     .join(runs, runs.c.pk == tool_calls.c.run_pk)
     .where(
         runs.c.parent_pk == sa.bindparam("run"),
@@ -268,15 +299,15 @@ _WORDS = (
 
 def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
     """What the children of a call left, in the order of its tasks. All of them have ended."""
-    traces: dict[int, list[tuple[str, str]]] = {}
+    traces: dict[int, list[Any]] = {}
     for call in connection.execute(_TRACES, _key(parent)):
-        traces.setdefault(call.run_pk, []).append((call.name, call.status))
+        traces.setdefault(call.run_pk, []).append(call)
     return [
         _outcome(connection, row, traces.get(row.pk, [])) for row in connection.execute(_OUTCOMES, _key(parent)).all()
     ]
 
 
-def _outcome(connection: Connection, row: Any, tools: Sequence[tuple[str, str]]) -> ChildOutcome:
+def _outcome(connection: Connection, row: Any, calls: Sequence[Any]) -> ChildOutcome:
     summary = _content(row.output_body) if row.output_body else ""
     if not summary and row.iteration:
         summary = _last_words(connection, row)
@@ -297,8 +328,37 @@ def _outcome(connection: Connection, row: Any, tools: Sequence[tuple[str, str]])
         ),
         summary=summary,
         error=row.failure_message,
-        tools=tools,
+        tools=[(call.name, call.status) for call in calls],
+        files=_files(connection, row, calls),
+        cost_usd=None if row.cost_status in (None, "unknown") else float(usd_of(row.cost_nano_usd)),
     )
+
+
+_FILE_TOOLS = {"write_file": "path", "patch": "path"}
+"""Tools that make or change one file, and the argument that names it."""
+_FILES_MAX = 50
+
+
+def _files(connection: Connection, row: Any, calls: Sequence[Any]) -> list[str]:
+    """What a child left behind beside its words: it is there however the child ended."""
+    wrote = [call for call in calls if call.name in _FILE_TOOLS and call.status == CallStatus.SUCCEEDED.value]
+    paths: dict[str, None] = {}
+    for call in wrote[:_FILES_MAX]:
+        asked_at = call.result_seq - call.position - 1
+        [reply] = read_messages(connection, row.session_pk, asked_at, asked_at)
+        arguments = _arguments(json.loads(reply.body)["tool_calls"][call.position])
+        path = arguments.get(_FILE_TOOLS[call.name])
+        if isinstance(path, str):
+            paths[path] = None
+    return list(paths)
+
+
+def _arguments(call: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(call["function"]["arguments"])
+    except ValueError:
+        return {}  # the tool repaired what it could; what it made of it is not stored
+    return found if isinstance(found, dict) else {}
 
 
 def _last_words(connection: Connection, row: Any) -> str:
@@ -326,6 +386,11 @@ _ORPHANS = (
         runs.c.status != RunStatus.STOPPING.value,
         runs.c.state_version <= STATE_VERSION,
         _parents.c.status.in_(["completed", "failed", "cancelled", "expired", RunStatus.STOPPING.value]),
+        # Whoever works in the background is meant to outlive the turn it was sent from, but not a stop.
+        sa.or_(
+            runs.c.is_background == 0,
+            _parents.c.status.in_([RunStatus.CANCELLED.value, RunStatus.STOPPING.value]),
+        ),
     )
     .order_by(runs.c.pk)
     .limit(sa.bindparam("most", type_=sa.Integer()))

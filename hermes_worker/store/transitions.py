@@ -27,7 +27,7 @@ from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus,
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
-from hermes_worker.store import budgets, children
+from hermes_worker.store import background, budgets, children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.deliveries import owe, targets_of
 from hermes_worker.store.inputs import CorruptInput, opening_message
@@ -620,6 +620,8 @@ def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]
     """
     if parent is None:
         return []
+    if parent.is_background:
+        return _join_background(connection, parent)
     waiting = children.lock_waiting(connection, parent)
     if waiting is None:
         return []
@@ -647,6 +649,24 @@ def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]
         events=[RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)],
     )
     return hints + save(connection, loaded, apply(loaded.run, settled), additions)
+
+
+def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
+    """Like ``join_parent`` for children nobody waits for: the last of them begins a new turn of the session.
+
+    A run that was stopped wants none.
+    """
+    children_max = children.lock_background(connection, parent)
+    if children_max is None:
+        return []
+    hints = start_children(connection, parent.run_pk, children_max)
+    if children.has_open(connection, parent) or children.lock_background(connection, parent) is None:
+        return hints  # (as above)
+    children.mark_joined(connection, parent)
+    turn = background.insert_turn(connection, parent)
+    if turn is None or not turn.is_next:
+        return hints
+    return [*hints, activate(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq)]
 
 
 def start_children(connection: Connection, parent_pk: int, children_max: int) -> list[Hint]:

@@ -109,7 +109,7 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
         # It was cut short so that another worker can run it whole.
         return parts.calls.release(claim)
     if result.delegated:
-        return delegate(parts, claim, result.delegated)
+        return delegate(parts, claim, result.delegated, is_background=result.is_background)
     settlement = Settlement(
         status=CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED,
         text=result.text,
@@ -120,13 +120,11 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
 
 
 def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
+    session = parts.runs.session_of(claim.session_pk)
     try:
-        tool = parts.catalog.get(claim.request.name)
+        tool = _tool(parts, claim.request.name, tool_names(session.tools))
     except UnknownTool as error:
         return error_result(str(error))
-    session = parts.runs.session_of(claim.session_pk)
-    if tool.spec.name == DELEGATE_TOOL and DELEGATE_TOOL not in tool_names(session.tools):
-        return error_result("tasks cannot be handed on from here; do the work yourself")
     context = ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,
@@ -141,6 +139,19 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
         return held_up(parts.approvals, parts.waits, claim, tool, arguments, context.session)
 
     return run_tool(tool, claim.request.arguments, context, gate=gate)
+
+
+def _tool(parts: Parts, name: str, offered: frozenset[str]) -> Tool:
+    """The tool, if the session has it: what a model was not offered it cannot use, whatever is installed here.
+
+    Raises ``UnknownTool``.
+    """
+    if name in offered:
+        return parts.catalog.get(name)
+    if name == DELEGATE_TOOL:
+        raise UnknownTool("tasks cannot be handed on from here; do the work yourself")
+    there = ", ".join(sorted(offered)) or "no tools"
+    raise UnknownTool(f"there is no tool {name!r} in this session; there are {there}")
 
 
 def _session_keys(tool: Tool) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from hermes_worker.core.delegation import (
     DelegationPolicy,
     InvalidDelegation,
     child_tools,
+    dispatch_note,
+    may_be_background,
     require_allowed,
 )
 from hermes_worker.core.messages import canonical_json
@@ -33,8 +35,11 @@ _FOREVER_S = 31 * 86_400.0
 """For a child without a limit of its own; the parent's deadline is earlier."""
 
 
-def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask]) -> list[Hint]:
-    """Make the children of a claimed call and let go of it. Raises ``LeaseLost``."""
+def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_background: bool) -> list[Hint]:
+    """Make the children of a claimed call and let go of it. Raises ``LeaseLost``.
+
+    Where nobody could take an answer that comes later, the call waits for its children all the same.
+    """
     policy = parts.delegation
     depth = claim.loaded.depth
     try:
@@ -47,7 +52,14 @@ def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask]) -> list
     asked = parts.calls.spec_of(claim.run_pk)
     policy = replace(policy, budget=BudgetMode(asked.budget) if asked.budget else policy.budget)
     new = [_child(policy, claim, asked, session, task) for task in tasks]
-    hints = parts.calls.delegate(claim, new, children_max=policy.children_max, is_budget_shared=policy.budget.is_shared)
+    is_background = is_background and may_be_background(depth=depth, source=asked.source)
+    hints = parts.calls.delegate(
+        claim,
+        new,
+        children_max=policy.children_max,
+        is_budget_shared=policy.budget.is_shared,
+        note=dispatch_note(claim.idempotency_key, tasks) if is_background else None,
+    )
     count("run.delegated", len(new))
     return hints
 

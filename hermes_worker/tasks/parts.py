@@ -67,7 +67,13 @@ class CallStore(Protocol):
     def spec_of(self, run_pk: int) -> RunSpec: ...
 
     def delegate(
-        self, claim: CallClaim, new: Sequence[NewChild], *, children_max: int, is_budget_shared: bool = True
+        self,
+        claim: CallClaim,
+        new: Sequence[NewChild],
+        *,
+        children_max: int,
+        is_budget_shared: bool = True,
+        note: str | None = None,
     ) -> list[Hint]: ...
 
 

@@ -82,6 +82,8 @@ class ToolResult:
     """Instead of a result: the call has done nothing and waits for somebody's answer."""
     delegated: Sequence[ChildTask] = ()
     """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
+    is_background: bool = False
+    """The run shall not wait for them: what they leave begins a new turn of its session."""
 
 
 class Tool(Protocol):

@@ -47,6 +47,11 @@ _SPEC = ToolSpec(
                 },
             },
             "role": _ROLE,
+            "background": {
+                "type": "boolean",
+                "description": "true: do not wait. You go on at once, and what the subagents report comes later as a "
+                "message of its own. Only where the user can wait as well.",
+            },
         },
         "required": [],
     },
@@ -67,6 +72,7 @@ class DelegateTool:
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            return ToolResult(text="", delegated=tasks_of(arguments))
+            tasks = tasks_of(arguments)
+            return ToolResult(text="", delegated=tasks, is_background=bool(arguments.get("background")))
         except InvalidDelegation as error:
             return error_result(str(error))

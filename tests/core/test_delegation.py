@@ -14,7 +14,11 @@ from hermes_worker.core.delegation import (
     DelegationPolicy,
     InvalidDelegation,
     Role,
+    background_message,
     child_tools,
+    delegation_id,
+    dispatch_note,
+    may_be_background,
     report,
     require_allowed,
     shortened,
@@ -126,3 +130,17 @@ def test_a_shortened_text_keeps_three_quarters_of_its_room_for_the_beginning() -
     assert text == "a" * 75 + "\n[... 900 characters left out ...]\n" + "b" * 25
     assert shortened("short", 100) == "short"
     assert summary_chars(1) == SUMMARY_CHARS_MAX
+
+
+def test_only_who_talks_to_somebody_may_be_answered_later() -> None:
+    assert may_be_background(depth=0, source="api")
+    assert not may_be_background(depth=1, source="api")
+    assert not may_be_background(depth=0, source="cron")
+
+
+def test_a_dispatch_has_the_same_name_in_its_note_and_in_its_result() -> None:
+    note = json.loads(dispatch_note("run_1.1.0", [ChildTask(goal="x" * 1_000)] * 50))
+    assert (note["status"], note["mode"], note["count"]) == ("dispatched", "background", 50)
+    assert (len(note["goals"]), len(note["goals"][0])) == (20, 200)
+    assert f"[BACKGROUND RESULT {note['delegation_id']}:" in background_message("run_1.1.0", [])
+    assert note["delegation_id"] == delegation_id("run_1.1.0") != delegation_id("run_1.1.1")
