@@ -48,6 +48,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "tool_call.claimed": "This worker took a tool call.",
         "tool_call.settled": "A tool's result was stored.",
         "command.blocked": "A command was refused: it is never run, forbidden, or nobody is there to approve it.",
+        "command.judged": "A model said what it makes of a dangerous command.",
+        "command.not_judged": "No model could be asked about a dangerous command; a person is.",
         "tool_call.refused": "A result came too late, or its start was no longer safe; nothing was stored.",
         "tool_call.raised": "A tool raised instead of returning an error.",
         "delivery.claimed": "This worker took a delivery.",

@@ -359,7 +359,8 @@ class ApprovalSettings:
     """Dangerous commands. What is hardline is never run, whatever is set here."""
 
     mode: str = _setting("approvals.mode", "HERMES_APPROVALS_MODE", APPROVALS_MODE, "manual")
-    """`manual` asks a person, `off` asks nobody; `smart` asks a person too, as no model is asked for a verdict yet."""
+    """`manual` asks a person; `smart` asks the run's model first, and a person about what it does not approve; `off`
+    asks nobody."""
     timeout_s: float | None = _setting(
         "approvals.timeout", "HERMES_APPROVALS_TIMEOUT_S", optional_number(1, 31 * 86_400, "seconds"), 60.0
     )

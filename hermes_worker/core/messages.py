@@ -72,6 +72,9 @@ class Usage:
         )
 
 
+NO_USAGE = Usage()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRequest:
     """A tool call as the model asked for it. ``arguments`` is the JSON text exactly as received."""

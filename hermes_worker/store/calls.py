@@ -14,7 +14,8 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
+from hermes_worker.core.messages import NO_USAGE, Message, Role, ToolRequest, Usage, canonical_json, tool_body
+from hermes_worker.core.pricing import Cost
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
@@ -78,6 +79,10 @@ class Settlement:
     """The result as the model will read it."""
     duration_s: float
     session_updates: Mapping[str, Any]
+    usage: Usage = NO_USAGE
+    """Of model calls that were made for it, such as a verdict on its command."""
+    cost: Cost | None = None
+    """Of ``usage``."""
 
 
 _claim_call = (
@@ -343,6 +348,8 @@ def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
             for key, value in settlement.session_updates.items()
             if value is not None
         ],
+        usage=settlement.usage,
+        cost=settlement.cost,
     )
 
 

@@ -17,7 +17,8 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.errors import HermesError, LeaseLost
-from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
+from hermes_worker.core.messages import NO_USAGE, Message, Role, Usage, canonical_json, tool_body
+from hermes_worker.core.pricing import Cost
 from hermes_worker.core.questions import (
     APPROVED_KEY,
     Question,
@@ -56,6 +57,10 @@ class NotWaiting(HermesError):
 
 class NothingAsked(HermesError):
     """The run waits for no such answer: it was given already, or the time for it is over."""
+
+
+class NotOffered(HermesError):
+    """The question is open, and this is none of its choices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +136,23 @@ class Waits:
             spec = RunSpec.from_json(text)
             return Terms(source=spec.source, approvals=spec.approvals, allowed=frozenset(allowed))
 
-    def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
-        """Let a claimed call that has not begun wait for an answer, and let go of it. Raises ``LeaseLost``."""
+    def ask(
+        self, claim: CallClaim, question: Question, *, usage: Usage = NO_USAGE, cost: Cost | None = None
+    ) -> list[Hint]:
+        """Let a claimed call that has not begun wait for an answer, and let go of it. Raises ``LeaseLost``.
+
+        ``usage`` and ``cost`` are what it took to decide that somebody has to be asked.
+        """
         with self._database.write() as connection:
             _lock_claimed(connection, claim)
             loaded = lock_run_after_call(connection, claim.run_pk)
             after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
             if after.calls[claim.position].status is not CallStatus.WAITING:
-                return save(connection, loaded, after)  # the run is being stopped; the call was cancelled
+                # The run is being stopped; the call was cancelled.
+                return save(connection, loaded, after, Additions(usage=usage, cost=cost))
             expires_at = _insert(connection, claim, question)
-            return save(connection, loaded, after, Additions(events=[_asked_event(claim, question, expires_at)]))
+            asked = _asked_event(claim, question, expires_at)
+            return save(connection, loaded, after, Additions(events=[asked], usage=usage, cost=cost))
 
     def open(self, *, run_id: str | None = None, kind: WaitKind | None = None, limit: int = 100) -> list[WaitView]:
         """The questions nobody has answered, oldest first."""
@@ -157,11 +169,13 @@ class Waits:
     ) -> list[Hint]:
         """Answer the oldest open approval of a run; ``arguments`` (JSON) replace those the model gave.
 
-        The first answer counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``.
+        The first answer counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``, ``NotOffered``.
         """
         with self._database.write() as connection:
             loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.APPROVAL)
             request = json.loads(wait.request)
+            if request.get("choices") and choice.value not in request["choices"]:
+                raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
             _close(connection, wait.pk, choice.value, reason)
             answered_event = _answered_event(loaded, wait, choice=choice.value, by=by)
             if choice is Choice.DENY:

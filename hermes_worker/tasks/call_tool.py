@@ -29,6 +29,7 @@ from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.permission import held_up
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.tasks.planning import tool_names
+from hermes_worker.tasks.verdicts import Bill, Judge
 from hermes_worker.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.tools.catalog import UnknownTool
 from hermes_worker.tools.dispatch import run_tool
@@ -75,8 +76,9 @@ def tool_entry(claim: CallClaim) -> LiveEntry:
 def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[Hint]:
     began = time.monotonic()
     if parts.leases.is_trusted:
-        result = _run(parts, claim, abort)
-        write = partial(_write, parts, claim, result, time.monotonic() - began, abort)
+        bill = Bill()
+        result = _run(parts, claim, abort, bill)
+        write = partial(_write, parts, claim, result, bill, time.monotonic() - began, abort)
     else:
         # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
@@ -102,9 +104,11 @@ def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
     return parts.calls.settle(claim, refusal)
 
 
-def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
+def _write(
+    parts: Parts, claim: CallClaim, result: ToolResult, bill: Bill, duration_s: float, abort: AbortSignal
+) -> list[Hint]:
     if result.question is not None:
-        return parts.waits.ask(claim, result.question)
+        return parts.waits.ask(claim, result.question, usage=bill.usage, cost=bill.cost)
     if abort.reason == AbortReason.DRAIN:
         # It was cut short so that another worker can run it whole.
         return parts.calls.release(claim)
@@ -115,11 +119,13 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
         text=result.text,
         duration_s=duration_s,
         session_updates=result.session_updates,
+        usage=bill.usage,
+        cost=bill.cost,
     )
     return parts.calls.settle(claim, settlement)
 
 
-def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
+def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> ToolResult:
     session = parts.runs.session_of(claim.session_pk)
     try:
         tool = _tool(parts, claim.request.name, tool_names(session.tools))
@@ -136,7 +142,16 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal) -> ToolResult:
     )
 
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
-        return held_up(parts.approvals, parts.waits, claim, tool, arguments, context.session)
+        judge = Judge(
+            chain=parts.chain,
+            governor=parts.governor,
+            prices=parts.prices,
+            model=claim.loaded.model,
+            call_key=claim.idempotency_key,
+            bill=bill,
+            abort=abort,
+        )
+        return held_up(parts.approvals, parts.waits, claim, tool, arguments, context.session, judge)
 
     return run_tool(tool, claim.request.arguments, context, gate=gate)
 

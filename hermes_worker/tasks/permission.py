@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from hermes_worker.core.approvals import Allow, Ask, Deny, Mode, Policy, Unattended, assess
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.approvals import Allow, Ask, Deny, Mode, Policy, Unattended, assess, under_verdict
+from hermes_worker.core.messages import NO_USAGE, Usage, canonical_json
+from hermes_worker.core.pricing import Cost
 from hermes_worker.core.questions import APPROVED_KEY, Question
 from hermes_worker.core.run import WaitKind
 from hermes_worker.observe import log
 from hermes_worker.store.calls import CallClaim
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.waits import Terms
+from hermes_worker.tasks.verdicts import Judge
 from hermes_worker.tools.base import Tool, ToolResult
 from hermes_worker.tools.results import error_result
 
@@ -27,7 +29,9 @@ class WaitStore(Protocol):
 
     def terms(self, run_pk: int) -> Terms: ...
 
-    def ask(self, claim: CallClaim, question: Question) -> list[Hint]: ...
+    def ask(
+        self, claim: CallClaim, question: Question, *, usage: Usage = NO_USAGE, cost: Cost | None = None
+    ) -> list[Hint]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,13 @@ class ApprovalRules:
 
 
 def held_up(
-    rules: ApprovalRules, waits: WaitStore, claim: CallClaim, tool: Tool, arguments: Mapping[str, Any], session: Any
+    rules: ApprovalRules,
+    waits: WaitStore,
+    claim: CallClaim,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    session: Any,
+    judge: Judge,
 ) -> ToolResult | None:
     """What stands in for a call that may not run now: a refusal, or a question; ``None`` when it may run."""
     name = tool.spec.command_argument
@@ -69,6 +79,8 @@ def held_up(
     decision = assess(command, policy)
     if isinstance(decision, Ask):
         decision = assess(command, rules.under(policy, waits.terms(claim.run_pk)))
+    if isinstance(decision, Ask) and policy.mode is Mode.SMART:
+        decision = under_verdict(decision, judge.verdict(command, decision))
     match decision:
         case Allow():
             return None

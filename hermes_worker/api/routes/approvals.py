@@ -15,7 +15,7 @@ from hermes_worker.core.run import WaitKind
 from hermes_worker.live import Live
 from hermes_worker.redaction import redact
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.waits import NothingAsked, NotWaiting, WaitView
+from hermes_worker.store.waits import NothingAsked, NotOffered, NotWaiting, WaitView
 
 router = APIRouter(prefix="/v1", tags=["approvals"])
 
@@ -97,6 +97,8 @@ async def answer_approval(context: Context, run_id: str, body: Approval, later: 
         )
     except answering.InvalidAnswer as error:
         raise invalid("arguments", f"Invalid 'arguments': {error}.") from None
+    except NotOffered as error:
+        raise invalid("choice", f"Invalid 'choice': {error}.", "invalid_approval_choice") from None
     except NotWaiting as error:
         raise ApiError(409, str(error), code="approval_not_active") from None
     except NothingAsked as error:
