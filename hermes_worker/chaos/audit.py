@@ -17,7 +17,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import TERMINAL
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.store.database import Database
-from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, budgets, events, messages, runs, sessions, tool_calls, waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,9 @@ def audit(database: Database, sink: Path, *, submitted: Sequence[str], expected:
             _events_with_gaps(connection),
             _transcripts_with_gaps(connection),
             _sessions_held(connection),
+            _orphans(connection),
+            _budgets_off(connection),
+            _questions_open(connection),
         ]
 
 
@@ -205,6 +208,60 @@ def _sessions_held(connection: Connection) -> Finding:
     for row in rows:
         broken.add(f"session {row.session_id} is held by a run that has ended")
     return broken.finding("sessions held by ended runs")
+
+
+def _orphans(connection: Connection) -> Finding:
+    """A run is over for all below it: nobody works on for a parent that has ended."""
+    broken = _Broken()
+    parents = runs.alias("parents")
+    rows = connection.execute(
+        sa.select(runs.c.run_id, runs.c.status)
+        .join(parents, parents.c.pk == runs.c.parent_pk)
+        .where(runs.c.exit_reason.is_(None), parents.c.exit_reason.is_not(None), runs.c.is_background == 0)
+    )
+    for row in rows:
+        broken.add(f"{row.run_id} is {row.status} and its parent has ended")
+    return broken.finding("children that outlive their parent")
+
+
+def _budgets_off(connection: Connection) -> Finding:
+    """What a tree has spent is what its runs have used, and nothing stays reserved by nobody."""
+    broken = _Broken()
+    root = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
+    used = {
+        row.root_pk: row
+        for row in connection.execute(
+            sa.select(
+                root.label("root_pk"),
+                sa.func.sum(runs.c.iteration - runs.c.refunds).label("iterations"),
+                sa.func.count(runs.c.lease_token).label("held"),
+            )
+            .where(runs.c.has_budget == 1)
+            .group_by(root)
+        )
+    }
+    for row in connection.execute(sa.select(budgets)):
+        tree = used.get(row.root_pk)
+        if tree is None:
+            continue
+        if row.iterations_spent != tree.iterations or row.iterations_reserved > tree.held:
+            broken.add(
+                f"tree {row.root_pk}: {row.iterations_spent} spent and {row.iterations_reserved} reserved, but its "
+                f"runs used {tree.iterations} and hold {tree.held}"
+            )
+    return broken.finding("budgets that do not add up")
+
+
+def _questions_open(connection: Connection) -> Finding:
+    broken = _Broken()
+    rows = connection.execute(
+        sa.select(runs.c.run_id)
+        .join(waits, waits.c.run_pk == runs.c.pk)
+        .where(waits.c.closed_at.is_(None), runs.c.exit_reason.is_not(None))
+    )
+    for row in rows:
+        broken.add(f"{row.run_id} has ended and still asks somebody")
+    return broken.finding("questions of ended runs")
 
 
 def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:

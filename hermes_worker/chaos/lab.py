@@ -16,15 +16,17 @@ from hermes_worker import settings
 from hermes_worker.chaos.audit import Finding, audit
 from hermes_worker.chaos.fleet import Fleet, Worker
 from hermes_worker.chaos.plan import FaultKind, PlannedFault, plan
-from hermes_worker.chaos.script import expected_iterations, prompt_for
+from hermes_worker.chaos.script import Part, expected_iterations, part_of, prompt_for
 from hermes_worker.chaos.sink import TOOLSET, sink_tools
 from hermes_worker.chaos.stack import Stack
+from hermes_worker.core.approvals import Choice
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, redis_client
 from hermes_worker.store.database import Database
 from hermes_worker.store.runs import NewRun, Runs
 from hermes_worker.store.tables import runs, tool_calls, workers
+from hermes_worker.store.waits import NothingAsked, NotWaiting, Waits
 from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
 
@@ -51,6 +53,8 @@ class LabOptions:
     only_kills: bool = False
     """Inject nothing but kills, each when the one before has been recovered from: this measures one takeover at a
     time, not the queue of them that a storm of kills makes."""
+    has_trees: bool = False
+    """A quarter of the runs delegate, a quarter ask for approval, and a quarter are stopped with their children."""
     workers_per_role: int = 2
     concurrency: int = 8
 
@@ -77,6 +81,10 @@ class LabReport:
     unknown_calls: int
     """``once`` calls settled as outcome unknown: the honest price of a kill."""
     steps_per_s: float
+    answered: int = 0
+    """Commands that the lab allowed."""
+    stopped: int = 0
+    """Runs that the lab stopped, their children not counted."""
 
     @property
     def is_green(self) -> bool:
@@ -112,6 +120,10 @@ class _Bench:
     recovery_s: list[float] = field(default_factory=list)
     thaw_at: list[tuple[float, Worker]] = field(default_factory=list)
     done: dict[str, int] = field(default_factory=dict)
+    to_stop: set[str] = field(default_factory=set)
+    """Runs to stop once one of their children is at work."""
+    answered: int = 0
+    stopped: int = 0
 
 
 def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progress], None]) -> LabReport:
@@ -140,10 +152,12 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
             bench = _Bench(stack=stack, fleet=fleet, database=database, redis=client)
             began = time.monotonic()
             submitted = _submit(bench, options, directory)
+            bench.to_stop = {run_id for run_id, part in submitted.items() if part is Part.IS_STOPPED}
             _break_and_watch(bench, options, schedule, progress)
             duration_s = time.monotonic() - began
-        expected = {run_id: expected_iterations(options.steps) for run_id in submitted}
-        findings = audit(database, fleet.sink, submitted=submitted, expected=expected)
+        whole = [(run_id, part) for run_id, part in submitted.items() if part is not Part.IS_STOPPED]
+        expected = {run_id: expected_iterations(options.steps, part) for run_id, part in whole}
+        findings = audit(database, fleet.sink, submitted=list(submitted), expected=expected)
         unknown = _unknown_calls(database)
         kind = database.url.get_backend_name()
         database.close()
@@ -156,25 +170,29 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
         recovery_s=bench.recovery_s,
         unknown_calls=unknown,
         steps_per_s=options.runs * options.steps / duration_s,
+        answered=bench.answered,
+        stopped=bench.stopped,
     )
 
 
-def _submit(bench: _Bench, options: LabOptions, directory: Path) -> list[str]:
+def _submit(bench: _Bench, options: LabOptions, directory: Path) -> dict[str, Part]:
+    """The runs and what each is there for."""
     catalog = default_catalog(*sink_tools(bench.fleet.sink, work_s=_WORK_S))
-    tools = f"[{','.join(catalog.tool_definitions(catalog.resolve([TOOLSET])))}]"
+    toolsets = [TOOLSET, "delegation", "terminal"] if options.has_trees else [TOOLSET]
+    tools = f"[{','.join(catalog.tool_definitions(catalog.resolve(toolsets)))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace")).to_json()
     publisher = Publisher(bench.redis)
     store = Runs(bench.database)
-    submitted = []
+    submitted = {}
     for number in range(options.runs):
-        spec = RunSpec(
-            input=prompt_for(number, options.steps), model="scripted", toolsets=(TOOLSET,), iterations_max=1_000
-        )
+        part = part_of(number, has_trees=options.has_trees)
+        prompt = prompt_for(number, options.steps, part)
+        spec = RunSpec(input=prompt, model="scripted", toolsets=(TOOLSET,), iterations_max=1_000)
         created = store.create(
             NewRun(spec=spec, system_prompt="You are in the crash lab.", tools=tools, workspace=workspace)
         )
         publisher.send(created.hints)
-        submitted.append(created.run_id)
+        submitted[created.run_id] = part
     return submitted
 
 
@@ -202,11 +220,38 @@ def _break_and_watch(
         while waiting and waiting[0].after_steps <= done and not (options.only_kills and bench.hits):
             _inject(bench, waiting.pop(0), options.ttl_s)
         _tend(bench)
+        if options.has_trees:
+            _play_the_user(bench)
         if not open_runs and not bench.thaw_at:
             return
         if time.monotonic() - last_change > _STUCK_AFTER_S:
             return  # the audit will name what is lost
         time.sleep(_LOOK_EVERY_S)
+
+
+def _play_the_user(bench: _Bench) -> None:
+    """Allow what is asked for, and stop the runs that are there for that. Does nothing while the database is away."""
+    waits, store, publisher = Waits(bench.database), Runs(bench.database), Publisher(bench.redis)
+    try:
+        for question in waits.open():
+            publisher.send(waits.approve(question.run_id, Choice.ONCE))
+            bench.answered += 1
+        for run_id in _with_children_at_work(bench.database) & bench.to_stop:
+            stopped = store.stop_tree(run_id)
+            publisher.tell_stopped(stopped.run_ids, stopped.hints)
+            bench.to_stop.discard(run_id)
+            bench.stopped += 1
+    except (UnavailableError, NotWaiting, NothingAsked):
+        return
+
+
+def _with_children_at_work(database: Database) -> set[str]:
+    parents = runs.alias("parents")
+    with _reading(database) as connection:
+        found = connection.execute(
+            sa.select(parents.c.run_id).join(runs, runs.c.parent_pk == parents.c.pk).where(runs.c.iteration > 0)
+        )
+        return set(found.scalars())
 
 
 @contextmanager

@@ -23,6 +23,8 @@ def as_text(report: LabReport) -> str:
         mark = "ok " if finding.broken == 0 else "BAD"
         lines.append(f"  {mark} {finding.invariant:<{width}}  {finding.broken}")
         lines += [f"        {example}" for example in finding.examples]
+    if report.options.has_trees:
+        lines += ["", f"Commands allowed: {report.answered}. Runs stopped with their children: {report.stopped}."]
     lines += ["", _recovery_line(report), f"'once' calls settled as outcome unknown: {report.unknown_calls}"]
     lines.append("Every invariant held." if report.is_green else "AN INVARIANT IS BROKEN.")
     return "\n".join(lines)
@@ -53,5 +55,7 @@ def as_json(report: LabReport) -> str:
         "examples": {f.invariant: list(f.examples) for f in report.findings if f.broken},
         "recovery_s": {"count": len(report.recovery_s), "p50": report.recovery(0.5), "p99": report.recovery(0.99)},
         "unknown_calls": report.unknown_calls,
+        "answered": report.answered,
+        "stopped": report.stopped,
     }
     return canonical_json(document)

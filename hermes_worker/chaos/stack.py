@@ -70,6 +70,7 @@ class Stack:
             "HERMES_SWEEP_INTERVAL_S": "1",
             "HERMES_RESEND_GRACE_S": "1",
             "HERMES_DRAIN_S": "5",
+            "HERMES_MAX_CONCURRENT_CHILDREN": "8",
         }
 
     def wipe_broker(self) -> None:

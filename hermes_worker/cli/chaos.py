@@ -36,6 +36,7 @@ Examples:
 @click.option(
     "--lease-ttl-s", type=click.FloatRange(0.5, 3600), default=3.0, show_default=True, help="Lease of the workers."
 )
+@click.option("--trees", is_flag=True, help="Runs delegate, ask for approval and are stopped, too.")
 @click.option("--only-kills", is_flag=True, help="Inject nothing but kills, to measure the takeover.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Work in this directory and leave it behind.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object instead of the summary.")
@@ -47,6 +48,7 @@ def chaos(
     database: str | None,
     own_postgres: bool,
     lease_ttl_s: float,
+    trees: bool,
     only_kills: bool,
     keep: Path | None,
     is_json: bool,
@@ -70,6 +72,7 @@ def chaos(
         own_postgres=own_postgres,
         ttl_s=lease_ttl_s,
         only_kills=only_kills,
+        has_trees=trees,
     )
 
     def show(progress: Progress) -> None:
