@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.budget import Dimension
 from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
@@ -42,17 +43,21 @@ class Step:
 
 
 def reply_events() -> st.SearchStrategy[ev.ModelReplied]:
-    """Replies of up to five calls whose segments never decrease and have no gaps, as the planner makes them."""
+    """Replies of up to five calls whose segments never decrease and have no gaps, as the planner makes them.
+
+    Some ask for scripts alone, which gives their iteration back.
+    """
     call = st.tuples(st.sampled_from(Replay), st.booleans())
 
-    def planned(drawn: list[tuple[Replay, bool]]) -> ev.ModelReplied:
+    def planned(drawn: tuple[list[tuple[Replay, bool]], bool]) -> ev.ModelReplied:
         calls, segment = [], 0
-        for position, (replay, opens_segment) in enumerate(drawn):
+        for position, (replay, opens_segment) in enumerate(drawn[0]):
             segment += int(opens_segment and position > 0)
-            calls.append(ev.PlannedCall(name=f"tool{position}", replay=replay, segment=segment))
+            name = "execute_code" if drawn[1] else f"tool{position}"
+            calls.append(ev.PlannedCall(name=name, replay=replay, segment=segment))
         return ev.ModelReplied(calls=tuple(calls))
 
-    return st.lists(call, max_size=5).map(planned)
+    return st.tuples(st.lists(call, max_size=5), st.integers(0, 3).map(lambda drawn: drawn == 0)).map(planned)
 
 
 def every_event(run: Run) -> list[ev.Event]:
@@ -353,7 +358,41 @@ def test_iterations_count_committed_replies_and_stay_under_their_cap(history: li
         assert grown in (0, 1)
         is_counted = isinstance(taken.event, ev.AskedAgain) and taken.event.is_counted
         assert grown == 0 or isinstance(taken.event, ev.ModelReplied) or is_counted
-        assert taken.after.iteration <= taken.after.iterations_max
+        assert taken.after.iteration - taken.after.refunds <= taken.after.iterations_max
+
+
+@law
+@given(histories())
+def test_an_iteration_is_given_back_once_only_for_scripts_and_not_for_ever(history: list[Step]) -> None:
+    for taken in history:
+        given_back = taken.after.refunds - taken.before.refunds
+        assert given_back in (0, 1)
+        if given_back:
+            assert isinstance(taken.event, ev.ModelReplied)
+            assert {call.name for call in taken.event.calls} == {"execute_code"}
+            assert taken.after.iteration == taken.before.iteration + 1
+        assert 0 <= taken.after.refunds <= min(taken.after.iteration, taken.after.iterations_max)
+
+
+@law
+@given(histories(), reply_events(), st.sampled_from(Dimension))
+def test_a_run_whose_budget_is_used_up_ends_with_its_next_reply(
+    history: list[Step], reply: ev.ModelReplied, dimension: Dimension
+) -> None:
+    """Whatever the reply asks for: nothing is begun, nothing is counted, and the reason names the dimension."""
+    run = history[-1].after
+    if not run.is_asking:
+        return
+    spent = replace(run, exhausted=dimension.value)
+    after, effects = step(spent, reply)
+    assert effects == frozenset()
+    assert after.iteration == run.iteration
+    if run.status is RunStatus.STOPPING:
+        assert after.status is RunStatus.CANCELLED
+        return
+    assert after.status is RunStatus.COMPLETED
+    is_counted = dimension is Dimension.ITERATIONS
+    assert after.exit_reason is (ExitReason.MAX_ITERATIONS_REACHED if is_counted else ExitReason.BUDGET_EXHAUSTED)
 
 
 @law

@@ -21,8 +21,8 @@ def test_trees_survive_kills_with_every_invariant(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_many_trees_survive_many_kills_on_postgresql(tmp_path: Path) -> None:
-    options = LabOptions(runs=60, steps=5, kills=60, seed=11, own_postgres=True, has_trees=True)
+def test_many_trees_survive_many_kills_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    options = LabOptions(runs=60, steps=5, kills=60, seed=11, database_url=postgres_url, has_trees=True)
     report = run_lab(options, tmp_path, progress=lambda progress: None)
     assert report.is_green, as_text(report)
     assert (report.answered, report.stopped) == (15, 15)
