@@ -84,6 +84,10 @@ class Submission:
     directory: str | None = None
     """Absolute path of a directory for a new session to work in. Not to be taken from outsiders: whoever chooses it
     reads and writes there. ``None`` gives the session one of its own."""
+    approvals: str | None = None
+    """What becomes of dangerous commands: ``ask``, ``deny`` or ``approve``. Not to be taken from outsiders."""
+    approval_s: float | None = None
+    """Seconds that somebody has to allow one."""
     source: str = "api"
     """``api``, ``cli``, ``cron`` or ``webhook``."""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -239,6 +243,8 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         nano_usd_max=None if submission.cost_usd_max is None else int(Decimal(str(submission.cost_usd_max)) * NANO),
         budget=submission.budget.value if submission.budget else None,
         source=submission.source,
+        approvals=submission.approvals,
+        approval_s=submission.approval_s,
         metadata=submission.metadata,
     )
 

@@ -67,6 +67,10 @@ class JobSpec:
     directory: str | None = None
     iterations_max: int | None = None
     wall_s_max: float | None = None
+    approvals: str | None = None
+    """What becomes of its dangerous commands; ``None`` for what the installation says of scheduled runs."""
+    approval_s: float | None = None
+    """Seconds that somebody has to allow one, where they are asked about."""
     wraps: bool = True
     """Put the job's name above and the way to stop it below what is delivered."""
 
@@ -341,6 +345,8 @@ def _run_of(row: JobRow, spec: JobSpec, settings: Settings, start: policy.Start,
         iterations_max=spec.iterations_max,
         wall_s_max=spec.wall_s_max,
         directory=spec.directory,
+        approvals=spec.approvals,
+        approval_s=spec.approval_s,
         source="cron",
         metadata={
             JOB_ID: row.job_id,

@@ -15,6 +15,7 @@ import click
 from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.screen import clean, one_line, table
+from hermes_worker.core.approvals import Unattended
 from hermes_worker.store.jobs import JobRow, Jobs
 from scheduler import jobs as work
 from scheduler.policy import CatchUp, Overlap, repeat_display
@@ -46,6 +47,16 @@ def _fields(command: Any) -> Any:
             click.option("--iterations-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
             click.option("--model", type=TEXT),
             click.option(
+                "--approvals",
+                type=click.Choice([outcome.value for outcome in Unattended]),
+                help="What becomes of dangerous commands. Default: approvals.cron_mode.",
+            ),
+            click.option(
+                "--approval-s",
+                type=click.FloatRange(1, 31 * 86_400),
+                help="Seconds to wait for an answer with --approvals ask. Default: approvals.timeout.",
+            ),
+            click.option(
                 "--workspace",
                 type=click.Path(path_type=Path, exists=True, file_okay=False),
                 help="Directory to work in. Default: one of its own for each run.",
@@ -63,6 +74,7 @@ def _request(prompt: str | None, schedule: str | None, given: dict[str, Any]) ->
         "catch_up": CatchUp(given["catch_up"]) if given["catch_up"] else None,
         "directory": str(workspace.absolute()) if workspace else None,
         **{n: given[n] for n in ("misfire_grace_s", "failures_max", "tokens_per_day", "iterations_per_day", "model")},
+        **{n: given[n] for n in ("approvals", "approval_s")},
     }
     return work.JobRequest(
         prompt=prompt_text(prompt) if prompt is not None else None,

@@ -40,6 +40,8 @@ class RunSpec:
     """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``."""
     approvals: str | None = None
     """What becomes of a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for what ``source`` gives."""
+    approval_s: float | None = None
+    """Seconds until a dangerous command that nobody allowed is refused; ``None`` for what the installation says."""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:

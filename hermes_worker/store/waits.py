@@ -90,6 +90,8 @@ class Terms:
     approvals: str | None
     allowed: frozenset[str]
     """Patterns allowed for good."""
+    approval_s: float | None = None
+    """How long the question stays open; ``None`` for what the installation says."""
 
 
 _OPEN = (
@@ -134,7 +136,12 @@ class Waits:
             text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
             allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key)).scalars()
             spec = RunSpec.from_json(text)
-            return Terms(source=spec.source, approvals=spec.approvals, allowed=frozenset(allowed))
+            return Terms(
+                source=spec.source,
+                approvals=spec.approvals,
+                allowed=frozenset(allowed),
+                approval_s=spec.approval_s,
+            )
 
     def ask(
         self, claim: CallClaim, question: Question, *, usage: Usage = NO_USAGE, cost: Cost | None = None

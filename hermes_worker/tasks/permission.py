@@ -77,8 +77,11 @@ def held_up(
         # Somebody allowed this very command; what is never run, and what is forbidden, is refused all the same.
         policy = replace(policy, mode=Mode.OFF)
     decision = assess(command, policy)
+    expires_s = rules.timeout_s
     if isinstance(decision, Ask):
-        decision = assess(command, rules.under(policy, waits.terms(claim.run_pk)))
+        terms = waits.terms(claim.run_pk)
+        expires_s = terms.approval_s or rules.timeout_s
+        decision = assess(command, rules.under(policy, terms))
     if isinstance(decision, Ask) and policy.mode is Mode.SMART:
         decision = under_verdict(decision, judge.verdict(command, decision))
     match decision:
@@ -98,6 +101,6 @@ def held_up(
                 kind=WaitKind.APPROVAL,
                 request=request,
                 choices=[choice.value for choice in decision.choices],
-                expires_s=rules.timeout_s,
+                expires_s=expires_s,
             )
             return ToolResult(text="", question=question)

@@ -156,6 +156,15 @@ def test_what_the_verdict_cost_is_on_the_bill_of_the_run(stage: Scene, word: str
     assert view.cost_usd == Decimal("0.00102")
 
 
+def test_a_job_says_for_itself_what_becomes_of_questions_and_when(stage: Scene) -> None:
+    stage.reviewer.word = "ESCALATE"
+    run_id = stage.submit(source="cron", approvals="ask", approval_s=600.0)
+    stage.work(run_id)
+    [question] = Waits(stage.store.database).open(run_id=run_id)
+    assert question.expires_at is not None
+    assert question.expires_at - question.opened_at == pytest.approx(600, abs=1)
+
+
 def test_runs_that_nobody_attends_are_refused_without_asking_the_model(stage: Scene) -> None:
     run_id = stage.submit(approvals="deny")
     stage.work(run_id)

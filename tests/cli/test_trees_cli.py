@@ -1,0 +1,75 @@
+"""A tree of runs on the command line: its budget, its limits, its one off switch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.commandline import CommandLine
+from support.store import SPEC, Store, asks, opened
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.store.children import NewChild
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    (tmp_path / "home").mkdir()
+    with opened(f"sqlite:///{tmp_path / 'home' / 'hermes-worker.db'}") as store:
+        yield store
+
+
+@pytest.fixture
+def hermes(tmp_path: Path, store: Store) -> CommandLine:
+    # Nobody is there: what is announced is lost, and the rows say what is due.
+    return CommandLine(tmp_path / "home", {"HERMES_BROKER_URL": "redis://127.0.0.1:1/0"})
+
+
+def tree(store: Store) -> tuple[str, str]:
+    root = store.with_tools(Replay.PURE, iterations_max=10, tokens_max=1_000)
+    child = NewChild(
+        run_id="run_child", spec=replace(SPEC, iterations_max=99), system_prompt="", tools="[]", workspace="{}"
+    )
+    store.calls.delegate(store.call(root), [child], children_max=1)
+    return root, child.run_id
+
+
+def test_show_says_what_a_tree_may_use_and_who_used_it(hermes: CommandLine, store: Store) -> None:
+    root, child = tree(store)
+    store.turn(child)
+    shown = hermes.inline("runs", "show", root)
+    assert shown.code == 0
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert ["iterations", "10", "1", "1"] in lines
+    assert ["tokens", "1000", "15", "15"] in lines
+    assert ["run_child", "running", "0", "1", "0", "0", "0.0000"] in lines
+    document = json.loads(hermes.inline("runs", "show", root, "--json").out)
+    assert document["budget"]["dimensions"]["iterations"] == {"limit": 10, "reserved": 1, "spent": 1}
+    assert document["budget"]["children"][0]["run_id"] == child
+
+
+def test_stop_reaches_every_descendant_and_may_be_said_twice(hermes: CommandLine, store: Store) -> None:
+    root, child = tree(store)
+    store.ask_tools(child, asks(Replay.PURE))
+    for _ in range(2):
+        stopped = hermes.inline("runs", "stop", root)
+        assert (stopped.code, stopped.out.split()) == (0, [root, "cancelled"])
+    assert store.status(child).value == "cancelled"
+
+
+def test_limits_of_a_submission_are_stored_with_its_run(hermes: CommandLine, store: Store) -> None:
+    limits = ("--max-iterations", "5", "--max-tokens", "700", "--max-tool-calls", "8", "--budget", "mixed")
+    accepted = hermes.inline("submit", "hello", "--model", "m", *limits)
+    assert accepted.code == 0, accepted.err
+    claim = store.turn(accepted.out.strip())
+    spec = store.calls.spec_of(claim.loaded.pk)
+    assert (spec.iterations_max, spec.tokens_max, spec.tool_calls_max, spec.budget) == (5, 700, 8, "mixed")
+
+
+def test_a_limit_in_money_needs_a_price(hermes: CommandLine, store: Store) -> None:
+    refused = hermes.inline("submit", "hello", "--max-cost-usd", "0.5", "--model", "nobody-knows")
+    assert refused.code == 2
+    assert "it is not known what 'nobody-knows' costs" in refused.err
