@@ -35,7 +35,7 @@ def turn_result(views: Views, run_id: str) -> dict[str, Any]:
         "messages": [json.loads(row.body) for row in rows],
         "api_calls": view.iteration,
         "completed": view.is_completed,
-        "turn_exit_reason": view.exit_reason,
+        "turn_exit_reason": view.exit_text,
         "failed": view.is_failed,
         "partial": view.is_partial,
         "interrupted": view.is_interrupted,
