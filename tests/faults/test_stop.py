@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rig import Rig, sink_call, until
+from support.rig import Rig, rig_on, sink_call, until
 
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.embedded.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
 
@@ -111,3 +114,34 @@ def test_stopping_a_run_that_has_ended_changes_nothing(rig: Rig) -> None:
     [run] = rig.ended(run_id)
     stop(rig, run_id)
     assert rig.view(run_id) == run
+
+
+def test_a_stop_reaches_model_calls_and_commands_of_every_descendant(
+    tmp_path: Path, own_valkey: EmbeddedValkey, postgres_url: str
+) -> None:
+    """Three levels, two workers of each role: a grandchild in a model call, another in a command."""
+    depth = {"HERMES_MAX_SPAWN_DEPTH": "3", "HERMES_MAX_CONCURRENT_CHILDREN": "8"}
+    with rig_on(tmp_path, database_url=postgres_url, broker_url=own_valkey.url, more_environ=depth) as rig:
+        consuming(rig)
+        mark = rig.directory / "workspace" / "began"
+        thinking = {"text": "half a thought", "delay_s": 60}
+        working = command(f"touch {mark}; sleep 60")
+        middle = script(delegation([script(thinking), script(working)]))
+        run_id = rig.submit([delegation([middle, middle])])
+        until(lambda: (len(rig.client.views.runs()) == 8 and mark.exists()) or None, "the tree to be at work")
+        for _ in range(2):
+            stopped = rig.client.runs.stop_tree(run_id)
+            rig.client.publisher.tell_stopped(stopped.run_ids, stopped.hints)
+        until(lambda: rig.statuses() == {"completed": 1, "cancelled": 7} or None, "all of them to end", patience_s=20)
+        for view in rig.client.views.runs():
+            assert is_valid(rig, view.run_id)
+        assert rig.broken_invariants() == []
+
+
+def script(*steps: dict[str, Any]) -> str:
+    return f"scripted: {canonical_json({'steps': list(steps), 'final': 'done'})}"
+
+
+def delegation(goals: list[str]) -> dict[str, Any]:
+    tasks = [{"goal": goal, "role": "orchestrator"} for goal in goals]
+    return {"calls": [{"name": "delegate_task", "arguments": {"tasks": tasks}}]}

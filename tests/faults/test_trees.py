@@ -70,6 +70,32 @@ def test_depth_five_on_real_workers(trees: Rig) -> None:
     assert trees.statuses() == {"completed": 6}
 
 
+def test_the_answers_of_background_children_begin_a_turn_while_workers_die(postgres_trees: Rig) -> None:
+    rig = postgres_trees
+    rig.ended(rig.submit([]))
+    for worker in rig.fleet.workers:
+        plan = "iterate.after_commit=kill@2" if worker.role is Role.MODEL else "call_tool.after_settle=kill@1"
+        rig.fleet.arm(worker, plan)
+    sent = delegate(*[script({"calls": [sink_call("keyed", f"b{n}")]}, final=f"answer {n}") for n in range(3)])
+    sent["arguments"]["background"] = True
+    run_id = rig.submit([{"calls": [sent]}], final="on their way", session_id="s")
+
+    def second_turn() -> str | None:
+        for worker in list(rig.fleet.workers):
+            if not rig.fleet.is_alive(worker):
+                rig.fleet.replace(worker)
+        views = rig.client.views.runs(session_id="s")
+        return views[0].run_id if len(views) == 2 and all(view.status.is_terminal for view in views) else None
+
+    later = until(second_turn, "the turn of the answers to end")
+    assert rig.view(run_id).output == "on their way"
+    said = [json.loads(row.body)["content"] for row in rig.client.views.transcript(later)]
+    told = [text for text in said if text and text.startswith("[BACKGROUND RESULT")]
+    assert len(told) == 1
+    assert all(f"answer {n}" in told[0] for n in range(3))
+    assert rig.broken_invariants() == []
+
+
 def test_a_leaf_that_tries_to_delegate_is_told_no(trees: Rig) -> None:
     run_id = trees.submit([{"calls": [delegate(script({"calls": [delegate(script())]}, final="alone"))]}])
     trees.ended(run_id)

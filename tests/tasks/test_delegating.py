@@ -1,0 +1,114 @@
+"""What children a call gets: their model, their limits, their tools, and who may answer for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store, asks, opened
+from support.turns import Turns
+
+from hermes_worker.core.approvals import Unattended
+from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.delegation import ChildTask, DelegationPolicy, Role
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.settings import ApprovalSettings, Settings
+from hermes_worker.store.tables import budgets, run_inputs, runs
+from hermes_worker.tasks.delegating import delegate
+from hermes_worker.tasks.planning import tool_names
+from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.wiring import approval_rules
+
+_CATALOG = default_catalog()
+TOOLS = f"[{','.join(_CATALOG.tool_definitions(_CATALOG.names))}]"
+
+
+@pytest.fixture
+def turns(tmp_path: Path) -> Iterator[Turns]:
+    with opened(f"sqlite:///{tmp_path / 'test.db'}") as store:
+        yield Turns.over(store, "http://127.0.0.1:1/v1")
+
+
+def child_of(turns: Turns, *, role: Role = Role.LEAF, policy: DelegationPolicy | None = None, **spec: Any) -> Any:
+    """The row of the child that a run with ``spec`` gets, with what it was asked for."""
+    store = turns.store
+    root = store.with_tools(Replay.PURE, tools=TOOLS, **spec)
+    parts = replace(turns.parts, delegation=policy or DelegationPolicy())
+    delegate(parts, store.call(root), [ChildTask(goal="g", context="c", role=role)], is_background=False)
+    with store.database.read() as connection:
+        return connection.execute(
+            sa.select(runs, run_inputs.c.spec)
+            .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
+            .where(runs.c.parent_pk.is_not(None))
+        ).one()
+
+
+def names_of(store: Store, row: Any) -> frozenset[str]:
+    return tool_names(store.runs.session_of(row.session_pk).tools)
+
+
+@pytest.mark.parametrize(("override", "model"), [(None, "parents-own"), ("childrens-own", "childrens-own")])
+def test_a_child_has_its_parents_model_or_that_of_children_and_its_own_task(
+    turns: Turns, override: str | None, model: str
+) -> None:
+    row = child_of(turns, model="parents-own", policy=DelegationPolicy(model=override))
+    spec = RunSpec.from_json(row.spec)
+    assert (row.model, spec.source, spec.input) == (model, "delegation", "g\n\nContext:\nc")
+
+
+def test_a_leaf_gets_its_parents_tools_without_those_that_are_not_for_children(turns: Turns) -> None:
+    assert names_of(turns.store, child_of(turns)) == _CATALOG.names - {"clarify", "delegate_task"}
+
+
+def test_an_orchestrator_may_delegate_where_the_depth_allows_it(turns: Turns) -> None:
+    policy = DelegationPolicy(depth_max=2)
+    assert "delegate_task" in names_of(turns.store, child_of(turns, role=Role.ORCHESTRATOR, policy=policy))
+
+
+@pytest.mark.parametrize(
+    ("mode", "iterations_max", "has_budget"),
+    [("shared", 90, 1), ("mixed", 50, 1), ("independent", 50, 2), (None, 50, 1)],
+)
+def test_the_submission_says_how_children_share_its_limits(
+    turns: Turns, mode: str | None, iterations_max: int, has_budget: int
+) -> None:
+    policy = DelegationPolicy(budget=BudgetMode.MIXED)
+    row = child_of(turns, policy=policy, budget=mode, tokens_max=700, nano_usd_max=5)
+    assert (row.iterations_max, row.has_budget) == (iterations_max, has_budget)
+    assert RunSpec.from_json(row.spec).budget == mode
+    with turns.store.database.read() as connection:
+        kept = connection.execute(sa.select(budgets.c.tokens_max, budgets.c.nano_usd_max)).all()
+    assert [tuple(one) for one in kept] == [(700, 5)] * (2 if mode == "independent" else 1)
+
+
+def test_a_childs_time_is_its_own_limit_or_its_parents_deadline(turns: Turns) -> None:
+    row = child_of(turns, policy=DelegationPolicy(timeout_s=40.0), wall_s_max=1_000.0)
+    assert row.deadline_at - row.created_at == pytest.approx(40, abs=1)
+
+
+def test_a_run_that_is_too_deep_is_told_so(turns: Turns) -> None:
+    store = turns.store
+    row = child_of(turns)
+    store.ask_tools(row.run_id, asks(Replay.PURE))
+    delegate(turns.parts, store.call(row.run_id), [ChildTask(goal="g")], is_background=False)
+    assert "1 level(s) deep" in json.loads(store.results(row.run_id)[0])["error"]
+
+
+def test_scheduled_runs_and_children_wait_for_what_they_send_into_the_background(turns: Turns) -> None:
+    store = turns.store
+    root = store.with_tools(Replay.PURE, tools=TOOLS, source="cron")
+    delegate(turns.parts, store.call(root), [ChildTask(goal="g")], is_background=True)
+    assert store.status(root).value == "waiting_for_children"
+
+
+def test_nobody_answers_for_children_unless_the_installation_says_so() -> None:
+    rules = approval_rules(Settings(home=Path("/nowhere")))
+    assert rules.by_source["delegation"] is Unattended.DENY
+    asking = Settings(home=Path("/nowhere"), approvals=ApprovalSettings(delegation="approve"))
+    assert approval_rules(asking).by_source["delegation"] is Unattended.APPROVE
