@@ -39,6 +39,7 @@ class FaultPoint(StrEnum):
     DELIVER_AFTER_CLAIM = "deliver.after_claim"
     DELIVER_AFTER_SEND = "deliver.after_send"
     """The message is out, and that it is out is not stored yet."""
+    COLLECT_AFTER_CLAIM = "collect.after_claim"
     SWEEP_AFTER_RELEASE = "sweep.after_release"
     SUBMIT_AFTER_COMMIT = "submit.after_commit"
     FINISH_BEFORE_COMMIT = "finish.before_commit"

@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 import redis
 
-from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
+from hermes_worker.core.effects import AskModel, Collect, Effect, RunTool, SendDelivery
 from hermes_worker.observe import count, log
 from hermes_worker.setting_kinds import socket_url
 from hermes_worker.store.rows import Hint
@@ -40,6 +40,7 @@ class TaskName(StrEnum):
     ITERATE = "hermes.iterate"
     CALL_TOOL = "hermes.call_tool"
     DELIVER = "hermes.deliver"
+    COLLECT = "hermes.collect"
     MAINTAIN = "hermes.maintain"
 
 
@@ -67,6 +68,8 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
             return TaskName.CALL_TOOL, QueueName.TOOLS, arguments
         case SendDelivery():
             return TaskName.DELIVER, QueueName.DELIVERY, [effect.delivery_id, effect.attempt, hint.at]
+        case Collect():
+            return TaskName.COLLECT, QueueName.TOOLS, [effect.firing_id, hint.at]
         case _:
             assert_never(effect)
 
@@ -194,8 +197,10 @@ def envelope(
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def effect_label(effect: Effect | SendDelivery) -> str:
+def effect_label(effect: Effect | SendDelivery | Collect) -> str:
     """What Flower and the worker's log show for a message."""
+    if isinstance(effect, Collect):
+        return effect.run_id
     if isinstance(effect, SendDelivery):
         return f"{effect.delivery_id} attempt {effect.attempt}"
     where = f".{effect.position}" if isinstance(effect, RunTool) else ""

@@ -62,6 +62,7 @@ __all__ = [
     "AgentSettings",
     "ApprovalSettings",
     "BrokerSettings",
+    "CronSettings",
     "DatabaseSettings",
     "DelegationSettings",
     "DeliverySettings",
@@ -351,6 +352,31 @@ class DeliverySettings:
     """Whether other files may be sent only within ten minutes of their making. Credentials are never sent."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronSettings:
+    """Scheduled jobs."""
+
+    idle_s_max: float = _setting(
+        "cron.inactivity_timeout",
+        "HERMES_CRON_IDLE_S_MAX HERMES_CRON_TIMEOUT",
+        number(0, 31 * 86_400, "seconds"),
+        600.0,
+    )
+    """Seconds without any sign of progress before a job's run is given up, unless the job has its own limit; 0 for
+    no limit."""
+    script_timeout_s: float = _setting(
+        "cron.script_timeout_seconds",
+        "HERMES_CRON_SCRIPT_TIMEOUT_S HERMES_CRON_SCRIPT_TIMEOUT",
+        number(1, 86_400, "seconds"),
+        3600.0,
+    )
+    """Seconds a job's script may take."""
+    outputs_kept: int = _setting("cron.output_retention", "HERMES_CRON_OUTPUTS_KEPT", integer(0, 1_000_000), 50)
+    """Documents of runs kept of each job below `cron/output`; 0 keeps all."""
+    wraps: bool = _setting("cron.wrap_response", "HERMES_CRON_WRAP", SWITCH, True)
+    """Whether what a job delivers names the job and says how to stop it."""
+
+
 _OUTCOMES = ("ask", "deny", "approve")
 
 
@@ -414,6 +440,7 @@ class Settings:
     delegation: DelegationSettings = field(default_factory=DelegationSettings)
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     log: LogSettings = field(default_factory=LogSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
@@ -449,6 +476,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "delegation": DelegationSettings,
         "terminal": TerminalSettings,
         "approvals": ApprovalSettings,
+        "cron": CronSettings,
         "delivery": DeliverySettings,
         "log": LogSettings,
     }
@@ -477,7 +505,7 @@ def _words(text: str) -> frozenset[str]:
 
 _REFERENCE_TOP_LEVEL = _words(
     "_config_version always_log_local auxiliary bedrock browser checkpoints code_execution"
-    " compression computer_use context context_file_max_chars credential_pool_strategies cron curator custom_providers"
+    " compression computer_use context context_file_max_chars credential_pool_strategies curator custom_providers"
     " dashboard delegation desktop discord display fallback_model file_read_max_chars"
     " filter_silence_narration gateway goals group_sessions_per_user honcho hooks hooks_auto_accept human_delay"
     " image_gen kanban known_plugin_toolsets lsp matrix mattermost max_concurrent_sessions max_live_sessions mcp"
@@ -499,6 +527,7 @@ _REFERENCE_KEYS = _words(
     " agent.gateway_notify_interval agent.gateway_timeout_warning agent.image_input_mode"
     " agent.intent_ack_continuation agent.local_stream_stale_timeout agent.max_verify_nudges"
     " agent.parallel_tool_call_guidance agent.reasoning_overrides agent.restart_drain_timeout"
+    " cron.max_parallel_jobs cron.mirror_delivery cron.provider cron.session_db_timeout_seconds"
     " agent.service_tier agent.task_completion_guidance agent.tool_use_enforcement agent.verify_guidance"
     " agent.verify_on_stop agent.verbose agent.system_prompt logging.backup_count logging.max_size_mb"
     " terminal.auto_source_bashrc terminal.backend terminal.container_cpu"

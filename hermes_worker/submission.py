@@ -50,6 +50,8 @@ __all__ = [
 DEFAULT_MODEL_ALIAS = "hermes-agent"
 """The name under which the reference offers itself as a model (around §3.1); it means the configured one."""
 _USUAL_TOOLSETS = ("hermes-api-server",)
+_UNATTENDED_WITHOUT = ("cronjob", "messaging", "clarify")
+"""Toolsets that scheduled runs never have (reference, around §1.7): a job that makes jobs has no end."""
 
 
 class InvalidSubmission(HermesError):
@@ -81,6 +83,8 @@ class Submission:
     cost_usd_max: float | None = None
     budget: BudgetMode | None = None
     """How child runs share the limits."""
+    idle_s_max: float | None = None
+    """Seconds without progress; 0 for no limit."""
     directory: str | None = None
     """Absolute path of a directory for a new session to work in. Not to be taken from outsiders: whoever chooses it
     reads and writes there. ``None`` gives the session one of its own."""
@@ -191,7 +195,7 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or _USUAL_TOOLSETS)
-    names, tools = _tools(toolsets)
+    names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if submission.source == "cron" else ())
     workspace = _workspace(settings, submission, submission.session_id or run_id)
     prompt = PromptParts(
         model=model,
@@ -237,7 +241,7 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         iterations_max=submission.iterations_max or agent.iterations_max,
         attempts_max=settings.lease.attempts_max,
         wall_s_max=submission.wall_s_max or agent.wall_s_max,
-        idle_s_max=agent.idle_s_max,
+        idle_s_max=agent.idle_s_max if submission.idle_s_max is None else submission.idle_s_max or None,
         tokens_max=submission.tokens_max,
         tool_calls_max=submission.tool_calls_max,
         nano_usd_max=None if submission.cost_usd_max is None else int(Decimal(str(submission.cost_usd_max)) * NANO),
@@ -276,8 +280,9 @@ def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:
 def _fingerprint(submission: Submission) -> str:
     """Of what was asked for, not of what the settings made of it: a retry after a change of settings is a retry."""
     asked_for = asdict(submission)
-    if not submission.deliver:
-        del asked_for["deliver"]  # so that a key from before there were deliveries still fits its request
+    for name in ("deliver", "idle_s_max"):
+        if asked_for[name] in (None, "", [], ()):
+            del asked_for[name]  # so that a key from before there was this still fits its request
     del asked_for["idempotency_key"]
     return fingerprint(asked_for)
 
@@ -287,10 +292,10 @@ def _catalog() -> Catalog:
     return default_catalog()
 
 
-def _tools(toolsets: tuple[str, ...]) -> tuple[frozenset[str], str]:
+def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[frozenset[str], str]:
     """The names of the tools, and their definitions as a session stores them."""
     try:
-        names = _catalog().resolve(toolsets)
+        names = _catalog().resolve(toolsets, disabled=disabled)
     except ConfigurationError as error:
         raise InvalidSubmission("toolsets", str(error)) from error
     return frozenset(names), f"[{','.join(_catalog().tool_definitions(names))}]"

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hermes_worker.providers.catalog import Wire
     from hermes_worker.providers.chain import Chain, ModelChoice
     from hermes_worker.providers.endpoint import Endpoint
+    from hermes_worker.tasks.collect import CollectingParts
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.parts import Parts
@@ -94,6 +95,7 @@ class WorkerProcess:
     pid: int
     parts: Parts
     deliveries: DeliveryParts
+    collecting: CollectingParts
     runs: Runs
     sweeper: Sweeper
     keeper: Keeper
@@ -321,13 +323,17 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     from hermes_worker.delivery.courier import Courier
     from hermes_worker.store.calls import ToolCalls
     from hermes_worker.store.deliveries import Deliveries
+    from hermes_worker.store.executions import Executions
+    from hermes_worker.store.jobs import Jobs
     from hermes_worker.store.transcripts import Transcripts
+    from hermes_worker.tasks.collect import CollectingParts
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.leases import Leases
     from hermes_worker.tasks.parts import Parts
     from hermes_worker.tools.catalog import default_catalog
     from hermes_worker.workspace.ref import WorkspaceRef, open_workspace
+    from scheduler.desk import AgentJobs
 
     options = options or WorkerOptions()
     client = open_client(settings)
@@ -359,7 +365,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         sender=client.publisher,
         leases=leases,
         live=Live(client.redis),
-        catalog=default_catalog(*options.more_tools),
+        catalog=default_catalog(*options.more_tools, jobs=AgentJobs(Jobs(client.database))),
         chain=chain,
         aside=aside_of(settings),
         pool=CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey(),
@@ -385,6 +391,16 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         desk=partial(_file_desk, settings),
         secrets=(*courier.secrets, *(secret.reveal() for secret in settings.secrets)),
     )
+    collecting = CollectingParts(
+        executions=Executions(client.database),
+        courier=deliveries.courier,
+        sender=client.publisher,
+        leases=leases,
+        home=settings.home,
+        environ=settings.environ,
+        env_passthrough=settings.terminal.env_passthrough,
+        script_timeout_s=settings.cron.script_timeout_s,
+    )
     sweeper = Sweeper(client.database, sweep_policy(settings))
     keeper = Keeper(
         leases=leases,
@@ -402,6 +418,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         pid=os.getpid(),
         parts=parts,
         deliveries=deliveries,
+        collecting=collecting,
         runs=client.runs,
         sweeper=sweeper,
         keeper=keeper,

@@ -1,6 +1,6 @@
 """Celery beat without a file, and without a leader.
 
-``celery -A hermes_worker.tasks.app beat -S scheduler.beat:Scheduler`` works as well as ``hermes-worker beat``. Nothing
+``celery -A hermes_worker.tasks.app beat`` works as well as ``hermes-worker beat``. Nothing
 here must happen exactly once: any number of beats may run, and none needs to know of the others. What is due is read
 from SQL, by the database's clock, and taken by compare-and-set.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,21 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.queue import QueueName, TaskName
 from hermes_worker.settings import Settings
+from hermes_worker.store.executions import Executions
 from hermes_worker.store.jobs import Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.keeper import report
 from hermes_worker.wiring import Client, open_client, sweep_policy
-from scheduler.jobs import tick
+from scheduler.turns import tick
 
 MAINTAIN_EVERY_S = 60.0
-_TICK_S_MAX = 1.0
-"""Beat sleeps between ticks and looks for its end only then, so this bounds how long it takes to leave."""
+TICK_S = 1.0
+"""From one look at the jobs to the next: what people change is seen, and what another scheduler left is taken over,
+after this long. Beat looks for its end only between ticks, so this bounds as well how long it takes to leave."""
+_FROZEN_AFTER_S = 3.0
+"""A scheduler that does nothing for so long in the middle of a transaction loses it, and with it the jobs it held."""
+_LOST_AFTER_S = 300.0
+"""How long a message may wait in a queue that is not empty before it is sent again."""
 
 
 class Scheduler(beat.Scheduler):  # type: ignore[misc]
@@ -53,29 +60,45 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def setup_schedule(self) -> None:
         self._client = open_client(self._settings)
+        self._client.database.end_idle_transactions(_FROZEN_AFTER_S)
         self._jobs = Jobs(self._client.database)
         self._sweeping = _Sweeping(self._client, self._settings)
         self._sweeping.start()
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Do what is due; returns the seconds until there may be more."""
-        now = time.monotonic()
+        began = now = time.monotonic()
         if now >= self._next_maintain and self._ask_for_maintenance():
             self._next_maintain = now + MAINTAIN_EVERY_S
-        self._settle_jobs()
+        has_more = self._settle_jobs()
         if self._alive_file is not None:
             self._alive_file.touch()
-        return _TICK_S_MAX
+        return 0.0 if has_more else max(0.0, TICK_S - (time.monotonic() - began))
 
-    def _settle_jobs(self) -> None:
+    def _settle_jobs(self) -> bool:
+        """Whether there is more to be done at once."""
         assert self._client is not None and self._jobs is not None
         try:
-            self._client.publisher.send(tick(self._jobs, self._settings))
+            ticked = tick(self._jobs, self._settings)
+            self._client.publisher.send(ticked.settled.hints)
+            for run_id in ticked.settled.stopped:
+                self._stop(run_id)
         except UnavailableError as error:
             log.warning("database.unreachable", doing="tick", error=str(error))
+            return False
         except Exception:
             # A defect in one job's path must not silence the others' next tick.
             log.exception("thread.failed", doing="tick")
+            return False
+        return ticked.has_more
+
+    def _stop(self, run_id: str) -> None:
+        """Carry the end of a run that made room for a later slot to whoever works for it."""
+        assert self._client is not None
+        self._client.publisher.nudge("stop", run_id)
+        for below, hints in self._client.runs.stop_descendants(run_id).items():
+            self._client.publisher.send(hints)
+            self._client.publisher.nudge("stop", below)
 
     def _ask_for_maintenance(self) -> bool:
         """Whether the request is in the queue. One that waits there is enough, however long nobody takes it."""
@@ -109,6 +132,8 @@ class _Sweeping:
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._sweeper = Sweeper(client.database, sweep_policy(settings))
+        self._executions = Executions(client.database)
+        self._grace_s = settings.lease.resend_grace_s
         self._every_s = settings.lease.sweep_interval_s
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hermes_sweep", daemon=True)
@@ -123,10 +148,18 @@ class _Sweeping:
     def _run(self) -> None:
         while not self._end.wait(self._every_s):
             try:
-                swept = self._sweeper.sweep(self._client.publisher.depths())
+                depths = self._client.publisher.depths()
+                swept = self._sweeper.sweep(depths)
+                self._repair_executions(depths)
             except UnavailableError as error:
                 log.warning("database.unreachable", doing="sweep", error=str(error))
                 continue
             if swept is not None:
                 report(swept)
                 self._client.publisher.send(swept.hints)
+
+    def _repair_executions(self, depths: Mapping[str, int] | None) -> None:
+        """End what dead workers collected, and send lost messages again: a queue that is empty holds none."""
+        self._executions.lose()
+        is_lost = depths is not None and depths[QueueName.TOOLS.value] == 0
+        self._client.publisher.send(self._executions.overdue(self._grace_s if is_lost else _LOST_AFTER_S))

@@ -1,132 +1,68 @@
-"""A job: what its owner wrote, how people change it, and what becomes of its due slots.
-
-The rules are ``scheduler.policy``'s; here they meet the rows (``store.jobs``) and the one way runs come into being
-(``hermes_worker.submission``).
-"""
+"""How people change jobs, and how a job is shown to them. What becomes of its slots is ``scheduler.turns``."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.threats import scan_assembled_prompt, scan_job_prompt
-from hermes_worker.observe import log
-from hermes_worker.settings import Settings
-from hermes_worker.store.jobs import (
-    DueJob,
-    EndedRun,
-    FiringView,
-    JobAfter,
-    JobEdit,
-    JobPlace,
-    JobRow,
-    Jobs,
-    JobTurn,
-    Slot,
-)
-from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import NewRun
-from hermes_worker.submission import InvalidSubmission, Submission, deliver_list, new_run
-from hermes_worker.tasks.reports import JOB_ID, JOB_NAME, JOB_SCHEDULE, JOB_WRAP
+from hermes_worker.store.jobs import FiringView, JobEdit, JobNotFound, JobPlace, JobRow, Jobs
 from scheduler import policy
-from scheduler.grammar import ScheduleOptions, from_record, parse_schedule, to_record
-from scheduler.jobtext import PromptParts, assemble_prompt, default_name, session_id
-from scheduler.lifecycle import stops_this_service
+from scheduler.definition import (
+    InvalidJob,
+    JobRequest,
+    JobSpec,
+    checked_deliver,
+    checked_fields,
+    checked_name,
+    checked_prompt,
+    checked_whole,
+)
+from scheduler.grammar import ScheduleOptions, from_record, parse_schedule, parse_timestamp, to_record
+from scheduler.jobtext import default_name
 from scheduler.schedule import Schedule
-from scheduler.silence import JobLabel, wrap
 
-NAME_CHARS_MAX = 200
-PROMPT_CHARS_MAX = 5_000
+__all__ = ["InvalidJob", "JobRequest", "JobSpec", "create", "edit", "pause", "resume", "run_now"]
 
-
-class InvalidJob(HermesError):
-    """A job cannot be kept as it is described; the message is one sentence for its owner."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """What the owner of a job wrote. Stored as JSON."""
-
-    prompt: str
-    schedule: Mapping[str, Any]
-    """As ``grammar.to_record`` writes it."""
-    deliver: Sequence[str] = ("local",)
-    times: int | None = None
-    overlap: policy.Overlap = policy.Overlap.SKIP
-    catch_up: policy.CatchUp = policy.CatchUp.ONE
-    misfire_grace_s: int | None = None
-    failures_max: int | None = None
-    iterations_per_day: int | None = None
-    tokens_per_day: int | None = None
-    model: str | None = None
-    toolsets: Sequence[str] | None = None
-    directory: str | None = None
-    iterations_max: int | None = None
-    wall_s_max: float | None = None
-    approvals: str | None = None
-    """What becomes of its dangerous commands; ``None`` for what the installation says of scheduled runs."""
-    approval_s: float | None = None
-    """Seconds that somebody has to allow one, where they are asked about."""
-    wraps: bool = True
-    """Put the job's name above and the way to stop it below what is delivered."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> JobSpec:
-        stored = json.loads(text)
-        stored["overlap"] = policy.Overlap(stored["overlap"])
-        stored["catch_up"] = policy.CatchUp(stored["catch_up"])
-        return cls(**stored)
-
-    @property
-    def rules(self) -> policy.JobPolicy:
-        return policy.JobPolicy(
-            overlap=self.overlap,
-            catch_up=self.catch_up,
-            misfire_grace_s=self.misfire_grace_s,
-            failures_max=self.failures_max,
-            daily_budget=policy.DailyBudget(iterations=self.iterations_per_day, tokens=self.tokens_per_day),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
-    """A job that somebody asks for, or changes to one: ``None`` is not said."""
-
-    prompt: str | None = None
-    schedule: str | None = None
-    name: str | None = None
-    deliver: str | Sequence[str] | None = None
-    repeat: int | None = None
-    timezone: str | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of ``JobSpec``."""
+_LIMITS = (
+    "misfire_grace_s",
+    "failures_max",
+    "iterations_max",
+    "tokens_max",
+    "wall_s_max",
+    "idle_s_max",
+    "iterations_per_day",
+    "tokens_per_day",
+    "cost_usd_per_day",
+    "cost_usd_max",
+    "approvals",
+    "approval_s",
+)
+_PINS = frozenset({"model", "provider", "no_agent"})
 
 
 def create(jobs: Jobs, request: JobRequest) -> JobRow:
-    """Keep a new job. Raises ``InvalidJob``, ``ScheduleError``, ``InvalidSubmission``."""
-    if request.schedule is None or request.prompt is None:
-        raise InvalidJob("A job needs a prompt and a schedule.")
-    prompt = checked_prompt(request.prompt)
-    schedule = _read(request.schedule, request.timezone or "UTC", jobs.now())
-    spec = JobSpec(
-        prompt=prompt,
-        schedule=to_record(schedule),
-        deliver=deliver_list(request.deliver or "local"),
-        times=policy.repeat_times(schedule, request.repeat),
-        **request.more,
+    """Keep a new job. Raises ``InvalidJob``, ``ScheduleError``."""
+    if request.schedule is None:
+        raise InvalidJob("A job needs a schedule.")
+    now = jobs.now()
+    schedule = _read(request, None, now)
+    spec = checked_whole(
+        JobSpec(
+            prompt=checked_prompt(request.prompt or ""),
+            schedule=to_record(schedule),
+            deliver=checked_deliver(request.deliver or "local"),
+            times=policy.repeat_times(schedule, request.repeat),
+            **checked_fields(request.more),
+        )
     )
-    name = checked_name(request.name or default_name(prompt, (), None))
+    _require_known(jobs, spec)
+    name = checked_name(request.name or default_name(spec.prompt, tuple(spec.skills), spec.script))
 
     def place(job_id: str, now: float) -> JobPlace:
         state = policy.JobState(id=job_id, schedule=schedule, next_slot=None, next_fire_at=None, times=spec.times)
-        return place_of(policy.created(state, _instant(now)))
+        return place_of(policy.created(state, instant(now)))
 
     return jobs.create(name, spec.to_json(), place)
 
@@ -135,24 +71,47 @@ def edit(jobs: Jobs, reference: str, request: JobRequest) -> JobRow:
     """Change what ``request`` names. A new schedule begins now. Raises as ``create``, and ``JobNotFound``."""
 
     def change(row: JobRow, now: float) -> JobEdit:
-        spec = replace(JobSpec.from_json(row.definition), **request.more)
-        if request.prompt is not None:
-            spec = replace(spec, prompt=checked_prompt(request.prompt))
-        if request.deliver is not None:
-            spec = replace(spec, deliver=deliver_list(request.deliver or "local"))
+        spec = _edited(JobSpec.from_json(row.definition), request)
         place = replace(place_of(state_of(row, spec, now)), paused_reason=row.paused_reason)
-        if request.schedule is not None:
-            zone = request.timezone or str(spec.schedule.get("timezone") or "UTC")
-            schedule = _read(request.schedule, zone, now)
+        if _is_rescheduled(request):
+            schedule = _read(request, spec, now)
             spec = replace(spec, schedule=to_record(schedule), times=policy.repeat_times(schedule, spec.times))
             if row.state != policy.JobStatus.PAUSED:
-                place = place_of(policy.created(state_of(row, spec, now), _instant(now)))
+                place = place_of(policy.created(state_of(row, spec, now), instant(now)))
         if request.repeat is not None:
-            spec = replace(spec, times=policy.repeat_times(schedule_of(spec, now), request.repeat))
+            spec = replace(spec, times=policy.repeat_times(spec.schedule_at(now), request.repeat))
         name = checked_name(request.name) if request.name is not None else None
         return JobEdit(place=place, name=name, definition=spec.to_json())
 
+    if request.more.get("context_from"):
+        _require_known(jobs, JobSpec(prompt="", schedule={}, **checked_fields(request.more)))
     return jobs.change(reference, change)
+
+
+def _edited(spec: JobSpec, request: JobRequest) -> JobSpec:
+    spec = replace(spec, **checked_fields(request.more))
+    if request.prompt is not None:
+        spec = replace(spec, prompt=checked_prompt(request.prompt))
+    if request.deliver is not None:
+        spec = replace(spec, deliver=checked_deliver(request.deliver or "local"))
+    if _PINS & request.more.keys():
+        # What the job runs with from now on is what its owner wants.
+        spec = replace(spec, model_snapshot=None, provider_snapshot=None)
+    return checked_whole(spec)
+
+
+def _is_rescheduled(request: JobRequest) -> bool:
+    asked = (request.schedule, request.timezone, request.starts_at, request.ends_at, request.jitter_s)
+    return any(part is not None for part in asked)
+
+
+def _require_known(jobs: Jobs, spec: JobSpec) -> None:
+    """Raises ``InvalidJob`` for an earlier job that there is not."""
+    for job_id in spec.context_from:
+        try:
+            jobs.get(job_id)
+        except JobNotFound:
+            raise InvalidJob(f"context_from: there is no job {job_id!r}.") from None
 
 
 def pause(jobs: Jobs, reference: str, reason: str | None = None) -> JobRow:
@@ -172,44 +131,19 @@ def run_now(jobs: Jobs, reference: str) -> JobRow:
 
 def _place(jobs: Jobs, reference: str, change: Callable[[policy.JobState, datetime], policy.JobChanges]) -> JobRow:
     def made(row: JobRow, now: float) -> JobEdit:
-        return JobEdit(place=place_of(change(state_of(row, JobSpec.from_json(row.definition), now), _instant(now))))
+        return JobEdit(place=place_of(change(state_of(row, JobSpec.from_json(row.definition), now), instant(now))))
 
     return jobs.change(reference, made)
-
-
-def checked_prompt(prompt: str) -> str:
-    """Raises ``InvalidJob`` for a prompt that is empty, too long, or tries to take over the agent."""
-    if not prompt.strip():
-        raise InvalidJob("The prompt is empty; say what is to be done.")
-    if len(prompt) > PROMPT_CHARS_MAX:
-        raise InvalidJob(f"A job's prompt has at most {PROMPT_CHARS_MAX} characters, not {len(prompt)}.")
-    if (finding := scan_job_prompt(prompt)) is not None:
-        raise InvalidJob(finding.message)
-    if stops_this_service(prompt):
-        raise InvalidJob("Blocked: the prompt contains a command that stops or restarts this service.")
-    return prompt
-
-
-def checked_name(name: str) -> str:
-    """Raises ``InvalidJob``."""
-    words = " ".join(name.split())
-    if not words or len(words) > NAME_CHARS_MAX:
-        raise InvalidJob(f"A job's name has 1 to {NAME_CHARS_MAX} characters.")
-    return words
-
-
-def schedule_of(spec: JobSpec, now: float) -> Schedule:
-    return from_record(spec.schedule, now=_instant(now))
 
 
 def state_of(row: JobRow, spec: JobSpec, now: float) -> policy.JobState:
     """A stored job as the rules see it."""
     return policy.JobState(
         id=row.job_id,
-        schedule=schedule_of(spec, now),
+        schedule=spec.schedule_at(now),
         state=policy.JobStatus(row.state),
-        next_slot=_instant(row.next_slot) if row.next_slot is not None else None,
-        next_fire_at=_instant(row.next_fire_at) if row.next_fire_at is not None else None,
+        next_slot=instant(row.next_slot) if row.next_slot is not None else None,
+        next_fire_at=instant(row.next_fire_at) if row.next_fire_at is not None else None,
         times=spec.times,
         completed=row.completed,
         consecutive_failures=row.consecutive_failures,
@@ -228,11 +162,33 @@ def place_of(changes: policy.JobChanges | policy.JobState) -> JobPlace:
     )
 
 
-def _read(text: str, timezone: str, now: float) -> Schedule:
-    return parse_schedule(text, now=_instant(now), options=ScheduleOptions(timezone=timezone))
+def _read(request: JobRequest, spec: JobSpec | None, now: float) -> Schedule:
+    """The schedule that a request asks for; what it does not name stays as it is in ``spec``."""
+    kept = spec.schedule_at(now) if spec is not None else None
+    zone = request.timezone or (spec.timezone if spec is not None else "UTC")
+    options = ScheduleOptions(
+        timezone=zone,
+        starts_at=_bound(request.starts_at, zone, kept.starts_at if kept else None),
+        ends_at=_bound(request.ends_at, zone, kept.ends_at if kept else None),
+        jitter_s=request.jitter_s if request.jitter_s is not None else (kept.jitter_s if kept else 0),
+    )
+    if request.schedule is not None:
+        return parse_schedule(request.schedule, now=instant(now), options=options)
+    assert kept is not None
+    changed = replace(
+        kept, timezone=zone, starts_at=options.starts_at, ends_at=options.ends_at, jitter_s=options.jitter_s
+    )
+    return from_record(to_record(changed), now=instant(now))  # which checks what was changed
 
 
-def _instant(at: float) -> datetime:
+def _bound(asked: str | None, zone: str, kept: datetime | None) -> datetime | None:
+    """A start or an end; an empty text takes it away."""
+    if asked is None:
+        return kept
+    return parse_timestamp(asked, zone) if asked else None
+
+
+def instant(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
@@ -249,7 +205,21 @@ def job_document(row: JobRow) -> dict[str, Any]:
         "enabled": row.state == policy.JobStatus.SCHEDULED.value,
         "state": row.state,
         "deliver": ",".join(spec.deliver),
+        "skill": spec.skills[0] if spec.skills else None,
+        "skills": list(spec.skills),
         "model": spec.model,
+        "provider": spec.provider,
+        "model_snapshot": spec.model_snapshot,
+        "provider_snapshot": spec.provider_snapshot,
+        "enabled_toolsets": list(spec.toolsets) if spec.toolsets else None,
+        "workdir": spec.directory,
+        "script": spec.script,
+        "no_agent": spec.no_agent,
+        "context_from": list(spec.context_from) or None,
+        "attach_to_session": spec.attach_to,
+        "overlap": spec.overlap.value,
+        "catch_up": spec.catch_up.value,
+        **{name: getattr(spec, name) for name in _LIMITS},
         "created_at": _iso(row.created_at),
         "next_run_at": _iso(row.next_slot),
         "last_run_at": _iso(row.last_run_at),
@@ -269,142 +239,11 @@ def firing_object(view: FiringView) -> dict[str, Any]:
         "reason": view.reason,
         "run_id": view.run_id,
         "run_status": view.run_status,
+        "execution": view.execution,
+        "remark": view.remark,
+        "ended_at": _iso(view.ended_at),
     }
 
 
 def _iso(at: float | None) -> str | None:
-    return _instant(at).isoformat() if at is not None else None
-
-
-# --- what a scheduler does -------------------------------------------------------------------------------------------
-
-
-def tick(jobs: Jobs, settings: Settings) -> list[Hint]:
-    """Count the runs that ended and settle the slots that are due; returns what to send. Any number of schedulers may
-    do it at once. A job that cannot be read holds up no other. Raises ``UnavailableError``."""
-    hints: list[Hint] = []
-    for pk in jobs.ended():
-        hints += jobs.count_end(pk, after_run)
-    for pk in jobs.due():
-        hints += jobs.settle(pk, lambda due: turn_of(due, settings))
-    return hints
-
-
-def turn_of(due: DueJob, settings: Settings) -> JobTurn | None:
-    """What becomes of a due job."""
-    try:
-        spec = JobSpec.from_json(due.row.definition)
-        state = state_of(due.row, spec, due.now)
-    except (HermesError, ValueError, TypeError, KeyError) as error:
-        return _broken(due, error)
-    now = _instant(due.now)
-    decision = policy.decide(state, _facts(due, spec, now), now)
-    if decision is None:
-        return None
-    run: NewRun | None = None
-    if decision.start is not None:
-        try:
-            run = _run_of(due.row, spec, settings, decision.start, now)
-        except (HermesError, ConfigurationError) as error:
-            decision = policy.failed_to_start(state, decision, str(error))
-    return JobTurn(
-        slots=[Slot(at=s.slot.timestamp(), outcome=s.outcome.value, reason=s.reason) for s in decision.settled],
-        place=place_of(decision.job),
-        run=run,
-        waits=bool(run and decision.start and decision.start.waits),
-        notice=_notice(due.row, decision.notice),
-        targets=spec.deliver,
-    )
-
-
-def _facts(due: DueJob, spec: JobSpec, now: datetime) -> policy.SlotFacts:
-    if spec.iterations_per_day is None and spec.tokens_per_day is None:
-        return policy.SlotFacts(running=due.running, waiting=due.waiting)
-    midnight = policy.local_day(str(spec.schedule.get("timezone") or "UTC"), now)[0].timestamp()
-    iterations, tokens = due.used_since(midnight)
-    return policy.SlotFacts(
-        running=due.running,
-        waiting=due.waiting,
-        used_today=policy.DailyUse(iterations=iterations, tokens=tokens),
-        was_blocked_today=due.was_blocked_since(midnight),
-    )
-
-
-def _run_of(row: JobRow, spec: JobSpec, settings: Settings, start: policy.Start, now: datetime) -> NewRun:
-    """Raises ``InvalidJob`` or ``InvalidSubmission`` for a job that must not or cannot run."""
-    checked_prompt(spec.prompt)
-    scanned = scan_assembled_prompt(assemble_prompt(PromptParts(prompt=spec.prompt)))
-    if scanned.finding is not None:
-        raise InvalidJob(scanned.finding.message)
-    submission = Submission(
-        input=scanned.text,
-        # The microseconds keep two runs of one second apart: by hand, or after a catch-up.
-        session_id=f"{session_id(row.job_id, now)}_{now.microsecond:06d}",
-        model=spec.model,
-        toolsets=spec.toolsets,
-        iterations_max=spec.iterations_max,
-        wall_s_max=spec.wall_s_max,
-        directory=spec.directory,
-        approvals=spec.approvals,
-        approval_s=spec.approval_s,
-        source="cron",
-        metadata={
-            JOB_ID: row.job_id,
-            JOB_NAME: row.name,
-            JOB_SCHEDULE: str(spec.schedule.get("display", "")),
-            JOB_WRAP: "yes" if spec.wraps else "no",
-        },
-        deliver=spec.deliver,
-    )
-    return replace(new_run(settings, submission), is_held=start.waits)
-
-
-def _broken(due: DueJob, error: Exception) -> JobTurn:
-    """A stored job that cannot be read: it stops, visibly."""
-    log.error("job.broken", job_id=due.row.job_id, error=f"{type(error).__name__}: {error}")
-    reason = f"the stored job cannot be read: {type(error).__name__}"
-    at = due.row.next_slot if due.row.next_slot is not None else due.now
-    place = JobPlace(
-        state=policy.JobStatus.ERROR.value,
-        next_slot=None,
-        next_fire_at=None,
-        completed=due.row.completed,
-        consecutive_failures=due.row.consecutive_failures + 1,
-    )
-    slot = Slot(at=at, outcome=policy.SlotOutcome.FAILED_TO_START.value, reason=reason)
-    return JobTurn(slots=[slot], place=place, notice=_notice(due.row, reason), targets=("local",))
-
-
-def after_run(row: JobRow, ended: EndedRun) -> JobAfter:
-    """What the end of a run means for its job."""
-    spec = JobSpec.from_json(row.definition)
-    changes, notice = policy.after_run(state_of(row, spec, ended.now), _VERDICTS[ended.status])
-    place = replace(place_of(changes), paused_reason=changes.paused_reason or row.paused_reason)
-    status = _VERDICTS[ended.status].value
-    return JobAfter(place=place, status=status, error=ended.error, notice=_notice(row, notice), targets=spec.deliver)
-
-
-_VERDICTS = {
-    "completed": policy.RunVerdict.OK,
-    "failed": policy.RunVerdict.ERROR,
-    "expired": policy.RunVerdict.ERROR,
-    "cancelled": policy.RunVerdict.UNKNOWN,
-}
-
-
-def _notice(row: JobRow, notice: str | None) -> str | None:
-    return wrap(JobLabel(id=row.job_id, name=row.name), f"⚠️ {notice}") if notice else None
-
-
-__all__ = [
-    "InvalidJob",
-    "InvalidSubmission",
-    "JobRequest",
-    "JobSpec",
-    "create",
-    "edit",
-    "pause",
-    "resume",
-    "run_now",
-    "tick",
-]
+    return instant(at).isoformat() if at is not None else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
@@ -59,6 +59,32 @@ class PromptParts:
     missing_skills: tuple[str, ...] = ()
     context: tuple[EarlierResponse, ...] = ()
     script: ScriptResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectedTexts:
+    """What a worker found for a run: what only workers can reach."""
+
+    script: ScriptResult | None = None
+    skills: tuple[str, ...] = ()
+    missing_skills: tuple[str, ...] = ()
+    error: str | None = None
+    """Why the run must not be."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CollectedTexts:
+        """Raises ``ValueError``, ``TypeError``, ``KeyError``."""
+        stored = json.loads(text)
+        script = stored.get("script")
+        return cls(
+            script=ScriptResult(**script) if script is not None else None,
+            skills=tuple(stored.get("skills", ())),
+            missing_skills=tuple(stored.get("missing_skills", ())),
+            error=stored.get("error"),
+        )
 
 
 def assemble_prompt(parts: PromptParts) -> str:

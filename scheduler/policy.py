@@ -88,6 +88,8 @@ class DailyUse:
     iterations: int = 0
     tokens: int = 0
     cost_usd: Decimal = Decimal(0)
+    is_cost_known: bool = True
+    """False when the price of something the runs used is not known; ``cost_usd`` is then too low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,15 @@ def decide(job: JobState, facts: SlotFacts, now: datetime) -> Decision | None:
     missed = tuple(_missed(slot, f"superseded by the slot of {_stamp(due[-1])}") for slot in due[:-1])
     verdict = _judge(job, facts, due, now)
     return _decision(job, missed, verdict)
+
+
+def left_of(budget: DailyBudget, used: DailyUse) -> DailyBudget:
+    """What a run that starts now may use at most."""
+    return DailyBudget(
+        iterations=budget.iterations - used.iterations if budget.iterations is not None else None,
+        tokens=budget.tokens - used.tokens if budget.tokens is not None else None,
+        cost_usd=budget.cost_usd - used.cost_usd if budget.cost_usd is not None else None,
+    )
 
 
 def failed_to_start(job: JobState, decision: Decision, reason: str) -> Decision:
@@ -302,8 +313,7 @@ def _judge(job: JobState, facts: SlotFacts, due: tuple[datetime, ...], now: date
         return _Verdict(settled=_missed(slot, f"the job has made all of its {job.times} runs"))
     if job.policy.catch_up is CatchUp.NONE and _lateness(job, slot, now) > _grace(job, slot):
         return _Verdict(settled=_missed(slot, f"{_late(job, slot, now)} and the job does not catch up"))
-    if (limit := _used_up(job.policy.daily_budget, facts.used_today)) is not None:
-        reason = f"the job's daily budget of {limit} is used up"
+    if (reason := _used_up(job.policy.daily_budget, facts.used_today)) is not None:
         notice = None if facts.was_blocked_today else f"A run was not started: {reason}."
         return _Verdict(settled=_settled(slot, SlotOutcome.BLOCKED_BUDGET, reason), notice=notice)
     return _admit(job, facts, due, now)
@@ -374,14 +384,17 @@ def _count_failure(policy: JobPolicy, changes: JobChanges) -> tuple[JobChanges, 
 
 
 def _used_up(budget: DailyBudget, used: DailyUse) -> str | None:
-    """The first limit that leaves nothing for another run, in words."""
+    """Why the budget has nothing left for another run, by the first limit that says so."""
+    limit = None
     if budget.iterations is not None and used.iterations >= budget.iterations:
-        return f"{budget.iterations} iterations"
-    if budget.tokens is not None and used.tokens >= budget.tokens:
-        return f"{budget.tokens} tokens"
-    if budget.cost_usd is not None and used.cost_usd >= budget.cost_usd:
-        return f"{budget.cost_usd} USD"
-    return None
+        limit = f"{budget.iterations} iterations"
+    elif budget.tokens is not None and used.tokens >= budget.tokens:
+        limit = f"{budget.tokens} tokens"
+    elif budget.cost_usd is not None and used.cost_usd >= budget.cost_usd:
+        limit = f"{budget.cost_usd} USD"
+    elif budget.cost_usd is not None and not used.is_cost_known:
+        return f"what today's runs cost is not known, so a daily budget of {budget.cost_usd} USD cannot be kept"
+    return None if limit is None else f"the job's daily budget of {limit} is used up"
 
 
 def _grace(job: JobState, slot: datetime) -> timedelta:

@@ -59,7 +59,7 @@ def test_only_the_store_executes_sql() -> None:
 def test_task_names_are_written_out() -> None:
     from hermes_worker.queue import TaskName
 
-    names = {"hermes.iterate", "hermes.call_tool", "hermes.deliver", "hermes.maintain"}
+    names = {"hermes.iterate", "hermes.call_tool", "hermes.deliver", "hermes.collect", "hermes.maintain"}
     assert {name.value for name in TaskName} == names
 
 

@@ -117,6 +117,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "delegation.budget": "mixed",
         "model.prices": "custom:m=1/2",
         "delivery.allow_private_urls": "true",
+        "cron.wrap_response": "false",
         "database.url": "postgresql://u@h/d",
         "broker.url": "redis://h/1",
         "model.base_url": "https://h/v1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -39,13 +39,34 @@ def _fields(command: Any) -> Any:
             click.option("--deliver", type=TEXT, help="Targets, separated by commas. Default: local."),
             click.option("--repeat", type=click.IntRange(min=0), help="Runs altogether; 0 for no limit."),
             click.option("--timezone", type=TEXT, help="IANA name of the clock to go by. Default: UTC."),
-            click.option("--overlap", type=click.Choice([o.value for o in Overlap if o is not Overlap.CANCEL_OTHER])),
+            click.option("--starts-at", type=TEXT, help="No run before this time."),
+            click.option("--ends-at", type=TEXT, help="No run after this time."),
+            click.option("--jitter-s", type=click.IntRange(0, 86_400), help="Start up to so many seconds late."),
+            click.option("--overlap", type=click.Choice([o.value for o in Overlap])),
             click.option("--catch-up", type=click.Choice([c.value for c in CatchUp])),
             click.option("--misfire-grace-s", type=click.IntRange(0, 86_400)),
             click.option("--failures-max", type=click.IntRange(1), help="Pause after so many failures in a row."),
             click.option("--tokens-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
             click.option("--iterations-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
-            click.option("--model", type=TEXT),
+            click.option("--cost-usd-per-day", type=TEXT, help="Budget of all runs of one day, in US dollars."),
+            click.option("--iterations-max", type=click.IntRange(1), help="Model calls of one run."),
+            click.option("--tokens-max", type=click.IntRange(1), help="Tokens of one run."),
+            click.option("--wall-s-max", type=click.FloatRange(1), help="Seconds one run may take."),
+            click.option("--idle-s-max", type=click.FloatRange(0), help="Seconds without progress; 0 for no limit."),
+            click.option("--cost-usd-max", type=click.FloatRange(0, min_open=True), help="US dollars of one run."),
+            click.option(
+                "--model", type=TEXT, help="Ask this model whatever is configured; '' for the configured one."
+            ),
+            click.option("--provider", type=TEXT, help="Run only while this provider is configured."),
+            click.option("--toolset", "toolsets", type=TEXT, multiple=True),
+            click.option("--skill", "skills", type=TEXT, multiple=True, help="A skill to follow. May be repeated."),
+            click.option("--script", type=TEXT, help="A file below HOME/scripts whose output the agent is given."),
+            click.option("--no-agent/--agent", default=None, help="The script is the job; no model is asked."),
+            click.option("--context-from", type=TEXT, multiple=True, help="Id of a job whose latest answer is given."),
+            click.option(
+                "--attach-to-session", "attach_to", type=TEXT, help="Session that gets every answer as a note."
+            ),
+            click.option("--wrap/--no-wrap", "wraps", default=None, help="Name the job in what is delivered."),
             click.option(
                 "--approvals",
                 type=click.Choice([outcome.value for outcome in Unattended]),
@@ -69,32 +90,28 @@ def _fields(command: Any) -> Any:
 
 def _request(prompt: str | None, schedule: str | None, given: dict[str, Any]) -> work.JobRequest:
     workspace = given.pop("workspace")
-    more = {
-        "overlap": Overlap(given["overlap"]) if given["overlap"] else None,
-        "catch_up": CatchUp(given["catch_up"]) if given["catch_up"] else None,
-        "directory": str(workspace.absolute()) if workspace else None,
-        **{n: given[n] for n in ("misfire_grace_s", "failures_max", "tokens_per_day", "iterations_per_day", "model")},
-        **{n: given[n] for n in ("approvals", "approval_s")},
-    }
+    plain = {name: given.pop(name) for name in _REQUEST_OPTIONS}
+    more = {**given, "directory": str(workspace.absolute()) if workspace else None}
     return work.JobRequest(
         prompt=prompt_text(prompt) if prompt is not None else None,
         schedule=schedule,
-        name=given["name"],
-        deliver=given["deliver"],
-        repeat=given["repeat"],
-        timezone=given["timezone"],
-        more={name: value for name, value in more.items() if value is not None},
+        **plain,
+        more={name: value for name, value in more.items() if value is not None and value != ()},
     )
+
+
+_REQUEST_OPTIONS = ("name", "deliver", "repeat", "timezone", "starts_at", "ends_at", "jitter_s")
 
 
 @cron.command(epilog='Example: hermes-worker cron create "every day at 9am" "Summarise the news" --deliver telegram')
 @common
 @click.argument("schedule", type=TEXT)
-@click.argument("prompt", type=TEXT)
+@click.argument("prompt", type=TEXT, required=False)
 @_fields
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-def create(home: Path | None, schedule: str, prompt: str, as_json: bool, **given: Any) -> None:
-    """Keep a job. SCHEDULE: 'every 30m', '0 9 * * 1-5', 'every monday 08:30', '2027-01-31T08:00', '30m' (once)."""
+def create(home: Path | None, schedule: str, prompt: str | None, as_json: bool, **given: Any) -> None:
+    """Keep a job. SCHEDULE: 'every 30m', '0 9 * * 1-5', 'every monday 08:30', '2027-01-31T08:00', '30m' (once).
+    A job with a script or skills may do without PROMPT."""
     row = work.create(_open(home), _request(prompt, schedule, given))
     click.echo(
         json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {_when(row.next_slot)}"
@@ -107,9 +124,15 @@ def create(home: Path | None, schedule: str, prompt: str, as_json: bool, **given
 @click.option("--schedule", type=TEXT)
 @click.option("--prompt", type=TEXT)
 @_fields
-def edit(home: Path | None, job: str, schedule: str | None, prompt: str | None, **given: Any) -> None:
-    """Change what is named. JOB is an id or a name. A new schedule begins now."""
-    row = work.edit(_open(home), job, _request(prompt, schedule, given))
+@click.option("--clear-skills", is_flag=True, help="The job follows no skill any more.")
+def edit(
+    home: Path | None, job: str, schedule: str | None, prompt: str | None, clear_skills: bool, **given: Any
+) -> None:
+    """Change what is named; an empty value takes it back to its default. JOB is an id or a name."""
+    request = _request(prompt, schedule, given)
+    if clear_skills:
+        request = replace(request, more={**request.more, "skills": None})
+    row = work.edit(_open(home), job, request)
     click.echo(f"{row.job_id} {row.state}, next {_when(row.next_slot)}")
 
 
@@ -186,16 +209,26 @@ def remove(home: Path | None, job: str) -> None:
 @common
 @click.argument("job", type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
+@click.option("--before", type=float, help="Only slots before this one: the 'slot' that ended the page before.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def history(home: Path | None, job: str, limit: int, as_json: bool) -> None:
+def history(home: Path | None, job: str, limit: int, before: float | None, as_json: bool) -> None:
     """What became of the latest slots."""
     store = _open(home)
-    found = store.history(store.get(job).pk, limit=limit)
+    found = store.history(store.get(job).pk, limit=limit, before=before)
     if as_json:
         for view in found:
             click.echo(json.dumps(asdict(view)))
         return
-    rows = [(_when(v.slot), v.outcome, v.run_id or "-", v.run_status or "-", one_line(v.reason, 60)) for v in found]
+    rows = [
+        (
+            _when(v.slot),
+            v.outcome,
+            v.run_id or "-",
+            v.run_status or v.execution or "-",
+            one_line(f"{v.reason}; {v.remark}" if v.remark else v.reason, 80),
+        )
+        for v in found
+    ]
     click.echo(table(rows, ("SLOT", "OUTCOME", "RUN", "STATUS", "REASON")))
 
 
@@ -207,7 +240,7 @@ def next_slots(home: Path | None, job: str, limit: int) -> None:
     """The slots to come."""
     store = _open(home)
     row, now = store.get(job), store.now()
-    schedule = work.schedule_of(work.JobSpec.from_json(row.definition), now)
+    schedule = work.JobSpec.from_json(row.definition).schedule_at(now)
     for slot in islice(slots_from(schedule, datetime.fromtimestamp(now, UTC)), limit):
         click.echo(_when(slot.timestamp()))
 

@@ -43,6 +43,16 @@ class SendDelivery:
     kind: Literal["send_delivery"] = "send_delivery"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Get what a job's run needs before it can be put together: its script's output, its skills. No part of a run."""
+
+    run_id: str
+    """A name of the firing, for logs."""
+    firing_id: int
+    kind: Literal["collect"] = "collect"
+
+
 def outstanding(run: Run) -> frozenset[Effect]:
     """Everything that has to happen next and that nobody has claimed, read from the state alone.
 

@@ -104,6 +104,19 @@ class Database:
         with self._translated(), self._autocommit.connect() as connection:
             yield connection
 
+    def end_idle_transactions(self, after_s: float) -> None:
+        """Let the server end a transaction in which this process does nothing for so long: frozen in the middle of
+        one it would hold its locks until it is continued. Call it before the first transaction; SQLite cannot."""
+        if self.is_sqlite:
+            return
+
+        def limit(connection: Any, _record: Any) -> None:
+            connection.execute(f"set idle_in_transaction_session_timeout = {int(after_s * 1000)}")
+            connection.commit()
+
+        sa.event.listen(self.engine, "connect", limit)
+        self.engine.dispose()
+
     def now(self) -> float:
         """Epoch seconds by the database's clock."""
         with self.read() as connection:

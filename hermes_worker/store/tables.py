@@ -357,6 +357,8 @@ jobs = sa.Table(
 """Scheduled jobs. ``definition`` is what its owner wrote, as JSON; the other columns are what became of it. A removed
 job keeps its row, because its firings do."""
 
+OPEN_FIRING = "ended_at is null and (run_pk is not null or execution is not null)"
+
 firings = sa.Table(
     "firings",
     metadata,
@@ -367,6 +369,14 @@ firings = sa.Table(
     sa.Column("reason", sa.Text(), nullable=False),
     sa.Column("run_pk", BigId),
     sa.Column("is_waiting", sa.Boolean(), nullable=False, server_default=sa.false()),
+    sa.Column("execution", sa.String(10)),
+    sa.Column("hinted_at", Seconds),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_owner", BigId),
+    sa.Column("claimed_at", Seconds),
+    sa.Column("collected", sa.Text()),
+    sa.Column("remark", sa.Text()),
+    sa.Column("owes_note", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Column("settled_at", Seconds, nullable=False),
     sa.Column("ended_at", Seconds),
     sa.UniqueConstraint("job_pk", "slot"),
@@ -374,11 +384,26 @@ firings = sa.Table(
         "outcome in ('fired', 'caught_up', 'skipped_overlap', 'missed', 'blocked_budget', 'failed_to_start')",
         name="outcome",
     ),
-    sa.CheckConstraint("(outcome in ('fired', 'caught_up')) = (run_pk is not null)", name="run"),
-    _partial("ix_firings_open", "job_pk", "run_pk", where="run_pk is not null and ended_at is null"),
+    sa.CheckConstraint("execution in ('pending', 'running', 'completed', 'failed', 'unknown')", name="execution"),
+    sa.CheckConstraint(
+        "(outcome in ('fired', 'caught_up')) = (run_pk is not null or execution is not null)", name="started"
+    ),
+    sa.CheckConstraint(
+        "(lease_token is not null) = (execution is not null and execution = 'running')", name="running_is_claimed"
+    ),
+    sa.CheckConstraint("hinted_at is null or execution = 'pending'", name="due_is_pending"),
+    _partial("ix_firings_open", "job_pk", "run_pk", where=OPEN_FIRING),
+    _partial("ix_firings_runs", "job_pk", "settled_at", where="run_pk is not null"),
+    _partial("ix_firings_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_firings_claimed", "lease_owner", where="lease_owner is not null"),
+    _partial("ix_firings_notes", "pk", where="owes_note"),
 )
 """The slot ledger: one row for every slot that came due, whatever became of it. ``is_waiting``: its run starts when
-the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job."""
+the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job.
+
+``execution`` is set for jobs with a script or skills: a worker claims the firing, once, and leaves what it found in
+``collected``; only then is there a run, if there is to be one. ``remark``: what became of it, where the run does not
+say. ``owes_note``: its answer still has to be written into the session that the job is attached to."""
 
 deliveries = sa.Table(
     "deliveries",

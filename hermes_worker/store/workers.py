@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from hermes_worker.store.database import Database, db_now
-from hermes_worker.store.tables import deliveries, runs, tool_calls, workers
+from hermes_worker.store.tables import deliveries, firings, runs, tool_calls, workers
 
 _NOBODY = 0
 """The number of no worker."""
@@ -79,9 +79,8 @@ class Workers:
 
         The sweeper then finds them without an owner and treats them as lost. Returns how many there were.
         """
-        return sum(
-            self._give_up(table, registration, except_for, older_than_s) for table in (runs, tool_calls, deliveries)
-        )
+        held = (runs, tool_calls, deliveries, firings)
+        return sum(self._give_up(table, registration, except_for, older_than_s) for table in held)
 
     def _give_up(
         self, table: sa.Table, registration: Registration, except_for: Collection[str], older_than_s: float

@@ -1,4 +1,4 @@
-"""The Celery application of a worker: four tasks, and what happens when a process starts and leaves.
+"""The Celery application of a worker: five tasks, and what happens when a process starts and leaves.
 
 ``celery -A hermes_worker.tasks.app worker`` works as well as ``hermes-worker worker``, which it is made of.
 """
@@ -13,12 +13,15 @@ from celery import Celery
 from hermes_worker import settings as settings_module
 from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
 from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.embedded.paths import output_dir
 from hermes_worker.observe import log
+from hermes_worker.outputs import prune_outputs
 from hermes_worker.queue import TaskName
 from hermes_worker.settings import Settings
 from hermes_worker.store.runs import RunNotFound
 from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.celery import celery_app
+from hermes_worker.tasks.collect import collect
 from hermes_worker.tasks.deliver import deliver
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.keeper import report
@@ -46,6 +49,10 @@ def build(settings: Settings) -> Celery:
     def deliver_task(delivery_id: str, attempt: int, at: float) -> None:
         _deliver_guarded(settings, SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=attempt), at)
 
+    @app.task(name=TaskName.COLLECT.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def collect_task(firing_id: int, at: float) -> None:
+        _collect_guarded(settings, firing_id, at)
+
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
         """Sweep and prune once, for fleets whose workers all sit on long calls. Idempotent."""
@@ -53,6 +60,7 @@ def build(settings: Settings) -> Celery:
         try:
             swept = here.sweeper.sweep(here.parts.sender.depths())
             here.sweeper.prune()
+            prune_outputs(output_dir(settings.home), settings.cron.outputs_kept)
         except UnavailableError as error:
             log.warning("database.unreachable", doing="maintain", error=str(error))
             return
@@ -92,6 +100,17 @@ def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> Non
         log.warning("task.interrupted", delivery_id=effect.delivery_id, error=str(error))
     except Exception:
         log.exception("task.failed", delivery_id=effect.delivery_id)
+
+
+def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:
+    """Like ``_guarded``. An execution that meets a defect stays claimed; its claim is given up as a stray, and it ends
+    as unknown."""
+    try:
+        collect(process(settings).collecting, firing_id, at)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", firing_id=firing_id, error=str(error))
+    except Exception:
+        log.exception("task.failed", firing_id=firing_id)
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,7 @@ def celery_app(broker_url: str) -> Celery:
             TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},
             TaskName.CALL_TOOL.value: {"queue": QueueName.TOOLS.value},
             TaskName.DELIVER.value: {"queue": QueueName.DELIVERY.value},
+            TaskName.COLLECT.value: {"queue": QueueName.TOOLS.value},
             TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},
         },
         task_remote_tracebacks=False,
@@ -36,6 +37,7 @@ def celery_app(broker_url: str) -> Celery:
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         worker_send_task_events=False,
+        beat_scheduler="scheduler.beat:Scheduler",
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={

@@ -9,6 +9,7 @@ from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.tools.base import Tool, ToolSpec
 from hermes_worker.tools.clarify import ClarifyTool
+from hermes_worker.tools.cronjob import CronjobTool, JobDesk
 from hermes_worker.tools.delegation import DelegateTool
 from hermes_worker.tools.files import PatchTool, ReadFileTool, WriteFileTool
 from hermes_worker.tools.search import SearchFilesTool
@@ -51,8 +52,8 @@ class UnknownTool(HermesError):
     """No tool of this name is installed."""
 
 
-def default_tools() -> tuple[Tool, ...]:
-    """The tools that need nothing but a workspace and a session."""
+def default_tools(jobs: JobDesk | None = None) -> tuple[Tool, ...]:
+    """The tools of every installation; ``jobs`` is where scheduled ones are kept, needed to run the tool."""
     return (
         ReadFileTool(),
         WriteFileTool(),
@@ -62,6 +63,7 @@ def default_tools() -> tuple[Tool, ...]:
         TodoTool(),
         DelegateTool(),
         ClarifyTool(),
+        CronjobTool(jobs),
     )
 
 
@@ -152,9 +154,9 @@ class Catalog:
                 waiting.extend(self._bundles.get(toolset, ()))
 
 
-def default_catalog(*more: Tool) -> Catalog:
+def default_catalog(*more: Tool, jobs: JobDesk | None = None) -> Catalog:
     """The catalogue of the default tools and ``more``."""
-    return Catalog((*default_tools(), *more))
+    return Catalog((*default_tools(jobs), *more))
 
 
 def _definition(spec: ToolSpec) -> str:

@@ -9,7 +9,7 @@ import pytest
 from serving import Served
 
 from hermes_worker.store.jobs import Jobs
-from scheduler.jobs import tick
+from scheduler.turns import tick
 
 JOB = {"name": "News", "schedule": "every 30m", "prompt": "Look around"}
 
@@ -31,7 +31,7 @@ def test_a_job_is_created_listed_changed_paused_run_and_removed(http: httpx.Clie
     assert changed["repeat"] == {"times": 3, "completed": 0}
     assert changed["deliver"] == "local,telegram:1"
     http.post(f"{url}/run")
-    assert len(tick(Jobs(api.client.database), api.client.settings)) == 1
+    assert len(tick(Jobs(api.client.database), api.client.settings).settled.hints) == 1
     latest = http.get(url).json()["job"]["latest_execution"]
     assert (latest["outcome"], latest["run_status"]) == ("fired", "queued")
     assert http.get(f"{url}/history").json()["firings"] == [latest]
@@ -47,7 +47,13 @@ def test_a_job_is_created_listed_changed_paused_run_and_removed(http: httpx.Clie
         ({"name": ""}, "required"),
         ({"deliver": "nowhere:1"}, "not a delivery target"),
         ({"repeat": 0}, "repeat"),
-        ({"script": "x.sh"}, "script"),
+        ({"script": "../x.sh"}, "script"),
+        ({"script": "/etc/passwd"}, "script"),
+        ({"no_agent": True}, "needs a script"),
+        ({"workdir": "/etc"}, "workdir"),
+        ({"cost_usd_per_day": -1}, "US dollars"),
+        ({"overlap": "sometimes"}, "overlap"),
+        ({"context_from": ["0123456789ab"]}, "no job"),
     ],
 )
 def test_a_mistake_is_400_with_a_flat_error(http: httpx.Client, change: dict[str, Any], said: str) -> None:

@@ -24,11 +24,12 @@ def test_a_job_runs_at_its_time_and_by_hand_and_its_answer_arrives(hermes: Comma
             assert soon.code == 0, soon.said
             targets = "local,email:me@example.org"
             made = hermes(
-                "cron", "create", "every 1h", script(final="By hand."), "--deliver", targets, "--name", "hand"
+                "cron", "create", "every 1m", script(final="By hand."), "--deliver", targets, "--name", "hand"
             )
             assert made.code == 0, made.said
-            assert hermes("cron", "run", "hand").code == 0
+            assert hermes("cron", "run", "hand").code == 0  # its slot need not be waited for
             wait_for(lambda: mailbox.mails, saying="for the mail")
+            assert hermes("cron", "pause", "hand").code == 0
             assert "By hand." in mailbox.text()
             assert "Cronjob Response: hand" in mailbox.text()
 
@@ -36,6 +37,25 @@ def test_a_job_runs_at_its_time_and_by_hand_and_its_answer_arrives(hermes: Comma
             job_id = json.loads(soon.out)["job_id"]
             wait_for(lambda: list((kept / job_id).glob("*.md")), saying="for the file of the one-shot")
             assert "On time." in next((kept / job_id).glob("*.md")).read_text()
-            wait_for(lambda: hermes("deliveries", "list", "--json").out.count('"delivered"') == 3)
+            watch_by_script(hermes, kept)
+            wait_for(
+                lambda: any("disk is full" in mailbox.text(number) for number in range(len(mailbox.mails))),
+                saying="for the script's mail",
+            )
+            wait_for(lambda: hermes("deliveries", "list", "--json").out.count('"delivered"') >= 4)
             assert "fired" in hermes("cron", "history", "hand").out
             assert json.loads(hermes("cron", "show", job_id, "--json").out)["state"] == "completed"
+
+
+def watch_by_script(hermes: CommandLine, kept: Path) -> None:
+    """A job that asks no model: a worker runs its script, and what it says is what is sent."""
+    scripts = Path(hermes.home) / "scripts"
+    scripts.mkdir()
+    (scripts / "check.sh").write_text("echo the disk is full")
+    options = ("--script", "check.sh", "--no-agent", "--name", "watch", "--deliver", "email:me@example.org", "--json")
+    made = hermes("cron", "create", "every 1h", *options)
+    assert made.code == 0, made.said
+    assert hermes("cron", "run", "watch").code == 0
+    job_id = json.loads(made.out)["job_id"]
+    wait_for(lambda: list((kept / job_id).glob("*.md")), saying="for the script's document")
+    wait_for(lambda: "the script's output was delivered" in hermes("cron", "history", "watch").out)

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
+import sqlalchemy as sa
 from celery.beat import Service
 from support.migrated import bring_up
 from support.store import Store
 
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.queue import redis_client
 from hermes_worker.settings import Settings, load
 from hermes_worker.store.database import Database
+from hermes_worker.store.jobs import Jobs
+from hermes_worker.store.migrate import migrate
 from hermes_worker.tasks.celery import celery_app
 from scheduler import beat
+from scheduler import jobs as work
 from scheduler.beat import Scheduler
 
 SYSTEM, MODEL = "hermes:system", "hermes:model"
@@ -32,6 +41,7 @@ def settings(tmp_path: Path, broker_url: str) -> Settings:
         "HERMES_BROKER_URL": broker_url,
         "HERMES_SWEEP_INTERVAL_S": "0.05",
         "HERMES_RESEND_GRACE_S": "0.1",
+        "HERMES_PROVIDER": "scripted",
     }
     settings = load(environ)
     bring_up(environ["HERMES_DATABASE_URL"])
@@ -135,6 +145,104 @@ def test_celerys_own_service_runs_it_and_leaves_no_file(
     service.start()
     assert broker.llen(SYSTEM) == 1
     assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"beat.db-wal", "beat.db-shm"}
+
+
+def test_celerys_own_command_line_runs_it(settings: Settings, broker: redis.Redis, tmp_path: Path) -> None:
+    """``celery -A hermes_worker.tasks.app beat``, as people type it, fires a job that is changed while it runs."""
+    assert settings.database.url and settings.broker.url
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "HERMES_DATABASE_URL": settings.database.url,
+        "HERMES_BROKER_URL": settings.broker.url,
+        "HERMES_PROVIDER": "scripted",
+    }
+    database = Database(settings.database.url)
+    jobs = Jobs(database)
+    row = work.create(jobs, work.JobRequest(prompt="Look around", schedule="every 1h"))
+    command = [str(Path(sys.executable).parent / "celery"), "-A", "hermes_worker.tasks.app", "beat"]
+    with subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        try:
+            wait_until(lambda: broker.llen(SYSTEM))
+            changed_at = time.monotonic()
+            work.run_now(jobs, row.job_id)
+            wait_until(lambda: broker.llen(MODEL))
+            assert time.monotonic() - changed_at < 5  # one tick, on a machine that has other things to do
+            assert [view.outcome for view in jobs.history(row.pk)] == ["fired"]
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+    assert not list(tmp_path.glob("celerybeat-schedule*"))
+    database.close()
+
+
+def test_what_people_change_is_seen_by_the_next_tick_of_every_replica(settings: Settings) -> None:
+    assert settings.database.url and beat.TICK_S <= 1
+    database = Database(settings.database.url)
+    jobs = Jobs(database)
+    with scheduler(settings) as first, scheduler(settings) as second:
+        assert 0 <= first.tick() <= 1
+        row = work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h", more={"overlap": "allow"}))
+        for replica in (first, second):
+            work.run_now(jobs, row.job_id)
+            replica.tick()
+        assert [view.outcome for view in jobs.history(row.pk)] == ["fired", "fired"]
+        work.run_now(jobs, row.job_id)
+        work.pause(jobs, row.job_id)
+        first.tick()
+        assert len(jobs.history(row.pk)) == 2
+    database.close()
+
+
+def test_more_than_one_look_can_settle_is_gone_on_with_at_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.database.url
+    monkeypatch.setattr("hermes_worker.store.jobs.DUE_MAX", 3)
+    monkeypatch.setattr("scheduler.turns.DUE_MAX", 3)
+    database = Database(settings.database.url)
+    jobs = Jobs(database)
+    rows = [work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h")) for _ in range(5)]
+    for row in rows:
+        work.run_now(jobs, row.job_id)
+    with scheduler(settings) as ours:
+        assert ours.tick() == 0
+        assert ours.tick() > 0
+    assert all(len(jobs.history(row.pk)) == 1 for row in rows)
+    database.close()
+
+
+def test_a_replica_that_freezes_in_a_transaction_is_replaced_in_less_than_five_seconds(
+    settings: Settings, postgres_url: str
+) -> None:
+    here = replace(settings, database=replace(settings.database, url=postgres_url))
+    database = Database(postgres_url)
+    migrate(database)
+    jobs = Jobs(database)
+    row = work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h"))
+    work.run_now(jobs, row.job_id)
+    with scheduler(here) as frozen, scheduler(here) as standby:
+        assert frozen._client
+        holding, over = threading.Event(), threading.Event()
+        ours = frozen._client.database
+
+        def freeze() -> None:
+            with pytest.raises(UnavailableError), ours.write() as connection:
+                connection.execute(sa.text("select * from jobs for update"))
+                holding.set()
+                over.wait(20)
+                connection.execute(sa.text("select 1"))
+
+        thread = threading.Thread(target=freeze)
+        thread.start()
+        assert holding.wait(10)
+        frozen_at = time.monotonic()
+        while not jobs.history(row.pk):
+            assert time.monotonic() - frozen_at < 5
+            time.sleep(min(0.2, standby.tick()))
+        over.set()
+        thread.join(timeout=10)
+    database.close()
 
 
 def test_a_database_without_the_schema_is_refused_at_once(settings: Settings, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Named:
         raise NotImplementedError
 
 
-API_TOOLS = ("delegate_task", "patch", "read_file", "search_files", "terminal", "todo", "write_file")
+API_TOOLS = ("cronjob", "delegate_task", "patch", "read_file", "search_files", "terminal", "todo", "write_file")
 FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
 CATALOG = default_catalog()
 
@@ -47,13 +47,19 @@ def test_a_toolset_holds_the_tools_of_all_it_includes(toolsets: list[str], expec
 def test_a_toolset_without_tools_is_an_error_that_names_those_there_are(toolset: str) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"there is no toolset .*; use one or more of all, clarify, debugging, delegation, file",
+        match=r"there is no toolset .*; use one or more of all, clarify, cronjob, debugging, delegation, file",
     ):
         CATALOG.resolve([toolset])
 
 
 def test_a_disabled_toolset_is_taken_out_again() -> None:
-    assert CATALOG.resolve(["hermes-cli"], disabled=["file"]) == ("clarify", "delegate_task", "terminal", "todo")
+    assert CATALOG.resolve(["hermes-cli"], disabled=["file"]) == (
+        "clarify",
+        "cronjob",
+        "delegate_task",
+        "terminal",
+        "todo",
+    )
 
 
 def test_disabling_a_bundle_takes_no_core_tool_away() -> None:
@@ -102,7 +108,7 @@ def test_definitions_are_computed_once() -> None:
 
 
 def test_an_unknown_tool_is_an_error_that_names_the_others() -> None:
-    with pytest.raises(UnknownTool, match="there is no tool 'x'; there are clarify, delegate_task, patch, read_file"):
+    with pytest.raises(UnknownTool, match="there is no tool 'x'; there are clarify, cronjob, delegate_task"):
         CATALOG.get("x")
     with pytest.raises(UnknownTool):
         CATALOG.tool_definitions(["x"])
@@ -116,6 +122,7 @@ REPLAY = {
     "delegate_task": CATALOG.get("delegate_task").spec.replay,
     "write_file": Replay.KEYED,
     "patch": Replay.ONCE,
+    "cronjob": Replay.ONCE,
     "terminal": Replay.ONCE,
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,6 +16,7 @@ from hermes_worker.api.context import Context
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.store.jobs import JobNotFound, JobRow, Jobs
 from scheduler import jobs as work
+from scheduler.definition import NAME_CHARS_MAX, PROMPT_CHARS_MAX
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"])
 _JOB_ID = re.compile(r"[0-9a-f]{12}")
@@ -26,24 +28,57 @@ class _Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str | None = Field(None, max_length=work.NAME_CHARS_MAX)
+    name: str | None = Field(None, max_length=NAME_CHARS_MAX)
     schedule: str | None = None
-    prompt: str | None = Field(None, max_length=work.PROMPT_CHARS_MAX)
+    prompt: str | None = Field(None, max_length=PROMPT_CHARS_MAX)
     deliver: str | list[str] | None = None
     repeat: int | None = Field(None, ge=1)
     timezone: str | None = None
+    starts_at: str | None = None
+    ends_at: str | None = None
+    jitter_s: int | None = None
     enabled: bool | None = None
+    # What follows is checked with the job; an empty value takes a field back to its default.
+    skill: str | None = None
+    skills: list[str] | None = None
+    model: str | None = None
+    provider: str | None = None
+    enabled_toolsets: list[str] | None = None
+    script: str | None = None
+    no_agent: bool | None = None
+    context_from: list[str] | None = None
+    attach_to_session: str | None = None
+    wrap_response: bool | None = None
+    overlap: str | None = None
+    catch_up: str | None = None
+    misfire_grace_s: int | None = None
+    failures_max: int | None = None
+    iterations_max: int | None = None
+    tokens_max: int | None = None
+    wall_s_max: float | None = None
+    idle_s_max: float | None = None
+    iterations_per_day: int | None = None
+    tokens_per_day: int | None = None
+    cost_usd_per_day: float | str | None = None
+    cost_usd_max: float | str | None = None
+    approvals: str | None = None
+    approval_s: float | None = None
 
     @property
     def as_request(self) -> work.JobRequest:
-        return work.JobRequest(
-            prompt=self.prompt,
-            schedule=self.schedule,
-            name=self.name,
-            deliver=self.deliver,
-            repeat=self.repeat,
-            timezone=self.timezone,
-        )
+        said = {name: getattr(self, name) for name in self.model_fields_set - {"enabled"}}
+        plain = {name: said.pop(name) for name in _REQUEST_FIELDS & said.keys()}
+        return work.JobRequest(**plain, more={_OUR_NAMES.get(name, name): value for name, value in said.items()})
+
+
+_REQUEST_FIELDS = frozenset(item.name for item in fields(work.JobRequest)) - {"more"}
+_OUR_NAMES = {
+    "skill": "skills",
+    "enabled_toolsets": "toolsets",
+    "attach_to_session": "attach_to",
+    "wrap_response": "wraps",
+}
+"""Where the reference's names are other than ours."""
 
 
 def _error(status: int, message: str) -> JSONResponse:

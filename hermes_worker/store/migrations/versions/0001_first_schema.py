@@ -150,9 +150,28 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("is_waiting", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("execution", sa.String(length=10), nullable=True),
+        sa.Column("hinted_at", sa.Double(), nullable=True),
+        sa.Column("lease_token", sa.String(length=32), nullable=True),
+        sa.Column("lease_owner", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("claimed_at", sa.Double(), nullable=True),
+        sa.Column("collected", sa.Text(), nullable=True),
+        sa.Column("remark", sa.Text(), nullable=True),
+        sa.Column("owes_note", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("settled_at", sa.Double(), nullable=False),
         sa.Column("ended_at", sa.Double(), nullable=True),
-        sa.CheckConstraint("(outcome in ('fired', 'caught_up')) = (run_pk is not null)", name=op.f("ck_firings_run")),
+        sa.CheckConstraint(
+            "(outcome in ('fired', 'caught_up')) = (run_pk is not null or execution is not null)",
+            name=op.f("ck_firings_started"),
+        ),
+        sa.CheckConstraint(
+            "execution in ('pending', 'running', 'completed', 'failed', 'unknown')", name=op.f("ck_firings_execution")
+        ),
+        sa.CheckConstraint(
+            "(lease_token is not null) = (execution is not null and execution = 'running')",
+            name=op.f("ck_firings_running_is_claimed"),
+        ),
+        sa.CheckConstraint("hinted_at is null or execution = 'pending'", name=op.f("ck_firings_due_is_pending")),
         sa.CheckConstraint(
             "outcome in ('fired', 'caught_up', 'skipped_overlap', 'missed', 'blocked_budget', 'failed_to_start')",
             name=op.f("ck_firings_outcome"),
@@ -166,8 +185,40 @@ def upgrade() -> None:
         "firings",
         ["job_pk", "run_pk"],
         unique=False,
-        postgresql_where=sa.text("run_pk is not null and ended_at is null"),
-        sqlite_where=sa.text("run_pk is not null and ended_at is null"),
+        postgresql_where=sa.text("ended_at is null and (run_pk is not null or execution is not null)"),
+        sqlite_where=sa.text("ended_at is null and (run_pk is not null or execution is not null)"),
+    )
+    op.create_index(
+        "ix_firings_runs",
+        "firings",
+        ["job_pk", "settled_at"],
+        unique=False,
+        postgresql_where=sa.text("run_pk is not null"),
+        sqlite_where=sa.text("run_pk is not null"),
+    )
+    op.create_index(
+        "ix_firings_due",
+        "firings",
+        ["hinted_at"],
+        unique=False,
+        postgresql_where=sa.text("hinted_at is not null"),
+        sqlite_where=sa.text("hinted_at is not null"),
+    )
+    op.create_index(
+        "ix_firings_claimed",
+        "firings",
+        ["lease_owner"],
+        unique=False,
+        postgresql_where=sa.text("lease_owner is not null"),
+        sqlite_where=sa.text("lease_owner is not null"),
+    )
+    op.create_index(
+        "ix_firings_notes",
+        "firings",
+        ["pk"],
+        unique=False,
+        postgresql_where=sa.text("owes_note"),
+        sqlite_where=sa.text("owes_note"),
     )
     op.create_table(
         "messages",
@@ -703,8 +754,32 @@ def downgrade() -> None:
     op.drop_index(
         "ix_firings_open",
         table_name="firings",
-        postgresql_where=sa.text("run_pk is not null and ended_at is null"),
-        sqlite_where=sa.text("run_pk is not null and ended_at is null"),
+        postgresql_where=sa.text("ended_at is null and (run_pk is not null or execution is not null)"),
+        sqlite_where=sa.text("ended_at is null and (run_pk is not null or execution is not null)"),
+    )
+    op.drop_index(
+        "ix_firings_runs",
+        table_name="firings",
+        postgresql_where=sa.text("run_pk is not null"),
+        sqlite_where=sa.text("run_pk is not null"),
+    )
+    op.drop_index(
+        "ix_firings_due",
+        table_name="firings",
+        postgresql_where=sa.text("hinted_at is not null"),
+        sqlite_where=sa.text("hinted_at is not null"),
+    )
+    op.drop_index(
+        "ix_firings_claimed",
+        table_name="firings",
+        postgresql_where=sa.text("lease_owner is not null"),
+        sqlite_where=sa.text("lease_owner is not null"),
+    )
+    op.drop_index(
+        "ix_firings_notes",
+        table_name="firings",
+        postgresql_where=sa.text("owes_note"),
+        sqlite_where=sa.text("owes_note"),
     )
     op.drop_table("firings")
     op.drop_table("workers")

@@ -1,0 +1,206 @@
+"""For a job's run: run its script, read its skills, leave what was found for a scheduler to decide on."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from hermes_worker import faults
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.delivery.catalog import LOCAL
+from hermes_worker.delivery.courier import Courier
+from hermes_worker.delivery.errors import DeliveryError
+from hermes_worker.delivery.exchange import Part
+from hermes_worker.delivery.targets import Target
+from hermes_worker.faults import FaultPoint
+from hermes_worker.observe import bound, count, log
+from hermes_worker.queue import QueueName
+from hermes_worker.redaction import redact
+from hermes_worker.store.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.parts import Sender
+from hermes_worker.tasks.persistence import persist
+from hermes_worker.workspace.base import Ending, WorkspaceError
+from hermes_worker.workspace.local import LocalWorkspace
+from scheduler.definition import JobSpec
+from scheduler.jobtext import (
+    SCRIPT_CHARS_MAX,
+    CollectedTexts,
+    OutputDocument,
+    ScriptResult,
+    failure_details,
+    output_path,
+    render_output,
+)
+from scheduler.lifecycle import stops_this_service
+
+_HELD_EVERY_S = 2.0
+"""How often a running script is looked after: somebody may have stopped it."""
+_SKILL_CHARS_MAX = 100_000
+_SCRIPT_BYTES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectingParts:
+    """What collecting works with."""
+
+    executions: Executions
+    courier: Courier
+    sender: Sender
+    leases: Leases
+    home: Path
+    environ: Mapping[str, str] = field(repr=False)
+    env_passthrough: Collection[str]
+    script_timeout_s: float
+    commit_patience_s: float = 600.0
+
+
+def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
+    """Do the execution of a firing, if it is still to be done. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries one gets the claim, and nobody gets it again.
+    """
+    parts.leases.saw(QueueName.TOOLS, at)
+    if parts.leases.is_draining:
+        parts.sender.send([collect_hint(firing_id, at)])
+        return
+    claim = parts.executions.claim(firing_id, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("execution.claimed")
+    faults.point(FaultPoint.COLLECT_AFTER_CLAIM)
+    with (
+        bound(job_id=claim.job_id, firing_id=firing_id),
+        parts.leases.holding(claim.token, f"firing {firing_id}", may_hand_over=False) as abort,
+    ):
+        collected = _collected(parts, claim, _stops(parts, claim, abort))
+        failed = collected.error is not None or (collected.script is not None and not collected.script.is_success)
+        state = ExecutionState.FAILED if failed else ExecutionState.COMPLETED
+        finish = partial(parts.executions.finish, claim, state, collected.to_json())
+        try:
+            persist(finish, abort, patience_s=parts.commit_patience_s)
+        except LeaseLost as lost:
+            log.warning("execution.refused", reason=str(lost))
+            return
+    count("execution.finished")
+    log.info("execution.finished", state=state.value)
+
+
+def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) -> Callable[[], bool]:
+    """Whether to give up: the claim is lost, or was taken back by a later slot."""
+    look_at = time.monotonic() + _HELD_EVERY_S
+    is_over = False
+
+    def stops() -> bool:
+        nonlocal look_at, is_over
+        if not is_over and time.monotonic() >= look_at:
+            with suppress(UnavailableError):  # nobody can have taken it back meanwhile
+                is_over = not parts.executions.is_held(claim)
+            look_at = time.monotonic() + _HELD_EVERY_S
+        return is_over or abort.is_set()
+
+    return stops
+
+
+def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[], bool]) -> CollectedTexts:
+    spec = JobSpec.from_json(claim.definition)
+    found = {name: _skill(parts.home / "skills", name) for name in spec.skills}
+    try:
+        script = _run_script(parts, spec, stops) if spec.script is not None else None
+    except (WorkspaceError, OSError) as error:
+        return CollectedTexts(error=redact(str(error)))
+    if script is not None and spec.no_agent:
+        _keep_document(parts, claim, spec, script)
+    return CollectedTexts(
+        script=script,
+        skills=tuple(text for text in found.values() if text is not None),
+        missing_skills=tuple(name for name, text in found.items() if text is None),
+    )
+
+
+# --- scripts ---------------------------------------------------------------------------------------------------------
+
+
+def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]) -> ScriptResult:
+    """Raises ``WorkspaceError``, ``OSError``."""
+    path = script_path(parts.home / "scripts", spec.script or "")
+    with path.open("rb") as file:
+        if stops_this_service(file.read(_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
+            raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
+    interpreter = "/bin/bash" if path.suffix in (".sh", ".bash") else sys.executable
+    directory = spec.directory if spec.no_agent and spec.directory else str(path.parent)
+    workspace = LocalWorkspace(directory, base_env=parts.environ, env_passthrough=parts.env_passthrough)
+    with tempfile.NamedTemporaryFile(prefix="hermes-script-") as errors:
+        ran = workspace.execute(
+            f"{shlex.quote(interpreter)} {shlex.quote(str(path))} 2>{shlex.quote(errors.name)}",
+            cwd=None,
+            env={},
+            timeout_s=parts.script_timeout_s,
+            output_bytes_max=SCRIPT_CHARS_MAX,
+            should_stop=stops,
+        )
+        stderr = errors.read(SCRIPT_CHARS_MAX).decode("utf-8", "replace")
+    return ScriptResult(
+        stdout=redact(ran.output.decode("utf-8", "replace").strip()),
+        stderr=redact(stderr.strip()),
+        exit_code=None if ran.ending is Ending.TIMED_OUT else ran.exit_code,
+    )
+
+
+def script_path(scripts: Path, name: str) -> Path:
+    """The file of a script, which must lie below ``scripts`` when links are followed. Raises ``WorkspaceError``."""
+    try:
+        root = scripts.resolve(strict=True)
+        path = (root / name).resolve(strict=True)
+    except OSError:
+        raise WorkspaceError(f"there is no script {name!r} below 'scripts' in the home directory") from None
+    if not path.is_relative_to(root) or not path.is_file():
+        raise WorkspaceError(f"the script {name!r} is not a file below 'scripts' in the home directory")
+    return path
+
+
+def _keep_document(parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec, script: ScriptResult) -> None:
+    """The output of a job without an agent, as the documents of runs are kept: best effort, it is in its row too."""
+    at = datetime.fromtimestamp(claim.at, UTC)
+    document = OutputDocument(
+        job_id=claim.job_id,
+        job_name=claim.name,
+        schedule=str(spec.schedule.get("display", "")),
+        ran_at=at,
+        prompt="",
+        response=script.stdout,
+        failure=None if script.is_success else failure_details(script),
+        is_script_only=True,
+    )
+    part = Part(text=render_output(document), idempotency_key=claim.token, title=claim.name)
+    name = str(output_path(claim.job_id, at))
+    outcome = parts.courier.send(part, Target(platform=LOCAL, chat=""), at=at, file_name=name)
+    if isinstance(outcome, DeliveryError):
+        log.warning("output.not_kept", reason=outcome.message)
+
+
+# --- skills ----------------------------------------------------------------------------------------------------------
+
+
+def _skill(skills: Path, name: str) -> str | None:
+    """The text of a skill: ``NAME/SKILL.md`` below ``skills``, or below one category of them. ``None`` when it is not
+    there. The name was checked when the job was written; links that lead out of the directory are not followed."""
+    with suppress(OSError, ValueError):
+        root = skills.resolve(strict=True)
+        for path in [root / name / "SKILL.md", *sorted(root.glob(f"*/{name}/SKILL.md"))]:
+            real = path.resolve()
+            if real.is_file() and real.is_relative_to(root):
+                with real.open("rb") as file:
+                    text = file.read(_SKILL_CHARS_MAX).decode("utf-8", "replace")
+                return f"[Follow the skill {name!r}; its files are in {real.parent}.]\n\n{text.strip()}"
+    return None

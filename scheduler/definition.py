@@ -1,0 +1,294 @@
+"""What the owner of a job wrote: checked once, on entry, whoever brings it (API, command line, agent), and stored."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import PurePosixPath
+from typing import Any
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.threats import scan_job_prompt
+from hermes_worker.delivery.targets import TargetError, normalize_deliver, parse_targets, text_of
+from scheduler import policy
+from scheduler.grammar import from_record
+from scheduler.lifecycle import stops_this_service
+from scheduler.schedule import Schedule
+
+NAME_CHARS_MAX = 200
+PROMPT_CHARS_MAX = 5_000
+LIST_MAX = 50
+"""Skills, toolsets or earlier jobs that one job may name."""
+
+
+class InvalidJob(HermesError):
+    """A job cannot be kept, or cannot run, as it is described; the message is one sentence for its owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What the owner of a job wrote. Stored as JSON."""
+
+    prompt: str
+    schedule: Mapping[str, Any]
+    """As ``grammar.to_record`` writes it."""
+    deliver: Sequence[str] = ("local",)
+    times: int | None = None
+
+    overlap: policy.Overlap = policy.Overlap.SKIP
+    catch_up: policy.CatchUp = policy.CatchUp.ONE
+    misfire_grace_s: int | None = None
+    failures_max: int | None = None
+    iterations_per_day: int | None = None
+    tokens_per_day: int | None = None
+    cost_usd_per_day: str | None = None
+    """A decimal number as text, which JSON keeps exactly."""
+
+    iterations_max: int | None = None
+    tokens_max: int | None = None
+    cost_usd_max: str | None = None
+    """A decimal number as text."""
+    wall_s_max: float | None = None
+    idle_s_max: float | None = None
+    """0 for no limit; ``None`` for the one that all jobs have (``cron.inactivity_timeout``)."""
+    approvals: str | None = None
+    """What becomes of a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for the setting."""
+    approval_s: float | None = None
+    """Seconds that somebody has to allow one, where they are asked."""
+
+    model: str | None = None
+    provider: str | None = None
+    """The provider that has to be the configured one when the job runs."""
+    model_snapshot: str | None = None
+    """The configured model when an unpinned job was written: another one at the time of a run stops it."""
+    provider_snapshot: str | None = None
+    toolsets: Sequence[str] | None = None
+    directory: str | None = None
+    skills: Sequence[str] = ()
+    script: str | None = None
+    """Relative to ``scripts`` in the home directory of the workers."""
+    no_agent: bool = False
+    """The script is the job; no model is asked."""
+    context_from: Sequence[str] = ()
+    """Jobs whose latest answer this one is told."""
+    attach_to: str | None = None
+    """Session that gets every answer as a note."""
+    wraps: bool = True
+    """Put the job's name above and the way to stop it below what is delivered."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        stored = json.loads(text)
+        stored["overlap"] = policy.Overlap(stored["overlap"])
+        stored["catch_up"] = policy.CatchUp(stored["catch_up"])
+        return cls(**stored)
+
+    @property
+    def rules(self) -> policy.JobPolicy:
+        cost = Decimal(self.cost_usd_per_day) if self.cost_usd_per_day is not None else None
+        return policy.JobPolicy(
+            overlap=self.overlap,
+            catch_up=self.catch_up,
+            misfire_grace_s=self.misfire_grace_s,
+            failures_max=self.failures_max,
+            daily_budget=policy.DailyBudget(
+                iterations=self.iterations_per_day, tokens=self.tokens_per_day, cost_usd=cost
+            ),
+        )
+
+    @property
+    def is_collected(self) -> bool:
+        """A worker has to run its script or read its skills before it can be decided what to ask."""
+        return self.script is not None or bool(self.skills)
+
+    @property
+    def timezone(self) -> str:
+        return str(self.schedule.get("timezone") or "UTC")
+
+    def schedule_at(self, now: float) -> Schedule:
+        """Raises ``ScheduleError``."""
+        return from_record(self.schedule, now=datetime.fromtimestamp(now, UTC))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """A job that somebody asks for, or changes to one: ``None`` is not said."""
+
+    prompt: str | None = None
+    schedule: str | None = None
+    name: str | None = None
+    deliver: str | Sequence[str] | None = None
+    repeat: int | None = None
+    timezone: str | None = None
+    starts_at: str | None = None
+    ends_at: str | None = None
+    jitter_s: int | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of ``JobSpec``, as they came; see ``checked_fields``."""
+
+
+def checked_prompt(prompt: str) -> str:
+    """Raises ``InvalidJob`` for a prompt that is too long or tries to take over the agent or to stop the service."""
+    if len(prompt) > PROMPT_CHARS_MAX:
+        raise InvalidJob(f"A job's prompt has at most {PROMPT_CHARS_MAX} characters, not {len(prompt)}.")
+    if (finding := scan_job_prompt(prompt)) is not None:
+        raise InvalidJob(finding.message)
+    if stops_this_service(prompt):
+        raise InvalidJob("Blocked: the prompt contains a command that stops or restarts this service.")
+    return prompt
+
+
+def checked_name(name: str) -> str:
+    """Raises ``InvalidJob``."""
+    words = " ".join(name.split())
+    if not words or len(words) > NAME_CHARS_MAX:
+        raise InvalidJob(f"A job's name has 1 to {NAME_CHARS_MAX} characters.")
+    return words
+
+
+def checked_deliver(deliver: str | Sequence[str]) -> tuple[str, ...]:
+    """The targets one by one. Raises ``InvalidJob``."""
+    try:
+        return tuple(text_of(reference) for reference in parse_targets(normalize_deliver(deliver)))
+    except TargetError as error:
+        raise InvalidJob(str(error)) from error
+
+
+def checked_whole(spec: JobSpec) -> JobSpec:
+    """What only all fields together can get wrong. Raises ``InvalidJob``."""
+    if spec.no_agent and spec.script is None:
+        raise InvalidJob("A job without an agent needs a script.")
+    if not spec.prompt.strip() and not spec.no_agent and not spec.skills:
+        raise InvalidJob("The prompt is empty; say what is to be done.")
+    return spec
+
+
+def checked_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a ``JobSpec`` from what somebody wrote. ``None``, an empty text and an empty list give a field back
+    its default. Raises ``InvalidJob``."""
+    checked = {}
+    for name, value in given.items():
+        if name not in _CHECKS:
+            raise InvalidJob(f"A job has no field {name!r}.")
+        is_cleared = value is None or value == "" or value == [] or value == ()
+        checked[name] = _DEFAULTS[name] if is_cleared else _CHECKS[name](name, value)
+    return checked
+
+
+# --- one check per field ---------------------------------------------------------------------------------------------
+
+
+def _whole(low: int, high: int) -> Callable[[str, Any], int]:
+    def check(name: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidJob(f"{name} must be a whole number from {low} to {high}.")
+        return value
+
+    return check
+
+
+def _seconds(low: float, high: float) -> Callable[[str, Any], float]:
+    def check(name: str, value: Any) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidJob(f"{name} must be a number of seconds from {low:g} to {high:g}.")
+        return float(value)
+
+    return check
+
+
+def _one_of(*allowed: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if value not in allowed:
+            raise InvalidJob(f"{name} must be one of {', '.join(allowed)}.")
+        return str(value)
+
+    return check
+
+
+def _form(pattern: str, words: str) -> Callable[[str, Any], str]:
+    expression = re.compile(pattern)
+
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str) or not expression.fullmatch(value):
+            raise InvalidJob(f"{name} must be {words}.")
+        return value
+
+    return check
+
+
+def _list(item: Callable[[str, Any], str]) -> Callable[[str, Any], tuple[str, ...]]:
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list | tuple) or len(items) > LIST_MAX:
+            raise InvalidJob(f"{name} must be a list of at most {LIST_MAX} names.")
+        return tuple(dict.fromkeys(item(name, entry) for entry in items))
+
+    return check
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidJob(f"{name} must be true or false.")
+    return value
+
+
+def _dollars(name: str, value: Any) -> str:
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        amount = Decimal(-1)
+    if isinstance(value, bool) or not amount.is_finite() or not 0 < amount <= 1_000_000:
+        raise InvalidJob(f"{name} must be an amount of US dollars above 0.")
+    return str(amount)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 4_096 or "\x00" in value:
+        raise InvalidJob(f"{name} must be text.")
+    return value
+
+
+_SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}(?:/[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}){0,5}")
+
+
+def _script(name: str, value: Any) -> str:
+    is_plain = isinstance(value, str) and _SCRIPT.fullmatch(value) is not None
+    if not is_plain or ".." in PurePosixPath(value).parts:
+        raise InvalidJob("script must be the path of a file below the home directory's 'scripts', such as 'check.sh'.")
+    return str(value)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "overlap": lambda name, value: policy.Overlap(_one_of(*policy.Overlap)(name, value)),
+    "catch_up": lambda name, value: policy.CatchUp(_one_of(*policy.CatchUp)(name, value)),
+    "misfire_grace_s": _whole(0, 86_400),
+    "failures_max": _whole(1, 1_000_000),
+    "iterations_per_day": _whole(1, 10**9),
+    "tokens_per_day": _whole(1, 10**15),
+    "cost_usd_per_day": _dollars,
+    "iterations_max": _whole(1, 100_000),
+    "tokens_max": _whole(1, 10**12),
+    "cost_usd_max": _dollars,
+    "wall_s_max": _seconds(1, 31 * 86_400),
+    "idle_s_max": _seconds(0, 31 * 86_400),
+    "approvals": _one_of("ask", "deny", "approve"),
+    "approval_s": _seconds(1, 31 * 86_400),
+    "model": _form(r"[\w.:/@+-]{1,200}", "the name of a model, without spaces"),
+    "provider": _form(r"[\w.:-]{1,64}", "the name of a provider"),
+    "toolsets": _list(_form(r"[\w.:-]{1,64}", "a list of toolset names")),
+    "directory": _text,
+    "skills": _list(_form(r"[A-Za-z0-9_][\w.:-]{0,99}", "a list of skill names")),
+    "script": _script,
+    "no_agent": _yes_or_no,
+    "context_from": _list(_form(r"[0-9a-f]{12}", "a list of job ids")),
+    "attach_to": _form(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}", "the id of a session"),
+    "wraps": _yes_or_no,
+}
+_DEFAULTS = {item.name: item.default for item in fields(JobSpec)}

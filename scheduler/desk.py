@@ -1,0 +1,99 @@
+"""What an agent may do with jobs: the actions of its ``cronjob`` tool, in the reference's words (around §1.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hermes_worker.store.jobs import JobRow, Jobs
+from scheduler import jobs as work
+from scheduler.definition import InvalidJob, JobRequest, JobSpec
+from scheduler.policy import JobStatus, repeat_display
+
+_PREVIEW_CHARS = 100
+_PLAIN = ("schedule", "timezone", "prompt", "name", "repeat", "deliver")
+_OUR_NAMES = {
+    "skills": "skills",
+    "script": "script",
+    "no_agent": "no_agent",
+    "context_from": "context_from",
+    "enabled_toolsets": "toolsets",
+    "workdir": "directory",
+}
+
+
+class AgentJobs:
+    """The jobs of one database, for agents. Thread-safe."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def act(self, action: str, arguments: Mapping[str, Any], *, session_id: str) -> Mapping[str, Any]:
+        """Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
+        if action == "create":
+            return _created(work.create(self._jobs, _request(arguments, session_id)))
+        if action == "list":
+            rows = self._jobs.all(include_disabled=bool(arguments.get("include_disabled", True)))
+            return {"count": len(rows), "jobs": [_view(row) for row in rows]}
+        reference = str(arguments.get("job_id") or "").strip()
+        if not reference:
+            raise InvalidJob(f"{action} needs a job_id.")
+        return self._on_job(action, reference, arguments, session_id)
+
+    def _on_job(self, action: str, reference: str, arguments: Mapping[str, Any], session_id: str) -> Mapping[str, Any]:
+        match action:
+            case "update":
+                return {"job": _view(self._updated(reference, _request(arguments, session_id)))}
+            case "pause":
+                return {"job": _view(work.pause(self._jobs, reference, arguments.get("reason")))}
+            case "resume":
+                return {"job": _view(work.resume(self._jobs, reference))}
+            case "run":
+                row = work.run_now(self._jobs, reference)
+                return {"job": _view(row), "message": f"Job '{row.name}' starts within a second."}
+            case "remove":
+                row = self._jobs.get(reference)
+                self._jobs.remove(row.job_id)
+                return {"removed_job": {"id": row.job_id, "name": row.name}, "message": f"Job '{row.name}' removed."}
+            case _:
+                raise InvalidJob(f"There is no action {action!r}.")
+
+    def _updated(self, reference: str, request: JobRequest) -> JobRow:
+        if request == JobRequest():
+            raise InvalidJob("update changes nothing: name what is to be changed.")
+        return work.edit(self._jobs, reference, request)
+
+
+def _request(arguments: Mapping[str, Any], session_id: str) -> JobRequest:
+    more = {ours: arguments[name] for name, ours in _OUR_NAMES.items() if name in arguments}
+    model = arguments.get("model")
+    if isinstance(model, Mapping):
+        more |= {name: model[name] for name in ("model", "provider") if name in model}
+    if "attach_to_session" in arguments:
+        more["attach_to"] = session_id if arguments["attach_to_session"] else None
+    return JobRequest(**{name: arguments[name] for name in _PLAIN if name in arguments}, more=more)
+
+
+def _created(row: JobRow) -> Mapping[str, Any]:
+    view = _view(row)
+    told = {name: view[name] for name in ("job_id", "name", "skills", "schedule", "repeat", "deliver", "next_run_at")}
+    if view["deliver"] == "local":
+        told["notice"] = "The answers are kept as files only; name a target in 'deliver' to send them to somebody."
+    return {**told, "job": view, "message": f"Job '{row.name}' created."}
+
+
+def _view(row: JobRow) -> dict[str, Any]:
+    document = work.job_document(row)
+    spec = JobSpec.from_json(row.definition)
+    preview = spec.prompt if len(spec.prompt) <= _PREVIEW_CHARS else f"{spec.prompt[:_PREVIEW_CHARS]}..."
+    shown = ("name", "skill", "skills", "model", "provider", "deliver", "next_run_at", "last_run_at", "last_status")
+    view = {
+        "job_id": row.job_id,
+        **{name: document[name] for name in (*shown, "state", "paused_at", "paused_reason")},
+        "prompt_preview": preview,
+        "schedule": document["schedule_display"],
+        "repeat": repeat_display(spec.times, row.completed),
+        "enabled": row.state == JobStatus.SCHEDULED,
+    }
+    optional = ("script", "no_agent", "enabled_toolsets", "workdir", "context_from", "attach_to_session")
+    return view | {name: document[name] for name in optional if document[name]}
