@@ -175,6 +175,62 @@ def test_the_doctor_tries_the_model_servers_key(
     assert "sk-secret" not in examined.said
 
 
+@pytest.mark.parametrize(
+    ("model", "listed", "grade"),
+    [
+        ("big-1", '{"data": [{"id": "big-1"}]}', "ok"),
+        ("big", '{"data": [{"id": "big-20260101"}]}', "ok"),
+        ("bgi-1", '{"data": [{"id": "big-1"}]}', "broken"),
+        ("bgi-1", '{"data": [{"id": "big-1"}], "has_more": true}', "ok"),
+        ("bgi-1", '{"data": 7}', "ok"),
+        ("bgi-1", "[]", "ok"),
+        ("bgi-1", "<html>", "ok"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["chat_completions", "anthropic_messages"])
+def test_the_doctor_looks_for_the_model_among_those_that_are_served(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, model: str, listed: str, grade: str, mode: str
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    class Model(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["x-api-key"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(listed.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Model) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("HERMES_MODEL", model)
+        monkeypatch.setenv("HERMES_API_KEY", "sk-secret-secret-secret")
+        monkeypatch.setenv("HERMES_API_MODE", mode)
+        suffix = "/v1" if mode == "chat_completions" else ""
+        monkeypatch.setenv("HERMES_BASE_URL", f"http://127.0.0.1:{server.server_port}{suffix}")
+        examined = hermes("doctor")
+    assert asked == [("/v1/models", "sk-secret-secret-secret" if mode == "anthropic_messages" else None)]
+    assert re.search(rf"^{grade} +model ", examined.out, re.MULTILINE), examined.out
+    assert ("HERMES_MODEL" in examined.out) == (grade == "broken")
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [({"HERMES_PROVIDER": "groq"}, "GROQ_API_KEY"), ({"HERMES_PROVIDER": "opnai"}, "model.provider")],
+)
+def test_the_doctor_names_a_missing_key_and_an_unknown_provider(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], named: str
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GROQ_API_KEY", raising=False)
+    sick = hermes("doctor")
+    assert sick.code == 1
+    assert named in sick.out
+
+
 def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
     environ = CommandLine(home).environ
     ended = subprocess.run(
