@@ -66,12 +66,13 @@ def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
             for worker in [w for w in rig.fleet.workers if w.role is Role.MODEL]:
                 rig.fleet.arm(worker, "iterate.after_reply=kill@2")
             server.says(*(work(number) for number in range(1_000)))
-            first = rig.submit([], session_id="s", iterations_max=100)
+            # A busy machine may cost a step more leases than the kills do.
+            first = rig.submit([], session_id="s", iterations_max=100, attempts_max=50)
             kill_each_once(rig)
             server.says(Said(text="done"))
             rig.ended(first)
             server.says(*(work(number) for number in range(1_000, 1_003)), Said(text="done again"))
-            rig.ended(rig.submit([], session_id="s"))
+            rig.ended(rig.submit([], session_id="s", attempts_max=50))
 
             assert {view.status for view in rig.ended()} == {RunStatus.COMPLETED}
             assert rig.broken_invariants() == []
