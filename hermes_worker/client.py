@@ -219,6 +219,9 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "run.waiting": _status("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
     "run.resumed": _status("run.resumed", lambda d: "The run goes on."),
     "run.stopping": _status("run.stopping", lambda d: "The run was asked to stop."),
+    "session.compress": _status(
+        "session.compress", lambda d: f"{d.get('rows')} older messages were summarised to make room."
+    ),
     "step.retried": _status("step.retried", lambda d: f"A worker vanished; {d.get('step')} is tried again."),
 }
 

@@ -159,6 +159,7 @@ def wire_usage(usage: Usage) -> dict[str, int]:
 
 _PASSED_ON: Mapping[str, tuple[str, ...]] = {
     RunEventName.REPLY_DISCARDED: ("iteration", "finish_reason"),
+    RunEventName.COMPACTED: ("rows", "compression_count"),
     RunEventName.STOP_REQUESTED: (),
     RunEventName.WAITING: ("status", "until"),
     RunEventName.STEP_RETRIED: ("step", "attempt"),

@@ -24,12 +24,13 @@ from hermes_worker.client import (
 )
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.events import AskedAgain
-from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.messages import ModelReply, Usage, user_body
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.live import Live, LiveEntry
 from hermes_worker.settings import Settings
+from hermes_worker.store.runs import CompactionRow
 from hermes_worker.store.waits import Waits
 
 REPLY = ModelReply(text="Hello world", reasoning="so", usage=Usage(input=3, output=2))
@@ -154,6 +155,18 @@ def test_a_discarded_reply_ends_its_segment_and_what_follows_is_told_anew(
 
     assert [entry[1] for entry in recorder.of("stream_delta")] == ["cut sho", None, "Hello world", None]
     assert [entry[1] for entry in recorder.of("status")] == ["warn"]
+
+
+def test_a_compaction_is_told_without_its_text(client: HermesClient, store: Store) -> None:
+    run_id = client.submit("hello")
+    row = CompactionRow(body=user_body("a long summary"), rows=7, number=1, usage=Usage(input=1))
+    store.runs.commit_compacted(store.turn(run_id), AskedAgain(memory=None, is_counted=False), row)
+    store.answer(run_id, REPLY)
+    recorder = Recorder()
+    client.follow(run_id, recorder.callbacks)
+
+    assert recorder.of("status") == [("status", "lifecycle", "7 older messages were summarised to make room.")]
+    assert "a long summary" not in str(recorder.told)
 
 
 def test_a_callback_that_raises_is_left_behind(client: HermesClient, store: Store) -> None:
