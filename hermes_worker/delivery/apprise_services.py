@@ -19,7 +19,7 @@ from hermes_worker.core.urls import UrlPolicy
 from hermes_worker.delivery.catalog import APPRISE, TextLimit, text_limit
 from hermes_worker.delivery.errors import DeliveryError, SendErrorKind, classify_text, kind_of_status
 from hermes_worker.delivery.exchange import Outcome, Part, Receipt, Unsendable
-from hermes_worker.delivery.guard import watching
+from hermes_worker.delivery.guard import Watch, watching
 from hermes_worker.delivery.splitting import SIZE_MIN
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -
     """Try once. Raises ``Unsendable``, and ``ConfigurationError`` when the library is not installed."""
     if part.attachment is not None:
         raise Unsendable("files cannot be sent to 'apprise:' targets")
-    attempt = _Attempt(_service(url), part, policy)
+    attempt = _Attempt(_service(url, policy), part, policy)
     attempt.start()
     attempt.join(total_s)
     return attempt.outcome
@@ -44,7 +44,7 @@ def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -
 def limit_of(url: str) -> TextLimit:
     """How long a text of the service may be; the general limit when that cannot be found out."""
     try:
-        size_max = int(_service(url).body_maxlen)
+        size_max = int(_service(url, UrlPolicy()).body_maxlen)
     except (ConfigurationError, Unsendable):
         return text_limit(APPRISE)
     return TextLimit(size_max=max(size_max, SIZE_MIN * 2))
@@ -64,10 +64,14 @@ class _Attempt(threading.Thread):
         said = _Said()
         logger = logging.getLogger("apprise")
         logger.addHandler(said)
+        watch = Watch(self._policy)
         try:
-            with watching(self._policy) as watch:
+            with watching(watch):
                 was_taken = self._service.notify(body=self._part.text, title=self._part.title)
         except Exception as error:  # what a plug-in of the library raises is not ours to know
+            if watch.refusal is not None:
+                self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
+                return
             self.outcome = _failed(SendErrorKind.AMBIGUOUS, f"the library failed: {type(error).__name__}")
             return
         finally:
@@ -75,7 +79,7 @@ class _Attempt(threading.Thread):
         if was_taken:
             self.outcome = Receipt()
         elif watch.refusal is not None:
-            self.outcome = _failed(SendErrorKind.REFUSED, f"The address is refused: {watch.refusal}.")
+            self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
         else:
             self.outcome = _judged(said.text, has_sent=watch.has_sent)
 
@@ -115,11 +119,15 @@ def _failed(kind: SendErrorKind, message: str) -> DeliveryError:
     return DeliveryError(kind=kind, message=message)
 
 
-def _service(url: str) -> NotifyBase:
+def _service(url: str, policy: UrlPolicy) -> NotifyBase:
     apprise = _library()
     # Nothing on disk, and only what comes with the library.
     asset = apprise.AppriseAsset(storage_mode="memory", secure_logging=True)
-    service: NotifyBase | None = apprise.Apprise.instantiate(url, asset=asset)
+    watch = Watch(policy)
+    with watching(watch):
+        service: NotifyBase | None = apprise.Apprise.instantiate(url, asset=asset)
+    if watch.refusal is not None:
+        raise Unsendable(f"this URL of apprise is refused: {watch.refusal}")
     if service is None:
         raise Unsendable("apprise cannot read this URL; check it with the 'apprise' command")
     # What speaks HTTP does so through requests, in this thread, where its connections are watched. The others talk to

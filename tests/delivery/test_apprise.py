@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from hermes_worker.delivery import apprise_services
 from hermes_worker.delivery.courier import Courier
 from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
 from hermes_worker.delivery.exchange import Attachment, Outcome, Part, Receipt, Unsendable
-from hermes_worker.delivery.guard import watching
+from hermes_worker.delivery.guard import Watch, watching
 from hermes_worker.delivery.media import MediaKind
 from hermes_worker.delivery.targets import ChatRef, parse_targets
 
@@ -113,6 +114,39 @@ def test_what_does_not_go_over_watched_connections_is_no_target(url, reason) -> 
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"workflows://{{host}}/{'a' * 32}/{'b' * 32}/?template={{file}}",
+        "fcm://project/device/?keyfile={file}",
+        "slack://xoxb-1234-1234-4ddbc191d40ee098cbaae6f3523ada2d/%23x/?template={file}",
+    ],
+)
+def test_a_url_that_names_a_file_of_this_machine_is_refused(platform, tmp_path: Path, url: str) -> None:
+    """Services of the library take templates and keys from files: whoever chose the URL could have them sent."""
+    secret = tmp_path / "credentials.json"
+    secret.write_text('{"type": "message", "attachments": ["secret"]}')
+    url = url.format(host=platform.url.removeprefix("http://"), file=secret)
+    outcome = apprise_services.send(Part(text="x", idempotency_key="k"), url, HERE)
+    assert kind_of(outcome) is SendErrorKind.REFUSED
+    assert "would read a file" in outcome.message
+    assert platform.received == []
+
+
+def test_a_watched_thread_opens_only_code_and_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    watch = Watch(UrlPolicy())
+    with watching(watch):
+        assert Path(apprise_services.__file__).read_text()
+        for forbidden in (tmp_path / "a", Path("/etc/passwd"), Path("/proc/self/environ")):
+            with pytest.raises(PermissionError):
+                forbidden.read_bytes()
+        with pytest.raises(PermissionError):
+            subprocess.run(["true"], check=True)
+    assert watch.refusal == "it would start a program of this machine"
+    assert (tmp_path / "a").read_text() == "x"
+
+
 def test_a_file_is_refused() -> None:
     attachment = Attachment(name="a", kind=MediaKind.DOCUMENT, content=b"x")
     with pytest.raises(Unsendable):
@@ -142,7 +176,8 @@ def test_only_the_watched_thread_is_judged(platform) -> None:
         socket.create_connection(address).close()
         outcome.append("connected")
 
-    with watching(UrlPolicy()) as watch:
+    watch = Watch(UrlPolicy())
+    with watching(watch):
         other = threading.Thread(target=unwatched)
         other.start()
         other.join()
