@@ -21,14 +21,15 @@ def asked(rig: Rig, run_id: str, status: RunStatus) -> None:
 def test_a_dangerous_command_waits_without_a_worker_and_runs_once_allowed(rig: Rig) -> None:
     victim = rig.directory / "workspace" / "victim"
     victim.mkdir(parents=True)
-    run_id = rig.submit([{"calls": [{"name": "terminal", "arguments": {"command": "rm -r victim"}}]}])
+    # Three times, because a worker that was not scheduled for most of its lease declines to start what may run once.
+    run_id = rig.submit([{"calls": [{"name": "terminal", "arguments": {"command": "rm -r victim"}}], "repeat": 3}])
     asked(rig, run_id, RunStatus.WAITING_FOR_APPROVAL)
     for worker in rig.fleet.workers:
         rig.fleet.kill(worker)
     assert victim.exists()
     for worker in list(rig.fleet.workers):
         rig.fleet.replace(worker)
-    rig.client.publisher.send(answering.approve(rig.client.waits, run_id, Choice.ONCE))
+    rig.client.publisher.send(answering.approve(rig.client.waits, run_id, Choice.SESSION))
     [run] = rig.ended(run_id)
     assert run.status is RunStatus.COMPLETED
     assert not victim.exists()
