@@ -308,6 +308,7 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/v1/runs/{run_id}",
         "/v1/runs/{run_id}/events",
         "/v1/runs/{run_id}/result",
+        "/v1/runs/{run_id}/tree/events",
         "/v1/runs/{run_id}/stop",
         "/v1/runs/{run_id}/pause",
         "/v1/runs/{run_id}/resume",
