@@ -46,11 +46,24 @@ def redact_code(text: str) -> str:
 
 # --- replacing -------------------------------------------------------------------------------------------------------
 
+_PASSES_MAX = 4
+"""Two are usual for a text that holds a credential, one for any other."""
+
 Span = tuple[int, int]
 """Start and end of a secret, in bytes."""
 
 
 def _replace(text: str, *, with_names: bool) -> str:
+    """Masked until nothing is left to mask: a mask put into the middle of a value may give away where it ends."""
+    for _ in range(_PASSES_MAX):
+        masked = _replaced(text, with_names=with_names)
+        if masked == text:
+            break
+        text = masked
+    return text
+
+
+def _replaced(text: str, *, with_names: bool) -> str:
     raw = text.encode("utf-8", "surrogatepass")
     low = raw.lower()
     spans = [*_vendor_keys(raw), *_addresses(raw), *_private_keys(raw), *_phone_numbers(raw)]

@@ -46,6 +46,8 @@ def smtp_server() -> Iterator[SmtpServer]:
                 if verb == "DATA":
                     self.say("354 go on")
                     content = self._content()
+                    if content is None:
+                        return
                     state.mails.append(content)
                     if instruction == "drop":
                         return
@@ -58,11 +60,14 @@ def smtp_server() -> Iterator[SmtpServer]:
                 else:
                     self.say("250 ok")
 
-        def _content(self) -> bytes:
+        def _content(self) -> bytes | None:
+            """The mail; ``None`` when the client went away before its end, and then no server takes it."""
             lines = []
-            while (line := self.rfile.readline()) not in (b".\r\n", b""):
+            while line := self.rfile.readline():
+                if line == b".\r\n":
+                    return b"".join(lines)
                 lines.append(line[1:] if line.startswith(b".") else line)
-            return b"".join(lines)
+            return None
 
     class Server(socketserver.ThreadingTCPServer):
         allow_reuse_address = True
