@@ -18,7 +18,7 @@ from support.turns import KEY, Turns
 from hermes_worker.core import retry
 from hermes_worker.core.run import RunStatus
 from hermes_worker.governor import Governor
-from hermes_worker.observe import configure_logging
+from hermes_worker.observe import configure_logging, log
 from hermes_worker.providers.chain import ModelChoice
 from hermes_worker.redaction import redact
 from hermes_worker.results import training_sample, turn_result
@@ -79,11 +79,14 @@ def test_a_key_that_a_provider_repeats_reaches_nobody(
     tmp_path: Path,
     broker_url: str,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     wire: str,
     key: str,
 ) -> None:
     lines = io.StringIO()
-    configure_logging(LogSettings(), "worker", stream=lines)  # whatever the test before this one made of it
+    for name in ("_level", "_emit"):
+        monkeypatch.setattr(log, name, getattr(log, name))  # for the tests after this one
+    configure_logging(LogSettings(), "worker", stream=lines)  # whatever the tests before this one made of it
     client = redis.Redis.from_url(broker_url, decode_responses=True)
     turns = Turns.over(
         store,
