@@ -23,7 +23,7 @@ from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.tables import events, messages, runs, session_documents, tool_calls
 
-_ROWS_MAX = 4
+ROWS_MAX = 4
 """Rows of one kind in one statement: every combination of numbers is a statement of its own."""
 
 Values = Mapping[str, Any]
@@ -44,7 +44,7 @@ class Step:
     @property
     def is_small(self) -> bool:
         """Whether it fits into one statement."""
-        return all(len(rows) <= _ROWS_MAX for rows in (self.messages, self.events, self.calls, self.documents))
+        return all(len(rows) <= ROWS_MAX for rows in (self.messages, self.events, self.calls, self.documents))
 
 
 def write_step(connection: Connection, step: Step) -> float | None:

@@ -48,7 +48,7 @@ from hermes_worker.store.rows import (
     reserved_of,
 )
 from hermes_worker.store.steering import noted, steered
-from hermes_worker.store.steps import INSERT_EVENT, Step, write_step
+from hermes_worker.store.steps import INSERT_EVENT, ROWS_MAX, Step, write_step
 from hermes_worker.store.tables import runs, sessions, tool_calls, waits
 
 
@@ -128,8 +128,8 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     at = write_step(connection, step)
     if at is None:
         raise StateMoved(f"run {after.run_id!r} moved on while a step was being written")
-    for before_call, call in _changed_calls(loaded, after, additions):
-        _update_call(connection, loaded, after, before_call, call)
+    for before_call, call, is_due in _changed_calls(loaded, after, additions):
+        _update_call(connection, loaded, after, before_call, call, is_due=is_due)
     hints = [Hint(effect=effect, at=at) for effect in sorted(added, key=_effect_order)]
     if after.status.is_terminal:
         hints += _write_end(connection, loaded, after, additions)
@@ -192,13 +192,13 @@ def needs_transaction(database: Database, loaded: LoadedRun, after: Run, additio
         or after.status.is_terminal
         or loaded.budget_pk is not None
         or loaded.steers > 0
-        or len(after.calls) > _CALLS_MAX
+        # One place of each kind stays free for what ``save`` adds.
+        or any(
+            len(rows) >= ROWS_MAX for rows in (additions.messages, additions.events, additions.documents, after.calls)
+        )
         or any(len(message.body) >= BLOB_CHARS_MIN for message in additions.messages)
         or bool(_changed_calls(loaded, after, additions))
     )
-
-
-_CALLS_MAX = 3
 
 
 def _run_values(
@@ -263,15 +263,15 @@ def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions:
     return owe(connection, targets_of(deliver), run=(loaded.pk, after.run_id)) if deliver else []
 
 
-def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[tuple[Call, Call]]:
-    """The calls of the current iteration whose rows have to follow, before and after."""
+def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[tuple[Call, Call, bool]]:
+    """The calls of the current iteration whose rows have to follow: before, after, and whether they are due."""
     before = loaded.run
     if after.iteration != before.iteration or after.calls == before.calls == ():
         return []
     was_due = {effect.position for effect in outstanding(before) if isinstance(effect, RunTool)}
     is_due = {effect.position for effect in outstanding(after) if isinstance(effect, RunTool)}
     return [
-        (before_call, call)
+        (before_call, call, call.position in is_due)
         for before_call, call in zip(before.calls, after.calls, strict=True)
         if (call != before_call or (call.position in was_due) != (call.position in is_due))
         and not before_call.status.is_settled
@@ -279,10 +279,11 @@ def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[
     ]
 
 
-def _update_call(connection: Connection, loaded: LoadedRun, after: Run, before_call: Call, call: Call) -> None:
+def _update_call(
+    connection: Connection, loaded: LoadedRun, after: Run, before_call: Call, call: Call, *, is_due: bool
+) -> None:
     if before_call.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
         _close_wait(connection, loaded.pk, after.iteration, call.position)
-    due = {effect.position for effect in outstanding(after) if isinstance(effect, RunTool)}
     _UPDATE_CALL.run(
         connection,
         {
@@ -292,7 +293,7 @@ def _update_call(connection: Connection, loaded: LoadedRun, after: Run, before_c
             "new_status": call.status.value,
             "new_waits_for": call.waits_for.value if call.waits_for else None,
             "new_attempt": call.attempt,
-            "is_due": call.position in due,
+            "is_due": is_due,
             "is_settled": call.status.is_settled,
         },
     )
