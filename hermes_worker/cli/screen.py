@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from hermes_worker.api.sse import MESSAGE_DELTA, WireEvent
+from hermes_worker.api.sse import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, WireEvent
 from hermes_worker.cli.follow import Notice
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
@@ -60,6 +60,8 @@ class Screen:
                 self.line(click.style(step, fg="yellow"))
             case RunEventName.STOP_REQUESTED:
                 self.line(click.style("  stopping", fg="yellow"))
+            case name if name in (REASONING_AVAILABLE, TOOL_GENERATING):
+                pass  # not shown, and they come in the middle of a text
             case _:
                 self.line("", blank=False)
 

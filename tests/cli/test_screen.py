@@ -33,6 +33,18 @@ def test_a_reply_is_shown_once_as_it_comes(capsys: pytest.CaptureFixture[str]) -
     assert text == "Hello\n"
 
 
+def test_what_is_not_shown_does_not_break_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys,
+        event("message.delta", delta="I look for "),
+        event("tool.generating", tool="search_files"),
+        event("reasoning.available", text="Hm."),
+        event("message.delta", delta="lines."),
+        event("run.failed", error="gone"),
+    )
+    assert text == "I look for lines.\n"
+
+
 def test_a_reply_that_another_worker_began_again_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(
         capsys,
