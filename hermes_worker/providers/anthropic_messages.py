@@ -26,6 +26,7 @@ from hermes_worker.providers.catalog import host_matches, hostname, is_azure
 from hermes_worker.providers.connections import CuttableTransport, Line, timeouts
 from hermes_worker.providers.conversions import anthropic as conversion
 from hermes_worker.providers.endpoint import Endpoint, checked
+from hermes_worker.providers.templates import RequestTemplates
 
 API_VERSION = "2023-06-01"
 BETAS = "interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14"
@@ -84,6 +85,7 @@ class _Client(anthropic.Anthropic):
     def __init__(self, endpoint: Endpoint) -> None:
         self._fixed_headers = _headers(endpoint)
         self._connect_timeout_s = endpoint.connect_timeout_s
+        self._templates = RequestTemplates()
         super().__init__(
             api_key="none",  # the real one is among the fixed headers
             webhook_key="",
@@ -105,6 +107,10 @@ class _Client(anthropic.Anthropic):
 
     def _validate_headers(self, headers: httpx2.Headers, omitted: frozenset[str]) -> None:
         """A server of the user's own may ask for no credential, which the SDK does not allow for."""
+
+    def _build_request(self, options: Any, *, retries_taken: int = 0) -> httpx2.Request:
+        build = partial(super()._build_request, options, retries_taken=retries_taken)
+        return self._templates.request((options.timeout.read, bool(options.headers)), options.content, build)
 
     def send(self, body: bytes, *, read_timeout_s: float, takes_betas: bool) -> httpx2.Response:
         """Post a message request; the response's body is still unread. Raises what the SDK raises."""

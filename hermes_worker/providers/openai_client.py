@@ -5,6 +5,7 @@ Two wires share it: chat completions and responses.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -12,6 +13,7 @@ import openai
 
 from hermes_worker.providers.connections import CuttableTransport, timeouts
 from hermes_worker.providers.endpoint import Endpoint
+from hermes_worker.providers.templates import RequestTemplates
 
 
 class OpenAIClient(openai.OpenAI):
@@ -23,6 +25,7 @@ class OpenAIClient(openai.OpenAI):
         # The SDK insists on a credential unless its header is explicitly left out of the call.
         self._call_headers = {} if "Authorization" in self._fixed_headers else {"Authorization": openai.omit}
         self._connect_timeout_s = endpoint.connect_timeout_s
+        self._templates = RequestTemplates()
         super().__init__(
             api_key="none",  # the real one is among the fixed headers
             admin_api_key="",
@@ -41,6 +44,10 @@ class OpenAIClient(openai.OpenAI):
     @property
     def default_headers(self) -> dict[str, str | openai.Omit]:
         return self._fixed_headers
+
+    def _build_request(self, options: Any, *, retries_taken: int = 0) -> httpx2.Request:
+        build = partial(super()._build_request, options, retries_taken=retries_taken)
+        return self._templates.request((options.url, options.timeout.read), options.content, build)
 
     def send(self, path: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
         """Post to ``path``; the response's body is still unread. Raises what the SDK raises."""
