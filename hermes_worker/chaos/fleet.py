@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,56 @@ def plan_path(directory: Path, pid: int) -> Path:
     return directory / f"faults-{pid}.txt"
 
 
+class Zygote:
+    """The process that workers are forked from (``chaos.zygote``). Use as a context manager; its children end with it.
+
+    Warming it up costs over a second of CPU, so fleets may share one.
+    """
+
+    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
+        """What it complains about goes to ``zygote.log`` in ``directory``."""
+        self._log = directory / "zygote.log"
+        self._environ = dict(environ)
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Zygote:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hermes_worker.chaos.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log.open("a"),
+            text=True,
+            env=self._environ,
+        )
+        self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        assert process is not None and process.stdin is not None
+        process.stdin.close()  # its end takes along whatever it forked
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def spawn(self, request: Mapping[str, Any]) -> int:
+        """Fork a worker (``chaos.zygote.main`` has the fields); its process number. Raises ``HermesError``."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps(request)}\n")
+        self._process.stdin.flush()
+        return int(self._read()["pid"])
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise HermesError(f"the crash lab's worker factory ended; see {self._log}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
 class Fleet:
     """Two kinds of workers, forked from one warm process. Use as a context manager: nothing survives the block."""
 
@@ -51,7 +101,9 @@ class Fleet:
         concurrency: int,
         work_s: float,
         queues: Mapping[Role, Sequence[str]] = QUEUES,
+        zygote: Zygote | None = None,
     ) -> None:
+        """``zygote`` is one that outlives this fleet; without it the fleet brings its own."""
         self._environ = dict(environ)
         self._directory = directory
         self._per_role = workers_per_role
@@ -61,35 +113,25 @@ class Fleet:
         self.sink = directory / "sink.jsonl"
         self.workers: list[Worker] = []
         self.started = 0
-        self._zygote: subprocess.Popen[str] | None = None
+        self._zygote = zygote or Zygote(directory, environ)
+        self._owned = ExitStack()
+        self._is_zygote_shared = zygote is not None
 
     def __enter__(self) -> Fleet:
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "hermes_worker.chaos.zygote"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self._directory / "zygote.log").open("a"),
-            text=True,
-            env=self._environ,
-        )
-        self._read()
+        if not self._is_zygote_shared:
+            self._owned.enter_context(self._zygote)
         for role in Role:
             for index in range(self._per_role):
                 self.workers.append(self._start(role, index, generation=0))
         return self
 
     def __exit__(self, *_: object) -> None:
-        zygote = self._zygote
-        assert zygote is not None and zygote.stdin is not None
         for worker in self.workers:
             self._signal(worker, signal.SIGCONT)
             self._signal(worker, signal.SIGKILL)
-        zygote.stdin.close()  # its end takes along whatever it forked
-        try:
-            zygote.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            zygote.kill()
-            zygote.wait()
+        self._owned.close()
+        for worker in self.workers:
+            self._await_end(worker)
 
     def at(self, role: Role, index: int) -> Worker:
         return next(worker for worker in self.workers if worker.role is role and worker.index == index)
@@ -140,7 +182,7 @@ class Fleet:
     ) -> Worker:
         name = f"chaos-{role.value}-{index}-{generation}"
         environ = {**self._environ, "HERMES_FAULTS": faults} if faults else self._environ
-        self._write(
+        pid = self._zygote.spawn(
             {
                 "name": name,
                 "queues": self._queues[role],
@@ -153,20 +195,7 @@ class Fleet:
             }
         )
         self.started += 1
-        return Worker(role=role, index=index, pid=int(self._read()["pid"]), name=name, generation=generation)
-
-    def _write(self, request: Mapping[str, Any]) -> None:
-        assert self._zygote is not None and self._zygote.stdin is not None
-        self._zygote.stdin.write(f"{json.dumps(request)}\n")
-        self._zygote.stdin.flush()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._zygote is not None and self._zygote.stdout is not None
-        line = self._zygote.stdout.readline()
-        if not line:
-            raise HermesError(f"the crash lab's worker factory ended; see {self._directory / 'zygote.log'}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return Worker(role=role, index=index, pid=pid, name=name, generation=generation)
 
     def _signal(self, worker: Worker, number: int) -> None:
         with suppress(ProcessLookupError):

@@ -13,15 +13,24 @@ import sqlalchemy as sa
 from hermes_worker.store.database import Database
 from hermes_worker.store.migrate import migrate
 
+_TEMPLATE = "hermes_migrated"
+_MAINTENANCE = "postgres"
+"""The database that every server has, from which others are made and dropped."""
+
 
 def bring_up(url: str) -> None:
-    """Give the database at ``url`` the newest schema; a new SQLite file is a copy of one that was migrated before."""
+    """Give the empty database at ``url`` the newest schema: it becomes a copy of one that was migrated before."""
     parsed = sa.make_url(url)
-    path = Path(parsed.database or "")
-    if parsed.get_backend_name() == "sqlite" and not path.exists():
-        shutil.copyfile(template(), path)
-        return
-    _migrate(url)
+    if parsed.get_backend_name() == "sqlite":
+        path = Path(parsed.database or "")
+        if path.exists():
+            _migrate(url)
+        else:
+            shutil.copyfile(template(), path)
+    elif parsed.database == _MAINTENANCE:
+        _migrate(url)  # a server of one test's own
+    else:
+        _copy_on_server(parsed)
 
 
 @cache
@@ -32,6 +41,18 @@ def template() -> Path:
     path = directory / "template.db"
     _migrate(f"sqlite:///{path}")  # closing the last connection folds the write-ahead log into the file
     return path
+
+
+def _copy_on_server(url: sa.URL) -> None:
+    """Each server keeps a migrated database of its own to copy."""
+    engine = sa.create_engine(url.set(database=_MAINTENANCE), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        is_there = sa.text("SELECT 1 FROM pg_database WHERE datname = :name")
+        if connection.scalar(is_there, {"name": _TEMPLATE}) is None:
+            connection.execute(sa.text(f'CREATE DATABASE "{_TEMPLATE}"'))
+            _migrate(url.set(database=_TEMPLATE).render_as_string(hide_password=False))
+        connection.execute(sa.text(f'DROP DATABASE "{url.database}"'))
+        connection.execute(sa.text(f'CREATE DATABASE "{url.database}" TEMPLATE "{_TEMPLATE}"'))
 
 
 def _migrate(url: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +18,7 @@ import redis
 
 from hermes_worker import settings as settings_module
 from hermes_worker.chaos.audit import Finding, audit
-from hermes_worker.chaos.fleet import QUEUES, Fleet
+from hermes_worker.chaos.fleet import QUEUES, Fleet, Zygote
 from hermes_worker.chaos.plan import Role
 from hermes_worker.chaos.sink import Effect, read_sink, sink_tools
 from hermes_worker.core.errors import UnavailableError
@@ -128,6 +132,17 @@ def until(look: Callable[[], T | None], what: str, *, patience_s: float = PATIEN
         time.sleep(0.02)
 
 
+@cache
+def _zygote() -> Zygote:
+    """One for all rigs of this process; gone when the process ends."""
+    directory = Path(tempfile.mkdtemp(prefix="hermes-zygote-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    environ = settings_module.load().environ
+    zygote = Zygote(directory, {name: environ[name] for name in ("PATH", "LANG", "HOME") if name in environ})
+    atexit.register(zygote.__enter__().__exit__)
+    return zygote
+
+
 @contextmanager
 def rig_on(
     directory: Path,
@@ -168,6 +183,7 @@ def rig_on(
             concurrency=concurrency,
             work_s=work_s,
             queues=queues,
+            zygote=_zygote(),
         )
         stack.enter_context(fleet)
         yield Rig(client=client, fleet=fleet, model=model, redis=client.redis, directory=directory)
