@@ -1,0 +1,19 @@
+"""The crash lab from the command line, as README shows it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from support.commandline import COMMAND
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+
+
+def test_it_breaks_a_postgresql_of_its_own_and_says_what_it_found() -> None:
+    argv = [COMMAND, "chaos", "--own-postgres", "--json", "--runs", "3", "--steps", "3", "--kills", "2"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["is_green"]
