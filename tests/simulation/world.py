@@ -1,6 +1,6 @@
 """A fleet in one thread of time: the real task bodies over a store, a broker and workers that fail on demand.
 
-Every task runs in a thread of its own and gives up control at its *pauses*: before and after each call of the store,
+Every task runs in a greenlet of its own and gives up control at its *pauses*: before and after each call of the store,
 while the model thinks, around a tool's effect, before each message is sent. One of them runs at a time, and a seeded
 random number says which, when, and what goes wrong meanwhile. Time is a number that jumps to the next thing that
 happens. The same seed gives the same history.
@@ -11,14 +11,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import random as random_module
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
+from greenlet import greenlet
 from simulation.memory import MemoryStore, Report, filled
 
 from hermes_worker import observe
@@ -120,7 +120,7 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-# --- threads that take turns -----------------------------------------------------------------------------------------
+# --- work that takes turns -------------------------------------------------------------------------------------------
 
 
 class Actor:
@@ -132,23 +132,20 @@ class Actor:
         self.is_over = False
         self._world = world
         self._body = body
-        self._thread: Strand | None = None
+        self._strand: greenlet | None = None
 
     def resume(self) -> None:
         """Let it run to its next pause or its end. Called by the scheduler only."""
-        world = self._world
-        world.current = self
-        if self._thread is None:
-            self._thread = Strand.free.pop() if Strand.free else Strand()
-            self._thread.work = self._run
-        self._thread.go.release()
-        world.back.acquire()
-        world.current = None
+        if self._strand is None:
+            self._strand = greenlet(self._run)
+        self._world.current = self
+        self._strand.switch()
+        self._world.current = None
 
     def kill(self) -> None:
         """End it where it stands. It gets to unwind, as if it were never resumed."""
         self.is_killed = True
-        if self._thread is None:
+        if self._strand is None:
             self.is_over = True
         elif not self.is_over:
             self.resume()
@@ -157,9 +154,8 @@ class Actor:
         """Give up control. Called by the actor itself."""
         if self.is_killed:
             raise Killed
-        assert self._thread is not None
-        self._world.back.release()
-        self._thread.go.acquire()
+        assert self._strand is not None and self._strand.parent is not None
+        self._strand.parent.switch()
         if self.is_killed:
             raise Killed
 
@@ -172,25 +168,6 @@ class Actor:
             self._world.defects.append(error)
         finally:
             self.is_over = True
-
-
-class Strand:
-    """A thread that is used again and again: starting one costs more than most tasks do."""
-
-    free: ClassVar[list[Strand]] = []
-
-    def __init__(self) -> None:
-        self.go = threading.Lock()
-        self.go.acquire()
-        self.work: Callable[[], None] = lambda: None
-        threading.Thread(target=self._loop, daemon=True).start()
-
-    def _loop(self) -> None:
-        while True:
-            self.go.acquire()
-            self.work()
-            Strand.free.append(self)
-            World.back.release()
 
 
 class Clock:
@@ -491,8 +468,6 @@ class World:
     guarded_workers: Any = field(init=False)
     catalog: Catalog = field(init=False)
     model: Any = field(init=False)
-    back: ClassVar[threading.Lock] = threading.Lock()
-    """Held by the scheduler while a task runs; one world at a time."""
     current: Actor | None = None
     deeds: list[Deed] = field(default_factory=list)
     defects: list[BaseException] = field(default_factory=list)
@@ -510,7 +485,6 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.back.acquire(blocking=False)
         self.catalog = Catalog(
             [
                 Tool(self, "peek", Replay.PURE, parallel=True),
