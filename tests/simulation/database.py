@@ -13,12 +13,15 @@ from simulation.memory import Report
 from support.migrated import bring_up
 from support.store import Store, new_run
 
+from hermes_worker.core.approvals import Choice
 from hermes_worker.core.effects import Effect
 from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.store.budgets import budget_of
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.sweep import SweepPolicy
-from hermes_worker.store.tables import events, messages, runs, tool_calls
+from hermes_worker.store.tables import budgets, events, messages, runs, tool_calls
+from hermes_worker.store.waits import Waits
 
 _EPOCH_AS_JULIAN_DAY = 2440587.5
 
@@ -42,6 +45,7 @@ class SqlStore:
         self.runs = self._store.runs
         self.calls = self._store.calls
         self.transcripts = self._store.transcripts
+        self.waits = Waits(database)
         self.workers = self._store.workers
         self._tools = tools
 
@@ -56,8 +60,14 @@ class SqlStore:
         )
         return list(self.runs.create(new).hints)
 
-    def request_stop(self, run_id: str) -> list[Hint]:
-        return self.runs.request_stop(run_id)[1]
+    def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]:
+        if not is_whole:
+            return [run_id], self.runs.request_stop(run_id)[1]
+        stopped = self.runs.stop_tree(run_id)
+        return list(stopped.run_ids), list(stopped.hints)
+
+    def approve(self, run_id: str, choice: Choice) -> list[Hint]:
+        return self.waits.approve(run_id, choice)
 
     def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
         return self.runs.break_off_step(effect, owner, message)
@@ -69,11 +79,11 @@ class SqlStore:
         swept = self._store.sweeper.sweep(depths)
         return () if swept is None else swept.hints
 
-    def ended(self) -> int:
+    def ended(self) -> bool:
         with self.database.read() as connection:
             over = [status.value for status in TERMINAL]
-            counted = sa.select(sa.func.count()).select_from(runs).where(runs.c.status.in_(over))
-            return int(connection.execute(counted).scalar_one())
+            counted = sa.select(sa.func.count()).select_from(runs).where(runs.c.status.not_in(over))
+            return int(connection.execute(counted).scalar_one()) == 0
 
     def reports(self) -> list[Report]:
         with self.database.read() as connection:
@@ -86,6 +96,8 @@ class SqlStore:
         said = connection.execute(
             sa.select(messages.c.seq, messages.c.body).where(messages.c.run_pk == row.pk).order_by(messages.c.seq)
         ).all()
+        budget = connection.execute(sa.select(budgets).where(budgets.c.root_pk == row.pk)).first()
+        root = connection.execute(sa.select(runs.c.run_id).where(runs.c.pk == (row.root_pk or row.pk))).scalar_one()
         calls = connection.execute(sa.select(tool_calls).where(tool_calls.c.run_pk == row.pk)).all()
         return Report(
             run_id=row.run_id,
@@ -99,6 +111,9 @@ class SqlStore:
             seqs=[message.seq for message in said],
             is_held=row.lease_token is not None or any(call.lease_token is not None for call in calls),
             is_due=row.hinted_at is not None or any(call.hinted_at is not None for call in calls),
+            root=root,
+            ended_at=row.finished_at or 0.0,
+            budget=budget_of(budget) if budget else None,
         )
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The store in a few dictionaries: the same decisions by ``core.step``, the same fences, no SQL.
+"""The store in a few dictionaries: the same decisions by ``core``, the same fences, no SQL.
 
-Every method is one transaction. Three broken stores at the end each leave out one thing that the real one does, to
-show that the simulation notices.
+Every method is one transaction. Broken stores at the end each leave out one thing that the real one does, to show that
+the simulation notices.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.approvals import Choice
+from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
 from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
-from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus
+from hermes_worker.core.questions import Question
+from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
+from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply, step
 from hermes_worker.store.calls import OVERTIME_S, CallClaim, Settlement
+from hermes_worker.store.children import NewChild
 from hermes_worker.store.rows import Hint, LoadedRun
-from hermes_worker.store.runs import SessionContext, TurnClaim
+from hermes_worker.store.runs import RunNotFound, SessionContext, TurnClaim
 from hermes_worker.store.sweep import SweepPolicy
 from hermes_worker.store.transcripts import CorruptTranscript
+from hermes_worker.store.waits import NothingAsked, Terms
 from hermes_worker.store.workers import Registration
 
 T = TypeVar("T")
@@ -54,15 +60,31 @@ class CallRow:
     hinted_at: float | None = None
     hints: int = 0
     deadline_at: float = 0.0
+    expires_at: float | None = None
+    """When the question it waits for counts as refused."""
+    is_approved: bool = False
+    children_max: int = 0
 
 
 @dataclass(slots=True)
 class RunRow:
     pk: int
     core: Run
-    messages: dict[int, Message]
-    message_seq: int
-    deadline_at: float
+    tools: str
+    root: RunRow | None = None
+    """The top of its tree; ``None`` for itself."""
+    parent: RunRow | None = None
+    place: tuple[int, int] = (0, 0)
+    """The call of the parent whose work it does."""
+    depth: int = 0
+    messages: dict[int, Message] = field(default_factory=dict)
+    message_seq: int = 0
+    has_begun: bool = False
+    """A child may have to wait for a place among its siblings."""
+    budget: Budget | None = None
+    """Of the tree; stands in its root."""
+    reserved: Amounts | None = None
+    ended_at: float = 0.0
     token: str | None = None
     owner: int | None = None
     claimed_at: float = 0.0
@@ -74,6 +96,13 @@ class RunRow:
     """Model replies that were paid for."""
     arrivals: int = 0
     """Results that were brought for the current iteration; only a broken store looks at it."""
+    due_of: Run | None = None
+    due: frozenset[Effect] = frozenset()
+    """What is outstanding in ``due_of``: asked for far more often than it changes."""
+
+    @property
+    def top(self) -> RunRow:
+        return self.root or self
 
 
 @dataclass(slots=True)
@@ -99,6 +128,11 @@ class Report:
     seqs: Sequence[int]
     is_held: bool
     is_due: bool
+    root: str
+    """The top of its tree, which may be the run itself."""
+    ended_at: float
+    budget: Budget | None
+    """Of the tree whose top the run is."""
 
 
 class MemoryWorkers:
@@ -138,9 +172,10 @@ class MemoryStore:
         self.now = clock
         self.policy = policy
         self.workers = MemoryWorkers(self)
-        self.runs = self.calls = self.transcripts = self
+        self.runs = self.calls = self.transcripts = self.waits = self
         self._tools = tools
         self._rows: dict[str, RunRow] = {}
+        self._by_pk: list[RunRow] = []
         self._tokens = itertools.count(1)
         self._swept_at = 0.0
         self._hold_until = 0.0
@@ -148,19 +183,34 @@ class MemoryStore:
     # --- accepting and ending ---
 
     def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]:
-        row = RunRow(
-            pk=len(self._rows) + 1,
-            core=Run(run_id=run_id, iterations_max=iterations_max, attempts_max=attempts_max),
-            messages={1: Message(seq=1, role=Role.USER, body=user_body("go"))},
-            message_seq=1,
-            deadline_at=self.now() + 86_400,
-            hinted_at=self.now(),
-        )
-        self._rows[run_id] = row
-        return [Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=self.now())]
+        core = Run(run_id=run_id, iterations_max=iterations_max, attempts_max=attempts_max)
+        row = self._insert(RunRow(pk=len(self._by_pk), core=core, tools=self._tools))
+        return [self._begin(row)]
 
-    def request_stop(self, run_id: str) -> list[Hint]:
-        return self._write(self._rows[run_id], ev.StopRequested())
+    def _insert(self, row: RunRow) -> RunRow:
+        self._rows[row.core.run_id] = row
+        self._by_pk.append(row)
+        return row
+
+    def _begin(self, row: RunRow) -> Hint:
+        row.messages[1] = Message(seq=1, role=Role.USER, body=user_body("go"))
+        row.message_seq = 1
+        row.has_begun, row.due_of = True, None
+        row.hinted_at = self.now()
+        return Hint(effect=AskModel(run_id=row.core.run_id, iteration=1, attempt=1), at=self.now())
+
+    def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]:
+        """With ``is_whole`` the run and all below it; without, whoever did it died after the first of them."""
+        if run_id not in self._rows:
+            raise RunNotFound(f"there is no run {run_id!r}")
+        row = self._rows[run_id]
+        hints = self._write(row, ev.StopRequested())
+        if not is_whole:
+            return [run_id], hints
+        below = [one for one in self._by_pk if _is_below(one, row)]
+        for one in below:
+            hints += self._write(one, ev.StopRequested())
+        return [run_id, *(one.core.run_id for one in below)], hints
 
     def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
         row = self._rows[effect.run_id]
@@ -192,6 +242,7 @@ class MemoryStore:
         if row is None or row.hinted_at is None or effect not in self._outstanding(row):
             return None
         row.core = self._apply_claim(row)
+        self._reserve(row)
         row.token, row.owner, row.claimed_at = f"t{next(self._tokens)}", owner, self.now()
         row.hinted_at, row.hints = None, 0
         return TurnClaim(token=row.token, loaded=self._loaded(row))
@@ -200,7 +251,8 @@ class MemoryStore:
         return apply(row.core, ev.TurnClaimed())
 
     def session_of(self, session_pk: int) -> SessionContext:
-        return filled(SessionContext, session_id=f"s{session_pk}", system_prompt="", tools=self._tools, workspace="{}")
+        tools = self._by_pk[session_pk].tools
+        return filled(SessionContext, session_id=f"s{session_pk}", system_prompt="", tools=tools, workspace="{}")
 
     def commit_reply(
         self, claim: TurnClaim, reply: ModelReply, reading: Sequence[ev.PlannedCall] | ev.ModelReplied, cost: Any = None
@@ -258,6 +310,7 @@ class MemoryStore:
             replay=row.core.calls[effect.position].replay,
             timeout_s=call.timeout_s,
             claimed_at=self.now(),
+            is_approved=call.is_approved,
             loaded=self._loaded(row),
         )
 
@@ -278,10 +331,135 @@ class MemoryStore:
             raise LeaseLost(f"the claim on call {claim.position} of {claim.run_id} was taken over")
         return row
 
+    # --- questions ---
+
+    def terms(self, run_pk: int) -> Terms:
+        return Terms(source="api", approvals=None, allowed=frozenset())
+
+    def ask(self, claim: CallClaim, question: Question, **_: Any) -> list[Hint]:
+        row = self._held_call(claim)
+        hints = self._write(row, ev.CallParked(position=claim.position, waits_for=question.kind))
+        assert question.expires_s is not None
+        row.calls[claim.iteration, claim.position].expires_at = self.now() + question.expires_s
+        return hints
+
+    def approve(self, run_id: str, choice: Choice) -> list[Hint]:
+        row = self._rows[run_id]
+        for call in row.core.calls:
+            if call.waits_for is WaitKind.APPROVAL:
+                if choice is Choice.DENY:
+                    return self._refuse(row, call.position)
+                row.calls[row.core.iteration, call.position].is_approved = True
+                return self._write(row, ev.CallAllowed(position=call.position))
+        raise NothingAsked(f"{run_id} waits for no approval")
+
+    def _refuse(self, row: RunRow, position: int) -> list[Hint]:
+        return self._write(row, ev.CallSettled(position=position, status=CallStatus.FAILED), result="refused")
+
+    def _expire_questions(self, row: RunRow) -> list[Hint]:
+        return [
+            hint
+            for call in row.core.calls
+            if call.waits_for is WaitKind.APPROVAL
+            and (row.calls[row.core.iteration, call.position].expires_at or 0.0) < self.now()
+            for hint in self._refuse(row, call.position)
+        ]
+
+    # --- children ---
+
+    def spec_of(self, run_pk: int) -> RunSpec:
+        return RunSpec(input="go", model="scripted")
+
+    def delegate(
+        self,
+        claim: CallClaim,
+        new: Sequence[NewChild],
+        *,
+        children_max: int,
+        is_budget_shared: bool = True,
+        note: str | None = None,
+    ) -> list[Hint]:
+        row = self._held_call(claim)
+        assert is_budget_shared and note is None, "nobody in here asks for anything else"
+        hints = self._write(row, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+        if row.core.status.is_terminal or row.core.status is RunStatus.STOPPING:
+            return hints
+        top = row.top
+        if top.budget is None:
+            spent = Amounts(iterations=top.core.iteration)
+            top.budget = Budget(limits=Limits(iterations=top.core.iterations_max), spent=spent)
+        row.calls[claim.iteration, claim.position].children_max = children_max
+        for child in new:
+            core = Run(
+                run_id=child.run_id,
+                iterations_max=min(child.spec.iterations_max, row.core.iterations_max),
+                attempts_max=row.core.attempts_max,
+            )
+            self._insert(
+                RunRow(
+                    pk=len(self._by_pk),
+                    core=core,
+                    tools=child.tools,
+                    root=top,
+                    parent=row,
+                    place=(claim.iteration, claim.position),
+                    depth=row.depth + 1,
+                )
+            )
+        return hints + self._start_children(row, children_max)
+
+    def _start_children(self, parent: RunRow, children_max: int) -> list[Hint]:
+        open_ones = [row for row in self._by_pk if row.parent is parent and not row.core.status.is_terminal]
+        free = children_max - sum(row.has_begun for row in open_ones)
+        return [self._begin(row) for row in [one for one in open_ones if not one.has_begun][: max(0, free)]]
+
+    def _join(self, child: RunRow) -> list[Hint]:
+        """After the end of a child, in its transaction: ``store.transitions.join_parent``."""
+        parent = child.parent
+        if parent is None or parent.core.iteration != child.place[0]:
+            return []
+        position = child.place[1]
+        if parent.core.calls[position].waits_for is not WaitKind.CHILDREN:
+            return []
+        hints = self._start_children(parent, parent.calls[child.place].children_max)
+        siblings = [row for row in self._by_pk if row.parent is parent and row.place == child.place]
+        if not all(row.core.status.is_terminal for row in siblings):
+            return hints
+        answered = any(row.core.status is RunStatus.COMPLETED for row in siblings)
+        status = CallStatus.SUCCEEDED if answered else CallStatus.FAILED
+        return hints + self._write(parent, ev.CallSettled(position=position, status=status), result="they ended")
+
+    # --- budgets ---
+
+    def _reserve(self, row: RunRow) -> None:
+        """What the claimed model call takes out of the tree's budget: ``store.budgets.reserve``."""
+        top = row.top
+        if top.budget is None or row.core.wants_summary:
+            return
+        granted = reservation(top.budget, Amounts(iterations=row.core.iteration), depth=row.depth)
+        if isinstance(granted, Dimension):
+            row.core = replace(row.core, exhausted=granted)
+            return
+        row.reserved = granted
+        held = top.budget.reserved.iterations + granted.iterations
+        top.budget = replace(top.budget, reserved=Amounts(iterations=held))
+
+    def _settle_budget(self, row: RunRow, replies: int) -> None:
+        """The claim that held something is given up, by whoever does that."""
+        budget, held = row.top.budget, row.reserved
+        if held is None or budget is None:
+            return
+        row.reserved = None
+        row.top.budget = replace(
+            budget,
+            reserved=Amounts(iterations=budget.reserved.iterations - held.iterations),
+            spent=Amounts(iterations=budget.spent.iterations + replies),
+        )
+
     # --- transcripts ---
 
     def load(self, session_pk: int, last: int) -> Sequence[Message]:
-        row = next(row for row in self._rows.values() if row.pk == session_pk)
+        row = self._by_pk[session_pk]
         missing = [seq for seq in range(1, last + 1) if seq not in row.messages]
         if missing:
             raise CorruptTranscript(f"rows {missing} are missing")
@@ -300,6 +478,8 @@ class MemoryStore:
         if isinstance(event, ev.CallSettled):
             self._write_result(row, event.position, result)
         row.core = after
+        if before.is_asking and not after.is_asking:
+            self._settle_budget(row, after.iteration - before.iteration)
         if after.iteration == before.iteration:
             self._write_notices(row, before, after, event)
         if not after.is_asking:
@@ -308,7 +488,8 @@ class MemoryStore:
             self._write_end(row, before, after)
         added = self._outstanding(row) - was_due
         self._mark_due(row, added)
-        return [Hint(effect=effect, at=self.now()) for effect in sorted(added, key=repr)]
+        hints = [Hint(effect=effect, at=self.now()) for effect in sorted(added, key=_order)]
+        return hints + self._join(row) if after.status.is_terminal else hints
 
     def _write_reply(self, row: RunRow, before: Run, event: ev.ModelReplied, reply: ModelReply) -> None:
         seq = row.message_seq + 1
@@ -345,6 +526,7 @@ class MemoryStore:
                 row.events.append("tool.completed")
 
     def _write_end(self, row: RunRow, before: Run, after: Run) -> None:
+        row.ended_at = self.now()
         if after.status is not RunStatus.COMPLETED and after.iteration:
             row.message_seq += 1
             closing = assistant_body(ModelReply(text=STOPPED_ANSWER))
@@ -361,7 +543,9 @@ class MemoryStore:
                 call.hinted_at, call.hints = self.now(), 0
 
     def _outstanding(self, row: RunRow) -> frozenset[Effect]:
-        return outstanding(row.core)
+        if row.due_of is not row.core:
+            row.due_of, row.due = row.core, outstanding(row.core) if row.has_begun else frozenset()
+        return row.due
 
     def _loaded(self, row: RunRow) -> LoadedRun:
         return filled(
@@ -373,8 +557,8 @@ class MemoryStore:
             message_seq=row.message_seq,
             result_seqs=(),
             lease_token=row.token,
-            root_pk=row.pk,
-            depth=0,
+            root_pk=row.top.pk,
+            depth=row.depth,
         )
 
     # --- repair ---
@@ -389,13 +573,12 @@ class MemoryStore:
             for worker in self.workers.rows.values():
                 worker.is_alive = worker.is_alive and worker.expires_at >= now
         hints: list[Hint] = []
-        for row in self._rows.values():
-            hints += self._repair(row, may_expire)
+        for row in self._by_pk:
+            if not row.core.status.is_terminal:
+                hints += self._repair(row, may_expire)
         return hints + (self._resend(depths) if depths is not None else [])
 
     def _repair(self, row: RunRow, may_expire: bool) -> list[Hint]:
-        if row.core.status.is_terminal:
-            return []
         hints: list[Hint] = []
         for call in row.core.calls:
             place = row.calls[row.core.iteration, call.position]
@@ -406,12 +589,19 @@ class MemoryStore:
             hints += self._write(row, ev.TurnLost())
         if row.core.resume_at is not None and row.core.resume_at < self.now():
             hints += self._write(row, ev.WaitEnded())
-        return hints
+        if row.core.status is RunStatus.WAITING_FOR_APPROVAL or row.core.unsettled:
+            hints += self._expire_questions(row)
+        return hints + self._stop_orphan(row)
+
+    def _stop_orphan(self, row: RunRow) -> list[Hint]:
+        if row.parent is None or row.parent.core.status not in _OVER or row.core.status in _OVER:
+            return []
+        return self._write(row, ev.StopRequested())
 
     def _resend(self, depths: Mapping[str, int]) -> list[Hint]:
         hints: list[Hint] = []
-        for row in self._rows.values():
-            for effect in sorted(self._outstanding(row), key=repr) if not row.core.status.is_terminal else ():
+        for row in self._by_pk:
+            for effect in sorted(self._outstanding(row), key=_order):
                 is_turn = isinstance(effect, AskModel)
                 due = row if isinstance(effect, AskModel) else row.calls[effect.iteration, effect.position]
                 if due.hinted_at is not None and self._is_lost("model" if is_turn else "tools", due, depths):
@@ -440,8 +630,8 @@ class MemoryStore:
 
     # --- for the invariants ---
 
-    def ended(self) -> int:
-        return sum(row.core.status.is_terminal for row in self._rows.values())
+    def ended(self) -> bool:
+        return all(row.core.status.is_terminal for row in self._by_pk)
 
     def reports(self) -> list[Report]:
         return [self._report(row) for row in self._rows.values()]
@@ -460,14 +650,30 @@ class MemoryStore:
             seqs=seqs,
             is_held=row.token is not None or any(call.token is not None for call in row.calls.values()),
             is_due=bool(self._outstanding(row)),
+            root=row.top.core.run_id,
+            ended_at=row.ended_at,
+            budget=row.budget,
         )
 
     def close(self) -> None:
         pass
 
 
+def _order(effect: Effect) -> int:
+    return effect.position if isinstance(effect, RunTool) else -1
+
+
+def _is_below(row: RunRow | None, top: RunRow) -> bool:
+    while row is not None and row.parent is not None:
+        row = row.parent
+        if row is top:
+            return True
+    return False
+
+
 def _notice(was: Call, now: Call) -> str:
-    return result_without_a_run(now.status, was_running=was.status is CallStatus.RUNNING)
+    was_running = was.status is CallStatus.RUNNING or was.waits_for is WaitKind.CHILDREN
+    return result_without_a_run(now.status, was_running=was_running)
 
 
 # --- stores that leave something out ---------------------------------------------------------------------------------
@@ -521,7 +727,7 @@ class CountingArrivals(MemoryStore):
         return replace(row.core, is_asking=True, status=RunStatus.RUNNING)
 
     def load(self, session_pk: int, last: int) -> Sequence[Message]:
-        row = next(row for row in self._rows.values() if row.pk == session_pk)
+        row = self._by_pk[session_pk]
         return [row.messages[seq] for seq in sorted(row.messages) if seq <= last]
 
 
@@ -563,3 +769,50 @@ class RerunningOnce(MemoryStore):
             call = replace(calls[event.position], replay=calls[event.position].replay.__class__.KEYED)
             row.core = replace(row.core, calls=(*calls[: event.position], call, *calls[event.position + 1 :]))
         return super()._write(row, event, **more)
+
+
+class JoiningAnswersOnly(MemoryStore):
+    """Tells a parent of its child's end when the child has answered, and not when it failed or was stopped."""
+
+    def _join(self, child: RunRow) -> list[Hint]:
+        return super()._join(child) if child.core.status is RunStatus.COMPLETED else []
+
+
+class JoiningTheFirst(MemoryStore):
+    """Goes on as soon as one child has ended, and leaves the others to themselves."""
+
+    def _join(self, child: RunRow) -> list[Hint]:
+        parent = child.parent
+        if parent is None or parent.core.iteration != child.place[0]:
+            return []
+        if parent.core.calls[child.place[1]].waits_for is not WaitKind.CHILDREN:
+            return []
+        event = ev.CallSettled(position=child.place[1], status=CallStatus.SUCCEEDED)
+        return self._write(parent, event, result="one ended")
+
+
+class LeavingOrphans(MemoryStore):
+    """Stops the one run that was named."""
+
+    def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]:
+        return super().stop(run_id, is_whole=False)
+
+    def _stop_orphan(self, row: RunRow) -> list[Hint]:
+        return []
+
+
+class AskingForGood(MemoryStore):
+    """Waits for an answer for as long as it takes."""
+
+    def _expire_questions(self, row: RunRow) -> list[Hint]:
+        return []
+
+
+class WithoutReservation(MemoryStore):
+    """Looks whether there is something left of the budget, and takes it when the call is over."""
+
+    def _reserve(self, row: RunRow) -> None:
+        super()._reserve(row)
+        if row.reserved is not None and row.top.budget is not None:
+            row.top.budget = replace(row.top.budget, reserved=Amounts())
+            row.reserved = Amounts()

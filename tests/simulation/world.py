@@ -23,6 +23,8 @@ from simulation.memory import MemoryStore, Report, filled
 
 from hermes_worker import observe
 from hermes_worker.core import abort as abort_module
+from hermes_worker.core.approvals import Choice
+from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
 from hermes_worker.core.effects import AskModel, Effect, RunTool
 from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, UnavailableError
 from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json
@@ -31,16 +33,21 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.providers.chain import OneProvider
 from hermes_worker.queue import QueueName
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs import RunNotFound
 from hermes_worker.store.sweep import SweepPolicy
+from hermes_worker.store.waits import NothingAsked, NotWaiting
 from hermes_worker.tasks import call_tool as call_tool_module
+from hermes_worker.tasks import delegating as delegating_module
 from hermes_worker.tasks import leases as leases_module
 from hermes_worker.tasks import persistence as persistence_module
 from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
 from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.permission import ApprovalRules
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.catalog import Catalog
+from hermes_worker.tools.delegation import DelegateTool
 from hermes_worker.workspace.base import WorkspaceError
 
 TTL_S = 3.0
@@ -49,6 +56,10 @@ TROUBLE_ENDS_S = 40.0
 """From here on nothing more goes wrong, and everything has to come to its end."""
 HORIZON_S = 900.0
 _EPOCH_S = 1_000_000.0
+_ITERATIONS_MAX = 8
+"""Of a run, or of all runs of a tree."""
+DELEGATION = DelegationPolicy(children_max=3, depth_max=2)
+APPROVALS = ApprovalRules(timeout_s=90.0)
 
 
 class Killed(BaseException):
@@ -78,7 +89,11 @@ class Trouble:
     flushes: int = 1
     """Times at which the broker forgets everything."""
     stops: float = 0.15
-    """A run is stopped by its user."""
+    """A run is stopped by its user, with all that it delegated."""
+    half: float = 0.5
+    """Whoever stops a tree dies after its top."""
+    silence: float = 0.15
+    """Nobody answers a question."""
     defect: float = 0.004
     """Our own code fails in a model call."""
     provider: float = 0.06
@@ -97,6 +112,8 @@ PEACE = Trouble(
     flushes=0,
     stops=0,
     defect=0,
+    half=0,
+    silence=0,
     provider=0,
     drain=0,
 )
@@ -107,15 +124,17 @@ class Backend(Protocol):
 
     runs: Any
     calls: Any
+    waits: Any
     transcripts: Any
     workers: Any
 
     def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]: ...
-    def request_stop(self, run_id: str) -> list[Hint]: ...
+    def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]: ...
+    def approve(self, run_id: str, choice: Choice) -> list[Hint]: ...
     def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]: ...
     def stopping(self, run_ids: Collection[str]) -> set[str]: ...
     def sweep(self, depths: Mapping[str, int] | None) -> Sequence[Hint]: ...
-    def ended(self) -> int: ...
+    def ended(self) -> bool: ...
     def reports(self) -> list[Report]: ...
     def close(self) -> None: ...
 
@@ -200,6 +219,7 @@ class Process:
             Parts,
             runs=Paused(world, world.backend.runs),
             calls=Paused(world, world.backend.calls),
+            waits=Paused(world, world.backend.waits),
             transcripts=Paused(world, world.backend.transcripts),
             sender=Sender(world),
             leases=self.leases,
@@ -209,6 +229,8 @@ class Process:
             workspace=lambda ref: None,
             now=world.clock_of_database,
             watched=set(),
+            delegation=DELEGATION,
+            approvals=APPROVALS,
         )
         self._strays_at = world.now + TTL_S
 
@@ -315,6 +337,8 @@ class Paused:
             world.note(name, args)
             if world.rolls("unknown"):
                 raise UnavailableError("the answer was lost")
+            if name == "ask":
+                world.was_asked(args[0].run_id)
             world.pause()
             return result
 
@@ -402,9 +426,21 @@ class Model:
         return ModelCallError(kind, "not now", status=429, retry_after_s=wait_s)
 
     def _request(self) -> ToolRequest:
-        name = self._world.random.choice(("peek", "put", "pay", "pay_slowly", "no_such_tool"))
-        number = next(self._ids)
-        return ToolRequest(id=f"call_{number}", name=name, arguments=canonical_json({"n": number}))
+        random, number = self._world.random, next(self._ids)
+        name = random.choices(_ASKED_FOR, self._world.habits)[0]
+        arguments: dict[str, Any] = {"n": number}
+        if name == "run":
+            arguments = {"command": f"rm -rf /srv/{number}"}
+        if name == DELEGATE_TOOL:
+            role = random.choice(("leaf", "orchestrator"))
+            arguments = {"tasks": [{"goal": f"goal {n}", "role": role} for n in range(random.randint(1, 4))]}
+        return ToolRequest(id=f"call_{number}", name=name, arguments=canonical_json(arguments))
+
+
+_ASKED_FOR = ("peek", "put", "pay", "pay_slowly", "no_such_tool", "run", DELEGATE_TOOL)
+USUAL = (5, 5, 5, 5, 5, 1, 1)
+TREES = (2, 1, 2, 1, 1, 3, 6)
+"""How often a model asks for each of these tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,17 +456,20 @@ class Deed:
 class Tool:
     """Acts in the middle of its run, so that a crash may come before and after it has."""
 
-    def __init__(self, world: World, name: str, replay: Replay, *, parallel: bool, slow: bool = False) -> None:
+    def __init__(
+        self, world: World, name: str, replay: Replay, *, parallel: bool, slow: bool = False, command: str | None = None
+    ) -> None:
         self._world = world
         self._slow = slow
         self.spec = ToolSpec(
             name=name,
             description="",
-            parameters={"type": "object", "properties": {"n": {"type": "integer"}}},
+            parameters={"type": "object", "properties": {"n": {"type": "integer"}, "command": {"type": "string"}}},
             toolset="sim",
             replay=replay,
             timeout_s=20.0,
             is_parallel_safe=parallel,
+            command_argument=command,
         )
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -461,6 +500,8 @@ class World:
     trouble: Trouble = field(default_factory=Trouble)
     make: Callable[[Callable[[], float], SweepPolicy, str], Backend] = MemoryStore
     runs: int = 2
+    habits: Sequence[int] = USUAL
+    sweep_s: float = 0.5
     now: float = 0.0
     """Seconds since the world began."""
     random: Random = field(init=False)
@@ -470,6 +511,9 @@ class World:
     model: Any = field(init=False)
     current: Actor | None = None
     deeds: list[Deed] = field(default_factory=list)
+    children: list[str] = field(default_factory=list)
+    """All that anybody began to make."""
+    stopped_at: dict[str, float] = field(default_factory=dict)
     defects: list[BaseException] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     """What went wrong, and what was done about it: a test that sees nothing proves nothing."""
@@ -480,6 +524,7 @@ class World:
     _processes: list[Process] = field(default_factory=list)
     _queued: Counter[str] = field(default_factory=Counter)
     """Messages on their way, by queue."""
+    _submitted: int = 0
     _generation: int = 0
     _outages: list[tuple[float, float]] = field(default_factory=list)
 
@@ -491,6 +536,8 @@ class World:
                 Tool(self, "put", Replay.KEYED, parallel=True),
                 Tool(self, "pay", Replay.ONCE, parallel=True),
                 Tool(self, "pay_slowly", Replay.ONCE, parallel=False, slow=True),
+                Tool(self, "run", Replay.ONCE, parallel=False, command="command"),
+                DelegateTool(),
             ]
         )
         definitions = self.catalog.tool_definitions(self.catalog.names)
@@ -538,21 +585,17 @@ class World:
 
     # --- trouble ---
 
-    @property
-    def is_troubled(self) -> bool:
-        return self.now < TROUBLE_ENDS_S
-
     def rolls(self, kind: str) -> bool:
-        chance = getattr(self.trouble, kind)
-        if not chance or not self.is_troubled or self.random.random() >= chance:
+        if self.now >= TROUBLE_ENDS_S or self.random.random() >= getattr(self.trouble, kind):
             return False
         self.seen[kind] += 1
         return True
 
     def require_database(self) -> None:
-        if any(begin <= self.now < end for begin, end in self._outages):
-            self.seen["outage"] += 1
-            raise UnavailableError("the database is away")
+        for begin, end in self._outages:
+            if begin <= self.now < end:
+                self.seen["outage"] += 1
+                raise UnavailableError("the database is away")
 
     def note(self, what: str, args: Sequence[Any]) -> None:
         self.trace.append((round(self.now, 6), what))
@@ -607,7 +650,7 @@ class World:
         process.beat()
 
     def _sweep(self) -> None:
-        self.at(self.random.uniform(0.4, 0.6), self._sweep)
+        self.at(self.random.uniform(0.8, 1.2) * self.sweep_s, self._sweep)
         if not any(one.is_alive and not one.is_frozen for one in self._processes):
             return
         try:
@@ -626,16 +669,43 @@ class World:
             self.require_database()
         except UnavailableError:
             return
+        if self.children and self.random.random() < 0.3:
+            run_id = self.random.choice(self.children)
+        try:
+            run_ids, hints = self.backend.stop(run_id, is_whole=not self.rolls("half"))
+        except RunNotFound:
+            return  # the transaction that was to make this child came to nothing
         self.seen["stop"] += 1
-        hints = self.backend.request_stop(run_id)
+        self.stopped_at[run_id] = self.clock_of_database()
         for process in self._processes:
-            if process.is_alive:
-                process.leases.abort_run(run_id, AbortReason.STOP)
+            for one in run_ids:
+                process.leases.abort_run(one, AbortReason.STOP)
+        for hint in hints:
+            self.post(hint)
+
+    def was_asked(self, run_id: str) -> None:
+        """Somebody may answer, or two at once, or nobody."""
+        self.seen["question"] += 1
+        if self.random.random() < self.trouble.silence:
+            return
+        for _ in range(self.random.randint(1, 2)):
+            self.at(self.random.uniform(0.1, 8.0), lambda: self._answer(run_id))
+
+    def _answer(self, run_id: str) -> None:
+        choice = self.random.choice((Choice.ONCE, Choice.ONCE, Choice.DENY))
+        try:
+            self.require_database()
+            hints = self.backend.approve(run_id, choice)
+        except (UnavailableError, NothingAsked, NotWaiting):
+            self.seen["answer in vain"] += 1
+            return
+        self.seen["answer"] += 1
         for hint in hints:
             self.post(hint)
 
     def _submit(self, run_id: str) -> None:
-        for hint in self.backend.submit(run_id, iterations_max=4, attempts_max=4):
+        self._submitted += 1
+        for hint in self.backend.submit(run_id, iterations_max=_ITERATIONS_MAX, attempts_max=4):
             self.post(hint)
         if self.random.random() < self.trouble.stops:
             self.at(self.random.uniform(0.0, 12.0), lambda: self._stop(run_id))
@@ -678,7 +748,7 @@ class World:
                     return
 
     def _is_over(self) -> bool:
-        return self.backend.ended() == self.runs
+        return self._submitted == self.runs and self.backend.ended()
 
     def _bury(self) -> None:
         """End what is left: zombies get to try to write first, since they are the ones that may break something."""
@@ -701,9 +771,12 @@ class World:
                 raise defect
             raise Violation(f"seed {self.seed}: {type(defect).__name__}: {defect}") from defect
         reports = self.backend.reports()
-        self._require(len(reports) == self.runs, "a run was never accepted")
+        self._require(sum(report.root == report.run_id for report in reports) == self.runs, "a run was never accepted")
         for report in reports:
             self._check_run(report)
+        for root in reports:
+            if root.root == root.run_id:
+                self._check_tree(root, [report for report in reports if report.root == root.run_id])
         self._check_deeds()
 
     def _require(self, holds: bool, message: str) -> None:
@@ -728,6 +801,29 @@ class World:
             f"{run}: {report.charged} model calls were charged for {replies} replies",
         )
         self._check_transcript(run, report)
+
+    def _check_tree(self, root: Report, tree: Sequence[Report]) -> None:
+        self.seen["child"] += len(tree) - 1
+        last = max(tree, key=lambda report: report.ended_at)
+        stopped_at = self.stopped_at.get(root.run_id)
+        if root.status is RunStatus.CANCELLED and stopped_at is not None:
+            away_s = sum(end - begin for begin, end in self._outages)
+            self.seen["stopped child"] += sum(report.status is RunStatus.CANCELLED for report in tree[1:])
+            took_s = last.ended_at - stopped_at
+            self._require(
+                took_s < _STOP_S_MAX + away_s, f"{last.run_id} ended {took_s:.0f} s after {root.run_id} was stopped"
+            )
+        budget = root.budget
+        if budget is None:
+            self._require(len(tree) == 1, f"the tree of {root.run_id} has no budget")
+            return
+        used = sum(report.iteration for report in tree)
+        self._require(budget.reserved.iterations == 0, f"{root.run_id}: {budget.reserved} is still reserved")
+        self._require(used <= budget.limits.iterations, f"{root.run_id}: the tree spent {used} of {budget.limits}")
+        self._require(
+            budget.spent.iterations == used, f"{root.run_id}: {budget.spent} was spent for {used} model calls"
+        )
+        self.seen["exhausted"] += sum(report.exit_reason == "max_iterations_reached" for report in tree[1:])
 
     def _check_transcript(self, run: str, report: Report) -> None:
         if not report.seqs:
@@ -760,6 +856,8 @@ class World:
         self.seen["repeated deeds"] += sum(count > 1 for count in Counter(key for key, _ in attempts).values())
 
 
+_STOP_S_MAX = 45.0
+"""After a stop of its tree: a frozen worker's lease, a sweep, and what was in flight."""
 _ENDS = ("run.completed", "run.failed", "run.cancelled")
 
 
@@ -771,7 +869,12 @@ def virtual_time(world: World) -> Iterator[None]:
         module for module in (call_tool_module, leases_module, persistence_module) if hasattr(module, "time")
     ]
     before = [module.time for module in modules]
+    new_run_id = delegating_module.new_run_id
     wait, chance, level = abort_module.AbortSignal.wait, random_module.random, observe.log._level
+
+    def name_child() -> str:
+        world.children.append(f"child{len(world.children) + 1}")
+        return world.children[-1]
 
     def wait_in_world(signal: abort_module.AbortSignal, timeout: float | None = None) -> bool:
         world.pause(timeout)
@@ -781,6 +884,7 @@ def virtual_time(world: World) -> Iterator[None]:
         module.time = clock
     abort_module.AbortSignal.wait = wait_in_world  # type: ignore[assignment,method-assign]
     random_module.random = world.random.random
+    delegating_module.new_run_id = name_child
     observe.log._level = _SILENT
     try:
         yield
@@ -789,6 +893,7 @@ def virtual_time(world: World) -> Iterator[None]:
             module.time = original
         abort_module.AbortSignal.wait = wait  # type: ignore[method-assign]
         random_module.random = chance
+        delegating_module.new_run_id = new_run_id
         observe.log._level = level
 
 
