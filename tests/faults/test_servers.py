@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -23,6 +24,11 @@ pytestmark = pytest.mark.faults
 
 ACTIVE = 50
 STEPS = 4
+
+
+def outages(short_s: float, long_s: float) -> list[Any]:
+    """Seconds for which a server is away: enough to see that nothing is lost, and as long as we promise to bear."""
+    return [short_s, pytest.param(long_s, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 
 
 def submit_many(rig: Rig, count: int = ACTIVE) -> None:
@@ -54,15 +60,16 @@ def test_a_flushed_broker_is_refilled_from_sql(postgres_rig: Rig) -> None:
     all_completed(postgres_rig)
 
 
+@pytest.mark.parametrize("away_s", outages(6, 60))
 def test_a_broker_that_comes_back_empty_is_refilled_and_consumed_again(
-    postgres_rig: Rig, own_valkey: EmbeddedValkey
+    postgres_rig: Rig, own_valkey: EmbeddedValkey, away_s: float
 ) -> None:
     """Submits during the outage are accepted, and start when it is over."""
     submit_many(postgres_rig)
     some_steps_done(postgres_rig)
     own_valkey.kill()
     meanwhile = postgres_rig.submit([{"calls": [sink_call("once", "meanwhile")]}])
-    time.sleep(6)  # an outage has a length; nothing is waited for here
+    time.sleep(away_s)  # an outage has a length; nothing is waited for here
     assert postgres_rig.view(meanwhile).status is RunStatus.QUEUED
     shutil.rmtree(own_valkey.directory / "appendonlydir")
     own_valkey.start()
@@ -97,14 +104,15 @@ def test_every_message_delivered_three_times_changes_nothing(rig: Rig) -> None:
     assert len(marks) == len(set(marks)) == 20 * STEPS * 2
 
 
+@pytest.mark.parametrize("away_s", outages(5, 20))
 def test_a_database_that_is_away_for_a_while_costs_nothing_but_time(
-    restartable: Rig, own_postgres: EmbeddedPostgres
+    restartable: Rig, own_postgres: EmbeddedPostgres, away_s: float
 ) -> None:
     """Longer than a lease: what workers hold in memory is committed when it is back."""
     submit_many(restartable)
     some_steps_done(restartable)
     own_postgres.kill()
-    time.sleep(5)  # an outage has a length; nothing is waited for here
+    time.sleep(away_s)  # an outage has a length; nothing is waited for here
     own_postgres.start()
     all_completed(restartable)
     marks = [effect.mark for effect in restartable.effects() if effect.mark.endswith("once")]

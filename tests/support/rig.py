@@ -23,6 +23,7 @@ from hermes_worker.chaos.plan import Role
 from hermes_worker.chaos.sink import Effect, read_sink, sink_tools
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.providers.scripted.server import ScriptedServer
 from hermes_worker.store.runs import NewRun
@@ -87,6 +88,10 @@ class Rig:
             return views if all(view.status.is_terminal for view in views) else None
 
         return until(are_over, f"{len(chosen)} runs to end", patience_s=patience_s)
+
+    def all_ended(self) -> bool:
+        """Whether every run that was submitted has ended."""
+        return all(RunStatus(status).is_terminal for status in self.statuses())
 
     def statuses(self) -> dict[str, int]:
         return self.client.views.counts()
