@@ -14,6 +14,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.postgres import EmbeddedPostgres
 from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.providers.scripted.server import ScriptedServer
+from hermes_worker.setting_kinds import DATABASE_URL
 from hermes_worker.store.database import Database
 from hermes_worker.store.migrate import migrate
 
@@ -25,7 +26,7 @@ class Stack:
 
     def __init__(self, directory: Path, *, database_url: str | None, own_postgres: bool, ttl_s: float) -> None:
         self._directory = directory
-        self._given_url = database_url
+        self._given_url = None if database_url is None else _usable(database_url)
         self._ttl_s = ttl_s
         self._exit = ExitStack()
         self._valkey = EmbeddedValkey(directory / "valkey")
@@ -92,21 +93,42 @@ class Stack:
             url = self._postgres.create_database("chaos")
         else:
             url = self._given_url or f"sqlite:///{self._directory / 'chaos.db'}"
+        _require_no_file(url)
         database = Database(url)
         try:
-            require_empty(database)
+            _require_empty(database)
             migrate(database)
         finally:
             database.close()
         return url
 
 
-def require_empty(database: Database) -> None:
-    """Raises ``ConfigurationError`` when the database holds anything: the lab only breaks what is its own."""
+def _usable(url: str) -> str:
+    """Raises ``ConfigurationError``."""
+    try:
+        return DATABASE_URL.parse(url)
+    except (ValueError, TypeError):
+        raise ConfigurationError(f"the database of the crash lab must be {DATABASE_URL.allowed}") from None
+
+
+def _require_no_file(url: str) -> None:
+    """Raises ``ConfigurationError`` for an SQLite file that holds anything: only to open one may change it."""
+    parsed = sa.make_url(url)
+    path = Path(parsed.database or "")
+    if parsed.get_backend_name() == "sqlite" and path.exists() and path.stat().st_size > 0:
+        raise _refusal(f"{str(path)!r} is not an empty file")
+
+
+def _require_empty(database: Database) -> None:
+    """Raises ``ConfigurationError`` when the database holds anything."""
     with database.read() as connection:
         tables = sa.inspect(connection).get_table_names()
     if tables:
-        raise ConfigurationError(
-            f"the crash lab refuses to touch this database: it holds {len(tables)} tables (such as {tables[0]!r}); "
-            "give it an empty database of its own"
-        )
+        raise _refusal(f"it holds {len(tables)} tables (such as {tables[0]!r})")
+
+
+def _refusal(why: str) -> ConfigurationError:
+    """The lab only breaks what is its own."""
+    return ConfigurationError(
+        f"the crash lab refuses to touch this database: {why}; give it an empty database of its own"
+    )

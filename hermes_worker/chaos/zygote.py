@@ -69,6 +69,8 @@ def _spawn(request: Mapping[str, Any]) -> int:
 def _work(request: Mapping[str, Any]) -> int:
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # On a disk that is full the interpreter would leave the beginning of a module's compiled form behind.
+    sys.dont_write_bytecode = True
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return 1  # the zygote died before the kernel was told

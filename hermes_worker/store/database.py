@@ -134,6 +134,10 @@ class Database:
         except sa.exc.TimeoutError as error:
             raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+            if _is_about_its_disk(error.orig):
+                raise UnavailableError(
+                    f"the database cannot write; make room on its disk: {_first_line(error)}"
+                ) from error
             self._start_afresh()
             raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
         except UnavailableError:
@@ -198,6 +202,14 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     is_write = connection.get_execution_options().get("hermes_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+
+
+_DISK_TROUBLE = frozenset({"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "53100"})
+
+
+def _is_about_its_disk(error: BaseException | None) -> bool:
+    """The disk is full, or a quota is, for SQLite by its error's name and for PostgreSQL by its code."""
+    return bool(_DISK_TROUBLE & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)})
 
 
 def _first_line(error: Exception) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import re
 import socket
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -128,6 +130,68 @@ def test_a_database_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatc
     ended = hermes(*command)
     assert_one_sentence(ended, "database")
     assert "hunter2" not in ended.said
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://localhost/x",
+        "postgresql://u:hunter2-hunter2@no-such-host.invalid/x",
+        "postgresql://u:hunter2-hunter2@127.0.0.1:9/x",
+        "not a url",
+        "sqlite:////proc/nowhere/chaos.db",
+    ],
+)
+def test_chaos_with_a_database_that_cannot_be_used(hermes: Command, url: str) -> None:
+    ended = hermes("chaos", "--runs", "1", "--kills", "0", "--database", url)
+    assert_one_sentence(ended, "database")
+    assert "hunter2" not in ended.said
+
+
+def test_chaos_touches_no_database_that_holds_anything(hermes: Command, tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("create table letters (body text)")
+        connection.execute("insert into letters values ('dear')")
+        connection.commit()
+    before = path.read_bytes()
+    assert_one_sentence(hermes("chaos", "--database", f"sqlite:///{path}"), "refuses to touch", str(path))
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["mine.db"]
+
+
+def test_chaos_touches_no_database_of_a_fleet(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    monkeypatch.setenv("HERMES_DATABASE_URL", postgres_url)
+    assert hermes("migrate").code == 0
+    assert_one_sentence(hermes("chaos", "--database", postgres_url), "refuses to touch")
+
+
+def test_chaos_has_one_database(hermes: Command) -> None:
+    ended = hermes("chaos", "--own-postgres", "--database", "sqlite:///x.db")
+    assert ended.code == 2
+    assert "--own-postgres exclude each other" in ended.err
+
+
+@pytest.mark.parametrize("url", ["http://localhost:1", "redis//localhost", "nonsense", "redis://h:port/0"])
+@pytest.mark.parametrize("command", [["submit", "x"], ["worker"], ["beat"]])
+def test_a_broker_url_that_is_none(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, command: list[str], url: str
+) -> None:
+    monkeypatch.setenv("HERMES_BROKER_URL", url)
+    assert_one_sentence(hermes(*command), "HERMES_BROKER_URL")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:1", "postgresql//x", "nonsense", "postgresql://h:port/x", "oracle://x"]
+)
+@pytest.mark.parametrize("command", [["submit", "x"], ["worker"], ["migrate"], ["runs", "list"]])
+def test_a_database_url_that_is_none(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, command: list[str], url: str
+) -> None:
+    monkeypatch.setenv("HERMES_DATABASE_URL", url)
+    assert_one_sentence(hermes(*command), "HERMES_DATABASE_URL")
 
 
 def test_a_worker_without_a_model_says_so_before_it_takes_work(

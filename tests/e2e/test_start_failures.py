@@ -21,25 +21,41 @@ def assert_one_sentence(ended: Finished, *words: str) -> None:
         assert word in said[0]
 
 
-def test_a_home_on_a_full_disk(hermes: CommandLine) -> None:
+def with_full_disk(hermes: CommandLine, *arguments: str, bytes_max: int, stdin: str = "") -> Finished:
+    """The command in a process that can write no file beyond ``bytes_max``."""
+
     def no_room() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, bytes_max))
 
     ended = subprocess.run(
         [
             sys.executable,
             "-c",
             "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-            "sys.argv = ['hermes-worker', 'run']; from hermes_worker.cli import main; main()",
+            f"sys.argv = {['hermes-worker', *arguments]!r}; from hermes_worker.cli import main; main()",
         ],
-        env=hermes.environ,
+        # Of a module's compiled form, too, only the beginning would be written.
+        env=hermes.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        input=stdin,
         capture_output=True,
         text=True,
         preexec_fn=no_room,
         check=False,
         timeout=60,
     )
-    assert_one_sentence(Finished(ended.returncode, ended.stdout, ended.stderr), str(hermes.home), "--home")
+    return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_a_home_on_a_full_disk(hermes: CommandLine) -> None:
+    assert_one_sentence(with_full_disk(hermes, "run", bytes_max=1024), str(hermes.home), "--home")
+
+
+def test_a_database_on_a_disk_that_is_full_by_now(hermes: CommandLine, broker_url: str) -> None:
+    hermes.environ["HERMES_BROKER_URL"] = broker_url
+    assert hermes("migrate").code == 0
+    ended = with_full_disk(hermes, "submit", "-", stdin="x" * 200_000, bytes_max=65_536)
+    assert_one_sentence(ended, "make room on its disk")
+    assert "run_" not in hermes("runs", "list").out
 
 
 @pytest.mark.parametrize("role", ["worker", "beat"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import threading
 import time
@@ -14,11 +15,15 @@ import pytest
 import sqlalchemy as sa
 from support.rig import Rig, rig_on, sink_call, until
 
+from hermes_worker.core.effects import AskModel
+from hermes_worker.core.events import PlannedCall
+from hermes_worker.core.messages import ModelReply, ToolRequest
+from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.embedded.postgres import EmbeddedPostgres
 from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.queue import KEY_PREFIX, QueueName, TaskName, envelope
-from hermes_worker.store.tables import runs, tool_calls
+from hermes_worker.store.tables import events, messages, run_inputs, runs, sessions, tool_calls
 
 pytestmark = pytest.mark.faults
 
@@ -39,6 +44,10 @@ def submit_many(rig: Rig, count: int = ACTIVE) -> None:
 
 def some_steps_done(rig: Rig) -> None:
     until(lambda: len(rig.effects()) > ACTIVE // 2 or None, "the runs to be under way")
+
+
+def marks(rig: Rig) -> list[str]:
+    return [effect.mark for effect in rig.effects()]
 
 
 def all_completed(rig: Rig) -> None:
@@ -157,6 +166,87 @@ def test_a_result_of_fifty_megabytes_reaches_the_model_as_a_preview(postgres_rig
     assert len(row["content"]) < 120_000
 
 
+@pytest.fixture
+def sqlite_rig(tmp_path: Path, own_valkey: EmbeddedValkey) -> Iterator[Rig]:
+    url = f"sqlite:///{tmp_path / 'rig.db'}"
+    with rig_on(tmp_path, database_url=url, broker_url=own_valkey.url, workers_per_role=1) as rig:
+        yield rig
+
+
+def limit_files(rig: Rig, bytes_max: int) -> None:
+    """The workers can write no file beyond this."""
+    for worker in rig.fleet.workers:
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (bytes_max, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk_is_named_and_waited_for(sqlite_rig: Rig, tmp_path: Path) -> None:
+    """What a worker holds in memory is written when there is room; until then nothing is half written."""
+    rig = sqlite_rig
+    rig.ended(rig.submit([]))
+    limit_files(rig, max(path.stat().st_size for path in tmp_path.glob("rig.db*")) + 30_000)
+    command = "head -c 90000 /dev/zero | tr '\\0' x; echo x >> ran"
+    call = {"name": "terminal", "arguments": {"command": command}}
+    run_id = rig.submit([{"calls": [call]}, {"calls": [call]}])
+    until(lambda: "make room on its disk" in rig.log_text() or None, "a worker to find its disk full")
+    assert not rig.view(run_id).status.is_terminal
+    limit_files(rig, resource.RLIM_INFINITY)
+    [run] = rig.ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+    assert (tmp_path / "workspace" / "ran").read_text() == "x\nx\n"
+    assert rig.broken_invariants() == []
+
+
+def test_a_run_that_is_deleted_while_a_tool_works_for_it_disturbs_nobody(postgres_rig: Rig) -> None:
+    rig = postgres_rig
+    slow = {"name": "terminal", "arguments": {"command": "touch began; sleep 1.5; touch over"}}
+    gone, other = rig.submit([{"calls": [slow]}]), rig.submit([{"calls": [sink_call("pure", "other")]}])
+    workspace = rig.directory / "workspace"
+    until(lambda: (workspace / "began").exists() or None, "the tool to work")
+    with rig.client.database.write() as connection:
+        pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == gone)).scalar_one()
+        for table in (events, messages, tool_calls, run_inputs):
+            connection.execute(sa.delete(table).where(table.c.run_pk == pk))
+        connection.execute(sa.update(sessions).where(sessions.c.active_run_pk == pk).values(active_run_pk=None))
+        connection.execute(sa.delete(runs).where(runs.c.pk == pk))
+    rig.submitted.remove(gone)
+    until(lambda: (workspace / "over").exists() or None, "the tool to end")
+    until(lambda: "tool_call.refused" in rig.log_text() or None, "its result to be refused")
+    after = rig.submit([{"calls": [sink_call("pure", "after")]}])
+    assert {run.status for run in rig.ended(other, after)} == {RunStatus.COMPLETED}
+
+
+def test_a_task_of_a_newer_version_is_dropped_and_its_run_goes_on(postgres_rig: Rig) -> None:
+    """The message names a task that these workers do not know; the row is due until somebody takes it."""
+    rig = postgres_rig
+    run_id = rig.submit([{"calls": [sink_call("once", "done")]}], publish=False)
+    newer = envelope(TaskName.ITERATE, QueueName.MODEL, [run_id, 1, 1, 0.0, "more"], "newer")
+    rig.redis.lpush(f"{KEY_PREFIX}model", newer.replace("hermes.iterate", "hermes.iterate_v2"))
+    [run] = rig.ended(run_id)
+    assert (run.status, run.iteration) == (RunStatus.COMPLETED, 2)
+
+
+def test_calls_of_a_newer_version_are_left_to_a_worker_that_knows_them(postgres_rig: Rig) -> None:
+    """Neither started nor failed, nor resumed, resent or ended by the sweeper of an older version."""
+    rig = postgres_rig
+    run_id = rig.submit([{"calls": [sink_call("once", "late")]}], publish=False)
+    owner = rig.client.workers.register(name="newer", queues="", ttl_s=600.0)
+    claim = rig.client.runs.claim_turn(AskModel(run_id=run_id, iteration=1, attempt=1), owner.pk)
+    assert claim is not None
+    known = sa.update(runs).where(runs.c.run_id == run_id)
+    with rig.client.database.write() as connection:
+        connection.execute(known.values(state_version=STATE_VERSION + 1, deadline_at=1.0))
+    request = ToolRequest(id="call_1", name="sink_once", arguments='{"mark":"late"}')
+    planned = PlannedCall(name="sink_once", replay=Replay.ONCE, segment=0)
+    hints = rig.client.runs.commit_reply(claim, ModelReply(text="", tool_requests=(request,)), [planned])
+    rig.client.publisher.send(hints)
+    rig.ended(rig.submit([{"calls": [sink_call("pure", "other")]}] * 5))
+    assert (rig.view(run_id).status, marks(rig).count("late")) == (RunStatus.RUNNING, 0)
+    with rig.client.database.write() as connection:
+        connection.execute(known.values(state_version=STATE_VERSION, deadline_at=None))
+    [run] = rig.ended(run_id)
+    assert (run.status, marks(rig).count("late")) == (RunStatus.COMPLETED, 1)
+
+
 def test_rows_of_a_newer_version_are_left_to_a_worker_that_knows_them(postgres_rig: Rig) -> None:
     rig = postgres_rig
     run_id = rig.submit([], publish=False)
@@ -173,11 +263,12 @@ def test_rows_of_a_newer_version_are_left_to_a_worker_that_knows_them(postgres_r
     assert run.status is RunStatus.COMPLETED
 
 
-def test_a_run_past_its_wall_clock_expires(postgres_rig: Rig) -> None:
+@pytest.mark.parametrize(("limit", "reason"), [("wall_s_max", "wall_clock_exceeded"), ("idle_s_max", "idle_exceeded")])
+def test_a_run_past_its_limit_expires(postgres_rig: Rig, limit: str, reason: str) -> None:
     slow = [{"calls": [{"name": "terminal", "arguments": {"command": "sleep 30"}}]}]
-    run_id = postgres_rig.submit(slow, wall_s_max=1.5)
+    run_id = postgres_rig.submit(slow, **{limit: 1.5})
     [run] = postgres_rig.ended(run_id)
-    assert (run.status, run.exit_reason) == (RunStatus.EXPIRED, "wall_clock_exceeded")
+    assert (run.status, run.exit_reason) == (RunStatus.EXPIRED, reason)
     with postgres_rig.client.database.read() as connection:
         held = connection.execute(sa.select(tool_calls.c.lease_token).where(tool_calls.c.lease_token.is_not(None)))
         assert held.all() == []

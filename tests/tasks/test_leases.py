@@ -14,8 +14,9 @@ from support.store import TTL_S, Store, asks, opened, settlement
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.tasks import keeper as keeper_module
 from hermes_worker.tasks import leases as leases_module
-from hermes_worker.tasks.keeper import Keeper
+from hermes_worker.tasks.keeper import EX_STALLED, Keeper
 from hermes_worker.tasks.leases import Leases
 
 
@@ -207,6 +208,72 @@ def test_the_threads_outlive_a_defect(store: Store) -> None:
         assert all(calls.acquire(timeout=10) for _ in range(8))
     finally:
         watched.stop()
+
+
+# --- liveness --------------------------------------------------------------------------------------------------------
+
+
+class Backlog:
+    """A broker with so many messages in each queue."""
+
+    def __init__(self, **depths: int) -> None:
+        self.looks = threading.Semaphore(0)
+        self._depths = depths
+
+    def send(self, hints: object) -> int:
+        return 0
+
+    def depths(self) -> dict[str, int]:
+        self.looks.release()
+        return self._depths
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The statuses with which the process would have ended."""
+    found: list[int] = []
+    monkeypatch.setattr(keeper_module.os, "_exit", found.append)
+    return found
+
+
+def watch(store: Store, leases: Leases, broker: Backlog) -> None:
+    """Let a keeper look at the broker for longer than a deaf process may live."""
+    watched = keeper(store, leases, sender=broker, stalled_after_s=0.05)
+    watched.start()
+    try:
+        assert all(broker.looks.acquire(timeout=10) for _ in range(20))
+    finally:
+        watched.stop()
+
+
+def test_a_process_that_takes_nothing_from_its_full_queue_ends(store: Store, exits: list[int]) -> None:
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    watch(store, leases, Backlog(model=3, tools=0))
+
+    assert set(exits) == {EX_STALLED}
+
+
+def test_a_process_for_which_nothing_is_due_lives(store: Store, exits: list[int]) -> None:
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    watch(store, leases, Backlog(model=0, tools=3))
+
+    assert exits == []
+
+
+def test_a_process_that_works_on_what_it_has_lives(store: Store, exits: list[int]) -> None:
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    with leases.holding("a token", "a run", may_hand_over=True):
+        watch(store, leases, Backlog(model=3, tools=0))
+
+    assert exits == []
+
+
+def test_a_process_that_leaves_is_not_deaf(store: Store, exits: list[int]) -> None:
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    leases.is_draining = True
+    watch(store, leases, Backlog(model=3, tools=0))
+
+    assert exits == []
 
 
 # --- who may break a run off -----------------------------------------------------------------------------------------
