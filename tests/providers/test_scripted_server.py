@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -148,6 +149,23 @@ def test_a_client_that_leaves_does_not_disturb_the_others(server: ScriptedServer
 
     assert kinds == [FailureKind.INTERRUPTED]
     assert ask(server, script(final="fine")).text == "fine"
+
+
+def test_nobody_hears_of_a_client_that_left_before_its_reply(
+    server: ScriptedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = script(final="word " * 500, delay_s=0.2, chunks=100)
+    body = json.dumps({"messages": [json.loads(content)], "stream": True}).encode()
+    port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(post(body))
+        # Reset rather than closed: the first byte of the reply already fails, as after a SIGKILL.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until_gone = time.monotonic() + 10
+    while server.requests.disconnects == 0 and time.monotonic() < until_gone:
+        time.sleep(0.01)
+    assert server.requests.disconnects == 1
+    assert not caplog.records
 
 
 def test_many_calls_at_once(server: ScriptedServer) -> None:

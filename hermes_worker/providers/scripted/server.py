@@ -162,6 +162,8 @@ class _Connection:
         chunks = options.chunks if pace.chunks is None else pace.chunks
         self._writer.write(STREAM_HEAD)
         for number, data in enumerate(events(request, reply, int(chunks))):
+            if self._writer.is_closing():
+                raise ConnectionResetError("the client has gone")  # asyncio would complain of every further write
             if fault is not None and number >= fault.after_chunks:
                 await self._writer.drain()
                 raise _Broken
