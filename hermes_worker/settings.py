@@ -98,6 +98,15 @@ def _setting(key: str, variables: str, kind: Kind[Any], default: Any = None, *, 
     return field(default=default, repr=is_shown, metadata={"setting": declaration})
 
 
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 class LogFormat(StrEnum):
     JSON = "json"
     CONSOLE = "console"
@@ -163,6 +172,19 @@ class ModelSettings:
         Strategy.FILL_FIRST.value,
     )
     """Which of several keys a turn takes."""
+    refresh_tokens: tuple[Secret, ...] = _setting("model.refresh_tokens", "HERMES_REFRESH_TOKENS", SECRETS, ())
+    """Refresh tokens of logins with the provider, used before any key. What they are exchanged for is shared by all
+    workers through the database, encrypted with the token that stands here; who signs in again replaces it."""
+    token_url: str | None = _setting("model.token_url", "HERMES_TOKEN_URL", WEB_URL)
+    """Where refresh tokens are exchanged (OAuth 2.0); https, or an address of this machine."""
+    client_id: str | None = _setting(
+        "model.client_id", "HERMES_OAUTH_CLIENT_ID", matching(r"[\x21-\x7e]{1,500}", "text without spaces")
+    )
+    """The client that logged in, as the token server knows it."""
+    client_secret: Secret | None = _setting(  # noqa: RUF009 - a field
+        "model.client_secret", "HERMES_OAUTH_CLIENT_SECRET", SECRET
+    )
+    """Its secret, for the few that have one."""
     api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
     """How requests are written. Not set: what the provider and the model speak."""
     window: int | None = _setting("model.context_length", "HERMES_CONTEXT_LENGTH", optional_integer(1_024, 100_000_000))
@@ -234,12 +256,7 @@ class ServerSettings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return False
+        return _is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,7 +478,8 @@ class Settings:
         """What must never be seen in a log: keys, and the passwords inside URLs."""
         urls = (urlsplit(url).password for url in (self.database.url, self.broker.url) if url)
         model = self.model
-        keys = (model.api_key, *model.more_keys, self.server.key, *model.vendor_keys.values())
+        logins = (*model.refresh_tokens, model.client_secret)
+        keys = (model.api_key, *model.more_keys, *logins, self.server.key, *model.vendor_keys.values())
         return (*(key for key in keys if key), *(Secret(unquote(password)) for password in urls if password))
 
 
@@ -680,6 +698,30 @@ def _check_together(settings: Settings) -> None:
             f"server.key (HERMES_SERVER_KEY) must be set when server.host is {server.host!r},"
             " because others than this machine can connect to that address."
         )
+    _check_logins(settings.model)
+
+
+def _check_logins(model: ModelSettings) -> None:
+    if not model.refresh_tokens:
+        return
+    if model.token_url is None:
+        raise ConfigurationError("model.token_url (HERMES_TOKEN_URL) must be set because model.refresh_tokens is.")
+    parts = urlsplit(model.token_url)
+    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+        raise ConfigurationError("model.token_url (HERMES_TOKEN_URL) must begin with https://: a login is sent there.")
+    if any(len(token.reveal()) < _REFRESH_TOKEN_CHARS_MIN for token in model.refresh_tokens):
+        raise ConfigurationError(
+            f"model.refresh_tokens (HERMES_REFRESH_TOKENS) must be tokens of at least {_REFRESH_TOKEN_CHARS_MIN}"
+            " characters."
+        )
+    if model.is_scripted:
+        raise ConfigurationError(
+            "model.provider (HERMES_PROVIDER) or model.base_url must be set because model.refresh_tokens is."
+        )
+
+
+_REFRESH_TOKEN_CHARS_MIN = 16
+"""Shorter ones could be guessed, and what they encrypt with them."""
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -750,7 +792,7 @@ def _with_key_of(vendor: _Vendor | None, model: ModelSettings, sources: _Sources
         return model
     key = model.vendor_keys.get(vendor.key_variable)
     base_url = model.base_url or _checked_variable(sources, vendor.url_variable, WEB_URL)
-    if key is None and base_url is None:
+    if key is None and base_url is None and not model.refresh_tokens:
         raise ConfigurationError(
             f"model.api_key must be set because model.provider is {model.provider!r}: set {vendor.key_variable}."
         )

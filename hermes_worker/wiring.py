@@ -20,6 +20,7 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.logins import Login
 from hermes_worker.core.pricing import own_price
 from hermes_worker.credentials import CredentialPool, FirstKey
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
@@ -38,10 +39,12 @@ from hermes_worker.store.workers import Workers
 
 if TYPE_CHECKING:
     from hermes_worker.delivery.files import FileDesk
+    from hermes_worker.logins import Grants
     from hermes_worker.providers.base import Provider
     from hermes_worker.providers.catalog import Wire
     from hermes_worker.providers.chain import Chain, ModelChoice
     from hermes_worker.providers.endpoint import Endpoint
+    from hermes_worker.providers.login import Granting
     from hermes_worker.tasks.collect import CollectingParts
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Listener
@@ -151,10 +154,10 @@ def open_client(settings: Settings) -> Client:
 
 
 def provider_of(settings: Settings) -> Provider:
-    """The provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
-    from hermes_worker.providers.factory import build_provider
+    """The provider that the settings name, built. Raises ``ConfigurationError`` when a part of it is missing."""
+    from hermes_worker.providers.factory import shared_provider
 
-    return build_provider(_model_choice(settings), proxy_url=settings.model.proxy_url)
+    return shared_provider(*place_of(settings))
 
 
 def endpoint_of(settings: Settings) -> Endpoint:
@@ -166,14 +169,40 @@ def place_of(settings: Settings) -> tuple[Wire, Endpoint]:
     """The same, and how it is spoken to."""
     from hermes_worker.providers import factory
 
-    return factory.endpoint_of(_model_choice(settings), proxy_url=settings.model.proxy_url)
+    has_login = bool(settings.model.refresh_tokens)
+    return factory.endpoint_of(_model_choice(settings), proxy_url=settings.model.proxy_url, needs_key=not has_login)
 
 
-def chain_of(settings: Settings) -> Chain:
-    """The provider that the settings name, and those to fall back on. Connects to nothing."""
+def chain_of(settings: Settings, grants: Granting | None = None) -> Chain:
+    """The provider that the settings name, and those to fall back on. Connects to nothing. Without ``grants`` only keys
+    are used."""
     from hermes_worker.providers.chain import Chain
 
-    return Chain(_model_choice(settings), _named_choices(settings, settings.model.fallbacks))
+    return Chain(_model_choice(settings), _named_choices(settings, settings.model.fallbacks), grants=grants)
+
+
+def grants_of(settings: Settings, database: Database) -> Grants | None:
+    """The access tokens of the configured logins; ``None`` when there are none."""
+    from hermes_worker.logins import Grants, exchange_over
+    from hermes_worker.store.logins import Logins
+
+    if not settings.model.refresh_tokens:
+        return None
+    return Grants(Logins(database), exchange_over(settings.model.proxy_url))
+
+
+def logins_of(settings: Settings) -> tuple[Login, ...]:
+    """The logins that are configured."""
+    model = settings.model
+    return tuple(
+        Login(
+            token_url=model.token_url or "",
+            refresh_token=token.reveal(),
+            client_id=model.client_id or "",
+            client_secret=model.client_secret.reveal() if model.client_secret else "",
+        )
+        for token in model.refresh_tokens
+    )
 
 
 def aside_of(settings: Settings) -> dict[str, Chain]:
@@ -208,6 +237,7 @@ def _model_choice(settings: Settings) -> ModelChoice:
         api_mode=model.api_mode,
         provider=model.provider,
         proxy_url=model.proxy_url,
+        logins=logins_of(settings),
     )
     keys = _vendor_keys(settings, model.provider, model.base_url)
     if model.api_key:
@@ -355,7 +385,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             hermes_home=str(settings.home),
         )
 
-    chain = chain_of(settings)
+    chain = chain_of(settings, grants_of(settings, client.database))
     parts = Parts(
         runs=client.runs,
         calls=ToolCalls(client.database),

@@ -84,6 +84,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
         ("database", lambda: _database(settings)),
         ("broker", lambda: _broker(settings)),
         ("workers", lambda: _workers(settings)),
+        *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
         ("model", lambda: _model(settings)),
         ("API", lambda: _api(settings)),
         ("tools", _tools),
@@ -216,6 +217,27 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
 
 
+def _logins(settings: Settings) -> tuple[Grade, str]:
+    """Those that nobody has used yet are left alone: trying them would spend them."""
+    from hermes_worker.core.logins import Standing, standing
+    from hermes_worker.store.logins import Logins
+    from hermes_worker.wiring import logins_of, open_database
+
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return Grade.NOTE, "not used yet; the first model call exchanges them"
+    configured = logins_of(settings)
+    database = open_database(settings)
+    try:
+        states = [Logins(database).find(login.name) for login in configured]
+    finally:
+        database.close()
+    for number, state in enumerate(states, start=1):
+        if state.dead_reason is not None and standing(state) is Standing.DEAD:
+            return Grade.BROKEN, f"login {number} of {len(states)} is dead: {state.dead_reason}"
+    renewed = sum(state.version for state in states)
+    return Grade.OK, f"{len(states)} configured, renewed {renewed} times at {settings.model.token_url}"
+
+
 def _model(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
@@ -225,6 +247,8 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     if settings.model.is_scripted:
         return Grade.NOTE, described(settings)
     wire, place = place_of(settings)
+    if not place.api_key and settings.model.refresh_tokens:
+        return Grade.OK, f"{described(settings)}, asked with the logins above"
     is_anthropic = wire is Wire.ANTHROPIC_MESSAGES
     try:
         answer = httpx2.get(

@@ -144,6 +144,8 @@ def _credential(endpoint: Endpoint) -> Mapping[str, str]:
     key = endpoint.api_key
     if not key:
         return {}
+    if endpoint.is_access_token:
+        return {"Authorization": f"Bearer {key}"}
     if endpoint.key_header.lower() != "authorization":
         return {endpoint.key_header: key}
     wants_bearer = is_azure(endpoint.base_url) or any(host_matches(endpoint.base_url, host) for host in _BEARER_HOSTS)

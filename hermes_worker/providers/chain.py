@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.providers.base import Provider
+from hermes_worker.core.logins import Login
+from hermes_worker.providers.base import Abort, Provider
 from hermes_worker.providers.catalog import Wire, hostname
 from hermes_worker.providers.endpoint import Endpoint, checked
 from hermes_worker.providers.factory import endpoint_of, provider_row, shared_provider
+from hermes_worker.providers.login import Granting, LoggedIn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class ModelChoice:
     provider: str | None = None
     more_keys: tuple[str, ...] = ()
     """Keys that may be used in place of ``api_key``."""
+    logins: tuple[Login, ...] = ()
+    """Used before any key."""
     proxy_url: str | None = None
 
 
@@ -41,15 +45,23 @@ class Route:
     credential: str
     """A name for the key under which workers can share what they learn of it; says nothing about the key itself."""
     is_aggregator: bool = False
+    renew: Callable[[Abort], None] | None = None
+    """Gets a new access token in place of one that was refused; raises ``ModelCallError``. ``None`` for a key."""
 
 
 class Chain:
     """The routes of an installation. Thread-safe: immutable but for objects that are shared by design."""
 
-    def __init__(self, primary: ModelChoice, fallbacks: Sequence[ModelChoice] = ()) -> None:
+    def __init__(
+        self, primary: ModelChoice, fallbacks: Sequence[ModelChoice] = (), *, grants: Granting | None = None
+    ) -> None:
         """Fallbacks that are not set up (no key, no address) or repeat another place and model are left out: a chain is
-        for the moment of need, and then an entry that cannot work is worse than none."""
-        self._primary = primary
+        for the moment of need, and then an entry that cannot work is worse than none.
+
+        ``grants`` is where the access tokens of logins come from; without it, logins are left out.
+        """
+        self._grants = grants
+        self._primary = primary if grants else replace(primary, logins=())
         self._fallbacks = _usable(primary, fallbacks)
 
     def __len__(self) -> int:
@@ -58,15 +70,16 @@ class Chain:
     @property
     def has_pools(self) -> bool:
         """Some provider of the chain has several keys."""
-        return any(choice.more_keys for choice in (self._primary, *self._fallbacks))
+        return any(_has_pool(choice) for choice in (self._primary, *self._fallbacks))
 
     def credentials(self, model: str, position: int) -> Sequence[str]:
         """Names of the keys that may be used at ``position``, if there is a choice. Raises as ``route``."""
         choice = self._choice(model, position)
-        if not choice.more_keys:
+        if not _has_pool(choice):
             return ()
         _, endpoint = _endpoint_of(choice)
-        return tuple(_credential(keyed) for keyed in _keyed(endpoint, choice))
+        keys = (_credential(keyed) for keyed in _keyed(endpoint, choice))
+        return (*(login.name for login in choice.logins), *keys)
 
     def route(self, model: str, position: int, credential: str = "") -> Route:
         """The place at ``position`` for a run that wants ``model``; a position past the end gives the last one, for a
@@ -76,17 +89,28 @@ class Chain:
         """
         choice = self._choice(model, position)
         wire, endpoint = _endpoint_of(choice)
-        if credential:
+        login = _login_of(choice, credential)
+        if login is None and credential:
             endpoint = next((keyed for keyed in _keyed(endpoint, choice) if _credential(keyed) == credential), endpoint)
+        provider, renew = self._provider(wire, endpoint, login)
         return Route(
-            provider=shared_provider(wire, endpoint),
+            provider=provider,
             name=endpoint.provider,
             model=choice.model,
             host=hostname(endpoint.base_url),
             wire=wire,
-            credential=_credential(endpoint),
+            credential=login.name if login else _credential(endpoint),
             is_aggregator=provider_row(choice).is_aggregator,
+            renew=renew,
         )
+
+    def _provider(
+        self, wire: Wire, endpoint: Endpoint, login: Login | None
+    ) -> tuple[Provider, Callable[[Abort], None] | None]:
+        if login is None or self._grants is None:
+            return shared_provider(wire, endpoint), None
+        provider = LoggedIn(wire, endpoint, login, self._grants)
+        return provider, provider.renew
 
     def _choice(self, model: str, position: int) -> ModelChoice:
         primary = replace(self._primary, model=model or self._primary.model)
@@ -118,12 +142,21 @@ def _place(choice: ModelChoice) -> tuple[str, str] | None:
 
 
 def _endpoint_of(choice: ModelChoice) -> tuple[Wire, Endpoint]:
-    return endpoint_of(choice, proxy_url=choice.proxy_url)
+    return endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins)
+
+
+def _has_pool(choice: ModelChoice) -> bool:
+    return len(choice.logins) + bool(choice.api_key) + len(choice.more_keys) > 1
+
+
+def _login_of(choice: ModelChoice, credential: str) -> Login | None:
+    return next((login for login in choice.logins if credential in ("", login.name)), None)
 
 
 def _keyed(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
     """The endpoint with each of the keys."""
-    yield endpoint
+    if endpoint.api_key or not choice.logins:
+        yield endpoint
     yield from (checked(replace(endpoint, api_key=key)) for key in choice.more_keys)
 
 

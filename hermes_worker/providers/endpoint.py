@@ -26,6 +26,8 @@ class Endpoint:
     """Up to and without ``/chat/completions``; a query string is sent with every request."""
     api_key: str = field(default="", repr=False)
     """Empty for a server that asks for none: then no credential is sent at all."""
+    is_access_token: bool = False
+    """``api_key`` is a token that somebody logged in for: a bearer token on every wire."""
     provider: str = ""
     """Name of the catalogue row, for messages and for rules of one provider."""
     key_header: str = "Authorization"

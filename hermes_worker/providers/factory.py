@@ -71,8 +71,13 @@ def shared_provider(wire: Wire, endpoint: Endpoint) -> Provider:
     return _shared(wire, endpoint, os.getpid())
 
 
-def endpoint_of(settings: ModelSettings, *, proxy_url: str | None = None) -> tuple[Wire, Endpoint]:
-    """Where model calls go, and how they are written. Raises ``ConfigurationError`` naming the setting to change."""
+def endpoint_of(
+    settings: ModelSettings, *, proxy_url: str | None = None, needs_key: bool = True
+) -> tuple[Wire, Endpoint]:
+    """Where model calls go, and how they are written. ``needs_key`` is false for who logs in.
+
+    Raises ``ConfigurationError`` naming the setting to change.
+    """
     row = provider_row(settings)
     wire = _supported(
         resolve_wire(
@@ -85,7 +90,7 @@ def endpoint_of(settings: ModelSettings, *, proxy_url: str | None = None) -> tup
     base_url = _base_url(settings, row, wire)
     endpoint = Endpoint(
         base_url=base_url,
-        api_key=_api_key(settings, row, base_url),
+        api_key=_api_key(settings, row, base_url, needs_key=needs_key),
         provider=row.name,
         key_header=row.key_header,
         headers=row.headers,
@@ -141,8 +146,8 @@ def _base_url(settings: ModelSettings, row: ProviderRow, wire: Wire) -> str:
     return given or row.base_url
 
 
-def _api_key(settings: ModelSettings, row: ProviderRow, base_url: str) -> str:
+def _api_key(settings: ModelSettings, row: ProviderRow, base_url: str, *, needs_key: bool) -> str:
     key = (settings.api_key or "").strip()
-    if not key and row.needs_key and not is_local(base_url):
+    if not key and needs_key and row.needs_key and not is_local(base_url):
         raise ConfigurationError(f"no API key for {row.name!r}: set {row.key_variables[0]} or model.api_key")
     return key

@@ -73,7 +73,7 @@ def _headers(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
         **endpoint.headers,
     }
     if endpoint.api_key:
-        is_bearer = endpoint.key_header.lower() == "authorization"
+        is_bearer = endpoint.is_access_token or endpoint.key_header.lower() == "authorization"
         name = "Authorization" if is_bearer else endpoint.key_header
         headers[name] = f"Bearer {endpoint.api_key}" if is_bearer else endpoint.api_key
     return headers

@@ -454,6 +454,23 @@ dead_targets = sa.Table(
 """Targets that forbade us or are gone, as ``platform:chat``. Nothing is sent there until somebody replays a delivery
 and it arrives."""
 
+logins = sa.Table(
+    "logins",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("sealed", sa.Text()),
+    sa.Column("expires_at", Seconds),
+    sa.Column("renew_at", Seconds),
+    sa.Column("claim", sa.String(32)),
+    sa.Column("claimed_until", Seconds),
+    sa.Column("dead_reason", sa.Text()),
+    sa.Column("updated_at", Seconds, nullable=False),
+    sa.CheckConstraint("(version = 0) = (sealed is null)", name="sealed"),
+    sa.CheckConstraint("(claim is null) = (claimed_until is null)", name="claim"),
+)
+"""Credentials that are renewed. ``sealed`` holds their tokens, encrypted with what only the configuration knows."""
+
 webhook_routes = sa.Table(
     "webhook_routes",
     metadata,

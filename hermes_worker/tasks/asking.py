@@ -222,6 +222,8 @@ class _Asking:
                 return self._compacted() or self._after_stall(error, route, request)
             case retry.FallBack():
                 self._fall_back()
+            case retry.RefreshCredential():
+                return self._renewed(route, request)
             case retry.RotateCredential():
                 self._parts.pool.rest(route.credential, rest_s(classification))
             case _ if decision.kind in _AMENDMENT_OF:
@@ -229,6 +231,15 @@ class _Asking:
                 self._memory = replace(self._memory, amendments=amendments)
             case _:
                 raise HermesError(f"no remedy {decision.kind!r} was offered, yet it was decided on")
+        return None
+
+    def _renewed(self, route: Route, request: ModelRequest) -> Asked | None:
+        """Another access token in place of the refused one; if there is none, that is the failure to decide on."""
+        assert route.renew is not None
+        try:
+            route.renew(self._abort)
+        except ModelCallError as error:
+            return self._after_failure(error, route, request)
         return None
 
     def _situation(self, route: Route, request: ModelRequest) -> retry.Situation:
@@ -261,6 +272,8 @@ class _Asking:
             # A broken connection never goes back to the pool, so there is nothing to renew; what helps is the wait and
             # the new attempts that come with it.
             yield Remedy.RENEW_CONNECTION
+        if route.renew is not None:
+            yield Remedy.REFRESH_CREDENTIAL
         if self._has_other_keys:
             yield Remedy.ROTATE_CREDENTIAL
         if self._has_fallback:

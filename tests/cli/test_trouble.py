@@ -17,6 +17,10 @@ import pytest
 from support.commandline import COMMAND, CommandLine, Finished
 
 from hermes_worker.cli.entry import main
+from hermes_worker.core.logins import LoginState
+from hermes_worker.settings import load
+from hermes_worker.store.logins import Logins
+from hermes_worker.wiring import logins_of, open_database
 
 Command = Callable[..., Finished]
 
@@ -237,6 +241,29 @@ def test_the_doctor_tries_the_model_servers_key(
     assert asked == [("/v1/models", "Bearer sk-secret-secret-secret")]
     assert re.search(rf"^{grade} +model ", examined.out, re.MULTILINE)
     assert "sk-secret" not in examined.said
+
+
+def test_the_doctor_says_that_a_login_is_dead_and_spends_none(
+    hermes: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_PROVIDER", "openai")
+    monkeypatch.setenv("HERMES_TOKEN_URL", "https://auth.test/token")
+    monkeypatch.setenv("HERMES_REFRESH_TOKENS", "refresh-0123456789")
+    home.mkdir()
+    assert re.search(r"^note +logins ", hermes("doctor").out, re.MULTILINE)
+    assert hermes("migrate").code == 0
+    assert re.search(r"^ok +logins +1 configured", hermes("doctor").out, re.MULTILINE)
+    settings = load()
+    (login,) = logins_of(settings)
+    logins = Logins(open_database(settings))
+    assert logins.claim(login.name, LoginState(), "c", ttl_s=1)
+    assert logins.bury(login.name, "c", "sign in again")
+
+    examined = hermes("doctor")
+
+    assert re.search(r"^broken +logins +login 1 of 1 is dead: sign in again", examined.out, re.MULTILINE)
+    assert examined.code == 1
+    assert "refresh-0123456789" not in examined.said
 
 
 @pytest.mark.parametrize(

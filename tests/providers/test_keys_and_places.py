@@ -9,11 +9,13 @@ from support.fault_server import FaultServer, Received, Reply, say_hello
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelRequest, user_body
+from hermes_worker.providers.base import Abort
 from hermes_worker.providers.catalog import PROVIDERS
 from hermes_worker.providers.chain import Chain
-from hermes_worker.settings import load
-from hermes_worker.wiring import aside_of, chain_of, endpoint_of
+from hermes_worker.settings import as_environ, load
+from hermes_worker.wiring import aside_of, chain_of, endpoint_of, logins_of
 
 
 def chain(home: Path, **environ: str) -> Chain:
@@ -112,3 +114,64 @@ def test_model_calls_go_through_the_proxy_that_is_set(tmp_path: Path) -> None:
 
     assert reply.text == "hello"
     assert seen == ["POST http://model.test/v1/chat/completions HTTP/1.1"]
+
+
+class _NoGrants:
+    """Nothing is asked of it: a chain connects to nothing."""
+
+    def grant(self, login: Login, abort: Abort) -> Grant:
+        raise AssertionError
+
+    def renew(self, login: Login, refused: int, abort: Abort) -> Grant:
+        raise AssertionError
+
+
+_LOGIN = {
+    "HERMES_TOKEN_URL": "https://auth.test/token",
+    "HERMES_REFRESH_TOKENS": "refresh-0123456789,refresh-9876543210",
+}
+
+
+def test_logins_are_used_before_keys(tmp_path: Path) -> None:
+    settings = load({"HERMES_MODEL": "m", "OPENAI_API_KEY": "k1", **_LOGIN}, home=tmp_path)
+    made = chain_of(settings, _NoGrants())
+    names = made.credentials("", 0)
+    assert len(names) == 3
+    assert list(names[:2]) == [login.name for login in logins_of(settings)]
+    routes = [made.route("", 0, name) for name in names]
+    assert [route.credential for route in routes] == list(names)
+    assert [route.renew is not None for route in routes] == [True, True, False]
+
+
+def test_one_login_needs_no_key_and_makes_no_pool(tmp_path: Path) -> None:
+    one = {**_LOGIN, "HERMES_REFRESH_TOKENS": "refresh-0123456789", "HERMES_PROVIDER": "openai"}
+    settings = load({"HERMES_MODEL": "m", **one}, home=tmp_path)
+    made = chain_of(settings, _NoGrants())
+    assert (made.has_pools, made.credentials("", 0)) == (False, ())
+    assert made.route("", 0).credential == logins_of(settings)[0].name
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"HERMES_TOKEN_URL": ""}, "HERMES_TOKEN_URL"),
+        ({"HERMES_TOKEN_URL": "http://auth.test/token"}, "https://"),
+        ({"HERMES_REFRESH_TOKENS": "tooshort"}, "HERMES_REFRESH_TOKENS"),
+        ({"HERMES_PROVIDER": ""}, "HERMES_PROVIDER"),
+    ],
+)
+def test_a_login_that_cannot_work_names_the_setting_and_shows_nothing(
+    tmp_path: Path, environ: dict[str, str], named: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load({"HERMES_PROVIDER": "openai", **_LOGIN, **environ}, home=tmp_path)
+    assert named in str(raised.value)
+    assert "refresh-" not in str(raised.value)
+
+
+def test_logins_are_secrets_and_reach_child_processes(tmp_path: Path) -> None:
+    more = {"HERMES_OAUTH_CLIENT_ID": "me", "HERMES_OAUTH_CLIENT_SECRET": "cs-0123456789", "HERMES_PROVIDER": "openai"}
+    settings = load({**_LOGIN, **more}, home=tmp_path)
+    assert {"refresh-0123456789", "cs-0123456789"} <= {secret.reveal() for secret in settings.secrets}
+    assert "0123456789" not in repr(settings) + repr(logins_of(settings))
+    assert logins_of(load(as_environ(settings), home=tmp_path)) == logins_of(settings)

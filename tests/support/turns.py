@@ -16,6 +16,7 @@ from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
 from hermes_worker.providers.chain import Chain, ModelChoice
+from hermes_worker.providers.login import Granting
 from hermes_worker.store.rows import Hint
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.leases import Leases
@@ -67,6 +68,7 @@ class Turns:
         more_keys: tuple[str, ...] = (),
         pool: Pooling | None = None,
         aside: Mapping[str, Chain] | None = None,
+        grants: Granting | None = None,
         governor: Governing | None = None,
         live: redis.Redis | None = None,
         options: ModelOptions | None = None,
@@ -91,7 +93,7 @@ class Turns:
             leases=leases,
             live=Live(nowhere),
             catalog=default_catalog(),
-            chain=Chain(choice, fallbacks),
+            chain=Chain(choice, fallbacks, grants=grants),
             governor=governor or Ungoverned(),
             pool=pool or FirstKey(),
             aside=aside or {},

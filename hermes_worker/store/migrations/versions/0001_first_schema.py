@@ -75,6 +75,21 @@ def upgrade() -> None:
         sqlite_where=sa.text("next_fire_at is not null"),
     )
     op.create_table(
+        "logins",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("version", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("sealed", sa.Text(), nullable=True),
+        sa.Column("expires_at", sa.Double(), nullable=True),
+        sa.Column("renew_at", sa.Double(), nullable=True),
+        sa.Column("claim", sa.String(length=32), nullable=True),
+        sa.Column("claimed_until", sa.Double(), nullable=True),
+        sa.Column("dead_reason", sa.Text(), nullable=True),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.CheckConstraint("(claim is null) = (claimed_until is null)", name=op.f("ck_logins_claim")),
+        sa.CheckConstraint("(version = 0) = (sealed is null)", name=op.f("ck_logins_sealed")),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_logins")),
+    )
+    op.create_table(
         "maintenance",
         sa.Column("name", sa.String(length=40), nullable=False),
         sa.Column("ran_at", sa.Double(), nullable=False),
@@ -785,6 +800,7 @@ def downgrade() -> None:
     op.drop_table("workers")
     op.drop_table("sessions")
     op.drop_table("maintenance")
+    op.drop_table("logins")
     op.drop_index(
         "ix_jobs_due",
         table_name="jobs",

@@ -1,0 +1,187 @@
+"""Credentials that have to be renewed: what is to be done about one, and what its token server said. Pure.
+
+A *login* is a refresh token that somebody configured. It is exchanged for an access token and, with most servers, for
+the next refresh token: the old one is spent, and a server that sees it again revokes everything that came of it (RFC
+9700 §4.14.2). So an exchange is like a tool call that must not run twice: it is claimed first, and one whose outcome
+nobody knows is not tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+EARLY_S = 120.0
+"""A token is renewed this long before its end, so that few end on the way to a provider."""
+_LIFETIME_S_MAX = 366 * 86_400.0
+_SAID_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A refresh token as it was configured, and where it is exchanged."""
+
+    token_url: str
+    refresh_token: str = field(repr=False)
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+
+    @property
+    def name(self) -> str:
+        """For rows, logs and other workers: says nothing about the token. Another token, or the same elsewhere, is
+        another login."""
+        said = "\0".join((self.token_url, self.client_id, self.client_secret, self.refresh_token))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """An access token."""
+
+    access_token: str = field(repr=False)
+    version: int
+    """How many exchanges came before it, with its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginState:
+    """What the fleet knows of a login. Equal to a new one when nobody has used it."""
+
+    version: int = 0
+    """Exchanges that were made."""
+    sealed: str | None = field(default=None, repr=False)
+    """The tokens of the last exchange, encrypted; ``None`` before the first."""
+    left_s: float | None = None
+    """For which the access token is still good, by the database's clock; ``None`` when its server did not say."""
+    fresh_s: float | None = None
+    """The same until it is to be renewed."""
+    claim: str | None = None
+    """Of the worker that makes an exchange, or made one without telling the outcome."""
+    has_lapsed: bool = False
+    """The claim's time is over."""
+    dead_reason: str | None = None
+
+
+class Standing(StrEnum):
+    """What a login is good for now."""
+
+    USABLE = "usable"
+    DUE = "due"
+    """Whoever gets the claim exchanges the refresh token."""
+    BEING_RENEWED = "being_renewed"
+    ABANDONED = "abandoned"
+    """A worker vanished between the exchange and its outcome."""
+    DEAD = "dead"
+
+
+def fresh_s(lifetime_s: float | None) -> float | None:
+    """How long a new token is used before it is renewed; ``None`` for until it is refused."""
+    return None if lifetime_s is None else max(lifetime_s - EARLY_S, lifetime_s / 2)
+
+
+def is_good(state: LoginState, *, refused: int = 0) -> bool:
+    """There is an access token that can be used. ``refused`` is the newest version whose token was refused."""
+    return state.sealed is not None and state.version > refused and (state.left_s is None or state.left_s > 0)
+
+
+def standing(state: LoginState, *, refused: int = 0) -> Standing:
+    """``refused`` as for ``is_good``."""
+    can_be_used = is_good(state, refused=refused)
+    if can_be_used and (state.fresh_s is None or state.fresh_s > 0):
+        return Standing.USABLE
+    if state.dead_reason is None and state.claim is None:
+        return Standing.DUE
+    if can_be_used:
+        return Standing.USABLE  # to the end; somebody renews it, or it cannot be renewed
+    if state.dead_reason is not None:
+        return Standing.DEAD
+    return Standing.ABANDONED if state.has_lapsed else Standing.BEING_RENEWED
+
+
+# ------------------------------------------------------------------------------------------------ what a server said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(repr=False)
+    """``None``: the old one stays good."""
+    lifetime_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The refresh token is worth nothing here, now and later."""
+
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferred:
+    """No exchange was made; a later one may be."""
+
+    said: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclear:
+    """The exchange may have been made, and what it gave is lost."""
+
+    said: str
+
+
+Answer = Granted | Refused | Deferred | Unclear
+
+
+def answer_of(status: int, body: bytes, retry_after_s: float | None = None) -> Answer:
+    """What an answer of a token server means (RFC 6749 §5). What it says may hold a secret: redact it."""
+    document = _object(body)
+    if status == 200:
+        return _granted(document)
+    if 300 <= status < 400:
+        return Refused(said=f"HTTP {status}: redirects are not followed")
+    said = f"HTTP {status}{_said(document)}"
+    if status in (408, 425, 429) or status >= 500:
+        return Deferred(said=said, retry_after_s=retry_after_s)
+    return Refused(said=said)
+
+
+def _granted(document: dict[str, object]) -> Answer:
+    access, refresh = document.get("access_token"), document.get("refresh_token")
+    if not isinstance(access, str) or not _is_header_value(access):
+        return Unclear(said="the answer holds no access token that can be used")
+    return Granted(
+        access_token=access,
+        refresh_token=refresh if isinstance(refresh, str) and refresh else None,
+        lifetime_s=_lifetime_s(document.get("expires_in")),
+    )
+
+
+def _lifetime_s(value: object) -> float | None:
+    try:
+        seconds = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except ValueError:
+        return None
+    # Written so that NaN is none.
+    return min(seconds, _LIFETIME_S_MAX) if seconds is not None and seconds > 0 else None
+
+
+def _said(document: dict[str, object]) -> str:
+    words = (document.get("error"), document.get("error_description"))
+    text = ", ".join(" ".join(word.split()) for word in words if isinstance(word, str) and word)
+    return f": {text[:_SAID_CHARS_MAX]}" if text else ""
+
+
+def _object(body: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _is_header_value(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
