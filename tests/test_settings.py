@@ -121,6 +121,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "database.url": "postgresql://u@h/d",
         "broker.url": "redis://h/1",
         "model.base_url": "https://h/v1",
+        "model.token_url": "https://auth.test/token",
         "model.api_mode": "anthropic_messages",
         "model.context_length": "4096",
         "agent.reasoning_effort": "high",

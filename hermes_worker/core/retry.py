@@ -603,6 +603,12 @@ _TABLE: tuple[_Row, ...] = (
         do=_shrink_images,
     ),
     _Row(
+        when=_is(FailureKind.IMAGE_TOO_LARGE),
+        needs=Remedy.STRIP_IMAGES,
+        is_once=True,
+        do=lambda _: StripImages(),
+    ),
+    _Row(
         when=_is(FailureKind.MULTIMODAL_TOOL_CONTENT_UNSUPPORTED),
         needs=Remedy.TEXTIFY_TOOL_IMAGES,
         is_once=True,

@@ -25,6 +25,8 @@ class Amendment(StrEnum):
     NO_REASONING_REPLAY = "no_reasoning_replay"
     """Signed or encrypted reasoning is not sent back."""
     NO_IMAGES = "no_images"
+    SMALL_IMAGES = "small_images"
+    """Images are scaled down to ``TurnMemory.image_side_px_max``."""
     NO_TOOL_IMAGES = "no_tool_images"
     """Images in tool results are replaced by a text."""
     PLAIN_TOOL_SCHEMAS = "plain_tool_schemas"
@@ -41,6 +43,8 @@ class TurnMemory:
     summaries: int = 0
     """Final summaries that came back empty."""
     amendments: frozenset[Amendment] = frozenset()
+    image_side_px_max: int = 0
+    """The longest side of images in requests of this turn, while that is amended."""
     provider: int = 0
     """Position in the chain: 0 is the provider that was configured, 1 the first to fall back on."""
     compactions: int = 0
@@ -58,6 +62,7 @@ def memory_document(memory: TurnMemory) -> str | None:
         "output_tokens_max": memory.output_tokens_max,
         "summaries": memory.summaries,
         "amendments": sorted(memory.amendments),
+        "image_side_px_max": memory.image_side_px_max,
         "provider": memory.provider,
         "compactions": memory.compactions,
         "window": memory.window,
@@ -82,6 +87,7 @@ def memory_from(document: str | None) -> TurnMemory:
         output_tokens_max=_count(read, "output_tokens_max") or None,
         summaries=_count(read, "summaries"),
         amendments=frozenset(Amendment(name) for name in amendments if name in known),
+        image_side_px_max=_count(read, "image_side_px_max"),
         provider=_count(read, "provider"),
         compactions=_count(read, "compactions"),
         window=_count(read, "window"),

@@ -1,4 +1,4 @@
-"""Requests without what their provider refused: images, or keywords of a tool's schema.
+"""Requests without what their provider refused: images, large ones or all, or keywords of a tool's schema.
 
 Applied to a request only; the transcript keeps everything. Pure: the same request gives the same bytes.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.turn_memory import Amendment
+from hermes_worker.images import small_data_url
 
 IMAGE_LEFT_OUT = "[an image stood here; the model in use cannot see images]"
 _MARKS = ('"image_url"', '"input_image"', '"type":"image"')
@@ -19,18 +20,28 @@ _MARKS = ('"image_url"', '"input_image"', '"type":"image"')
 _GRAMMAR_KEYWORDS = frozenset({"pattern", "format"})
 
 
-def amended_messages(messages: Sequence[str], amendments: frozenset[Amendment]) -> Sequence[str]:
-    """The messages (canonical JSON) as they are sent under ``amendments``."""
+def amended_messages(
+    messages: Sequence[str], amendments: frozenset[Amendment], *, image_side_px_max: int = 0
+) -> Sequence[str]:
+    """The messages (canonical JSON) as they are sent under ``amendments``. ``image_side_px_max`` belongs to
+    ``SMALL_IMAGES``."""
     if Amendment.NO_IMAGES in amendments:
         return [_without_images(row) for row in messages]
     if Amendment.NO_TOOL_IMAGES in amendments:
-        return [_without_images(row) if '"role":"tool"' in row else row for row in messages]
+        messages = [_without_images(row) if '"role":"tool"' in row else row for row in messages]
+    if Amendment.SMALL_IMAGES in amendments:
+        messages = [_with_small_images(row, image_side_px_max) for row in messages]
     return messages
 
 
 def has_images(messages: Sequence[str], *, role: str | None = None) -> bool:
     """Whether any row, or any of that ``role``, may hold an image."""
     return any(_may_hold_image(row) and (role is None or f'"role":"{role}"' in row) for row in messages)
+
+
+def has_inline_images(messages: Sequence[str]) -> bool:
+    """Whether any row may hold an image as data, and not just its address."""
+    return any(_may_hold_image(row) and "data:image/" in row for row in messages)
 
 
 def amended_tools(tools: Sequence[str], amendments: frozenset[Amendment]) -> Sequence[str]:
@@ -54,6 +65,28 @@ def _without_images(row: str) -> str:
         return canonical_json({**message, "content": parts})
     # Whoever takes no images in a result often takes no list there either.
     return canonical_json({**message, "content": "\n".join(_texts(parts))})
+
+
+def _with_small_images(row: str, side_px_max: int) -> str:
+    """An image that cannot be made small is sent as it is: nobody else may be as strict as who refused it."""
+    if not has_inline_images([row]):
+        return row
+    message: dict[str, Any] = json.loads(row)
+    content = message.get("content")
+    if not isinstance(content, list):
+        return row
+    return canonical_json({**message, "content": [_small(part, side_px_max) for part in content]})
+
+
+def _small(part: object, side_px_max: int) -> object:
+    if not isinstance(part, Mapping) or not _is_image(part):
+        return part
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, Mapping) else image
+    small = small_data_url(url, side_px_max) if isinstance(url, str) else None
+    if small is None:
+        return part
+    return {**part, "image_url": {**image, "url": small} if isinstance(image, Mapping) else small}
 
 
 def _is_image(part: object) -> bool:

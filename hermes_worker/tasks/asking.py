@@ -27,7 +27,7 @@ from hermes_worker.core.turn_memory import Amendment, TurnMemory, memory_documen
 from hermes_worker.governor import Permit, Place
 from hermes_worker.live import DeltaBuffer
 from hermes_worker.observe import count, log
-from hermes_worker.prompt.amendments import has_images
+from hermes_worker.prompt.amendments import has_images, has_inline_images
 from hermes_worker.providers.chain import Route
 from hermes_worker.redaction import redact
 from hermes_worker.store.runs import TurnClaim
@@ -224,6 +224,8 @@ class _Asking:
                 self._fall_back()
             case retry.RefreshCredential():
                 return self._renewed(route, request)
+            case retry.ShrinkImages():
+                return self._with_small_images(decision.side_px_max, error, route, request)
             case retry.RotateCredential():
                 self._parts.pool.rest(route.credential, rest_s(classification))
             case _ if decision.kind in _AMENDMENT_OF:
@@ -241,6 +243,18 @@ class _Asking:
         except ModelCallError as error:
             return self._after_failure(error, route, request)
         return None
+
+    def _with_small_images(
+        self, side_px_max: int, error: ModelCallError, route: Route, request: ModelRequest
+    ) -> Asked | None:
+        """Ask with smaller images; if none can be made smaller, the same failure is decided on once more."""
+        before = self._memory
+        amendments = before.amendments | {Amendment.SMALL_IMAGES}
+        self._memory = replace(before, amendments=amendments, image_side_px_max=side_px_max)
+        if self._request(route).messages != request.messages:
+            return None
+        self._memory = before
+        return self._after_failure(error, route, request)
 
     def _situation(self, route: Route, request: ModelRequest) -> retry.Situation:
         options = self._parts.model
@@ -264,6 +278,8 @@ class _Asking:
             yield Remedy.DROP_ENCRYPTED_REASONING
         if has_images(request.messages):
             yield Remedy.STRIP_IMAGES
+        if has_inline_images(request.messages) and Amendment.SMALL_IMAGES not in self._memory.amendments:
+            yield Remedy.SHRINK_IMAGES
         if has_images(request.messages, role="tool"):
             yield Remedy.TEXTIFY_TOOL_IMAGES
         if request.tools and Amendment.PLAIN_TOOL_SCHEMAS not in self._memory.amendments:

@@ -57,7 +57,7 @@ def build_request(
     messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
     if is_summary:
         messages.append(user_body(SUMMARY_REQUEST))
-    amended = amended_messages(messages, memory.amendments)
+    amended = amended_messages(messages, memory.amendments, image_side_px_max=memory.image_side_px_max)
     return ModelRequest(
         model=route.model,
         messages=with_cache_markers(amended, _layout(route)),

@@ -7,7 +7,10 @@ server takes.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +18,7 @@ from pathlib import Path
 import pytest
 import redis
 from dialects import HELLO, RULES, Said, ToolUse
+from PIL import Image
 from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, status
 from support.store import Store, check, opened
 from support.turns import Turns
@@ -398,6 +402,50 @@ def test_images_that_a_model_cannot_see_are_left_out(chat: Turns, server: Strict
     assert view.output == HELLO.text
     assert "base64" not in json.dumps(server.accepted[1])
     assert "base64" in json.dumps(chat.store.bodies(view.run_id)), "the transcript keeps it"
+
+
+def picture(side: int) -> dict[str, object]:
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize((side, side)).save(out, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def sides(sent: object) -> list[int]:
+    """Of the images in a request of any wire."""
+    found = re.findall(r"(?:base64,|\"data\": \")([A-Za-z0-9+/=]{20,})", json.dumps(sent))
+    return [Image.open(io.BytesIO(base64.b64decode(data))).width for data in found]
+
+
+TOO_LARGE = "image dimensions exceed max allowed size: 200 pixels"
+
+
+def test_images_that_are_too_large_are_sent_smaller_for_the_rest_of_the_turn(
+    turns: Turns, server: StrictServer
+) -> None:
+    server.faults(status(400, TOO_LARGE))
+    server.says(CALL, HELLO)
+
+    view = finished(turns, server, input=[{"type": "text", "text": "compare"}, picture(400), picture(100)])
+
+    assert view.output == HELLO.text
+    assert [sides(sent) for sent in server.accepted] == [[400, 100], [200, 100], [200, 100]]
+    assert sides(turns.store.bodies(view.run_id)) == [400, 100], "the transcript keeps them"
+
+
+@pytest.mark.parametrize("faults", [[status(400, TOO_LARGE)], [status(400, TOO_LARGE)] * 2])
+def test_images_that_cannot_be_made_small_enough_are_left_out(
+    chat: Turns, server: StrictServer, faults: list[Fault]
+) -> None:
+    """One is no image at all; another is refused however small."""
+    broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    server.faults(*faults)
+
+    view = finished(chat, server, input=[{"type": "text", "text": "see"}, picture(400) if len(faults) == 2 else broken])
+
+    assert view.output == HELLO.text
+    assert "base64" not in json.dumps(server.accepted[-1])
+    assert len(server.accepted) == len(faults) + 1
 
 
 # -------------------------------------------------------------------------------------------------- cut in the middle

@@ -200,7 +200,7 @@ def test_a_model_without_eyes_is_sent_no_images_whatever_the_kind() -> None:
 @pytest.mark.parametrize(
     ("kind", "then"),
     [
-        (FailureKind.IMAGE_TOO_LARGE, Wait(seconds=2)),
+        (FailureKind.IMAGE_TOO_LARGE, StripImages()),
         (FailureKind.MULTIMODAL_TOOL_CONTENT_UNSUPPORTED, Wait(seconds=2)),
         (FailureKind.THINKING_SIGNATURE, Wait(seconds=2)),
         (FailureKind.OAUTH_LONG_CONTEXT_BETA_FORBIDDEN, Wait(seconds=2)),
@@ -212,6 +212,13 @@ def test_a_particular_remedy_is_tried_once_and_costs_no_retry(kind: FailureKind,
     history = advance(NEW, decide(of(kind), NEW, RICH), of(kind))
     assert history.retries == 0
     assert decide(of(kind), history, RICH) == then
+
+
+def test_images_that_cannot_be_shrunk_are_left_out() -> None:
+    failure = of(FailureKind.IMAGE_TOO_LARGE)
+    history = advance(NEW, decide(failure, NEW, RICH), failure)
+    assert decide(failure, history, RICH) == StripImages()
+    assert decide(failure, advance(history, StripImages(), failure), RICH) == Wait(seconds=2)
 
 
 def test_images_are_shrunk_to_the_size_the_provider_names() -> None:
