@@ -215,7 +215,7 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
         workspace=workspace.to_json(),
         idempotency_key=submission.idempotency_key,
         multitask=submission.multitask,
-        fingerprint=_fingerprint(submission),
+        fingerprint=_fingerprint(submission) if submission.idempotency_key is not None else "",
         deliver=deliver_list(submission.deliver),
     )
 

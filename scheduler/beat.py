@@ -27,7 +27,7 @@ from hermes_worker.store.jobs import Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.keeper import report
 from hermes_worker.wiring import Client, open_client, sweep_policy
-from scheduler.turns import tick
+from scheduler.turns import AT_ONCE, tick
 
 MAINTAIN_EVERY_S = 60.0
 TICK_S = 1.0
@@ -55,6 +55,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._client: Client | None = None
         self._jobs: Jobs | None = None
         self._next_maintain = 0.0
+        self._at_once = AT_ONCE
         self._sweeping: _Sweeping | None = None
         super().__init__(*args, **options)
 
@@ -79,7 +80,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Whether there is more to be done at once."""
         assert self._client is not None and self._jobs is not None
         try:
-            ticked = tick(self._jobs, self._settings)
+            ticked = tick(self._jobs, self._settings, at_once=self._at_once)
             self._client.publisher.send(ticked.settled.hints)
             for run_id in ticked.settled.stopped:
                 self._stop(run_id)
@@ -87,9 +88,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             log.warning("database.unreachable", doing="tick", error=str(error))
             return False
         except Exception:
-            # A defect in one job's path must not silence the others' next tick.
+            # A defect in one job's path must not silence the others: until all goes well, each goes alone.
             log.exception("thread.failed", doing="tick")
+            self._at_once = 1
             return False
+        self._at_once = AT_ONCE
         return ticked.has_more
 
     def _stop(self, run_id: str) -> None:

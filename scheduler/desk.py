@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hermes_worker.store.jobs import JobRow, Jobs
+from hermes_worker.store.job_rows import JobRow
+from hermes_worker.store.jobs import Jobs
 from scheduler import jobs as work
 from scheduler.definition import InvalidJob, JobRequest, JobSpec
 from scheduler.policy import JobStatus, repeat_display

@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hermes_worker.store.jobs import FiringView, JobEdit, JobNotFound, JobPlace, JobRow, Jobs
+from hermes_worker.store.job_rows import JobPlace, JobRow
+from hermes_worker.store.jobs import FiringView, JobEdit, JobNotFound, Jobs
 from scheduler import policy
 from scheduler.definition import (
     InvalidJob,

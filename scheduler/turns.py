@@ -8,18 +8,18 @@ workers can reach (``hermes_worker.tasks.collect``), and then it is decided here
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.threats import scan_assembled_prompt
 from hermes_worker.observe import log
 from hermes_worker.settings import Settings
 from hermes_worker.store.executions import ExecutionState
-from hermes_worker.store.jobs import (
-    DUE_MAX,
+from hermes_worker.store.job_rows import (
     STOPPED_FOR_A_LATER_SLOT,
     Collected,
     DayUse,
@@ -29,11 +29,11 @@ from hermes_worker.store.jobs import (
     JobAfter,
     JobPlace,
     JobRow,
-    Jobs,
     JobTurn,
     Settled,
     Slot,
 )
+from hermes_worker.store.jobs import DUE_MAX, ENDED_MAX, Jobs
 from hermes_worker.store.runs import NewRun
 from hermes_worker.submission import Submission, new_run, resolve_model
 from hermes_worker.tasks.reports import JOB_ID, JOB_NAME, JOB_SCHEDULE, JOB_WRAP
@@ -51,8 +51,16 @@ from scheduler.jobtext import (
 )
 from scheduler.silence import JobLabel, is_empty, is_silent, wrap
 
+T = TypeVar("T")
+
 _NEAR_MIDNIGHT_LEFT = 1
 """What is left of a budget is at least this: a slot with nothing left is blocked before."""
+
+
+AT_ONCE = 50
+"""Jobs of one transaction: few enough that nobody waits for it, many enough that a thousand jobs are soon started."""
+FOLLOWED_MAX = 50
+"""Of what workers collected, each in a transaction of its own, for one look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,26 +69,37 @@ class Ticked:
 
     settled: Settled
     has_more: bool
-    """Jobs are due that were left for the next look, which should come at once."""
+    """Something was left for the next look, which should come at once."""
 
 
-def tick(jobs: Jobs, settings: Settings) -> Ticked:
+def tick(jobs: Jobs, settings: Settings, *, at_once: int = AT_ONCE) -> Ticked:
     """Count what ended and settle the slots that are due. Any number of schedulers may do it at once. A job that
     cannot be read holds up no other. Raises ``UnavailableError``."""
     settled = Settled()
-    for pk, has_run in jobs.ended():
-        if has_run:
-            settled += Settled(hints=jobs.count_end(pk, after_run))
-        else:
-            settled += Settled(hints=jobs.follow_up(pk, lambda collected: follow_up(collected, settings)))
-    due = list(jobs.due())
-    # Every scheduler sees the same jobs; in an order of its own each it seldom meets another at one of them.
-    random.shuffle(due)
-    for pk in due:
-        settled += jobs.settle(pk, lambda job: turn_of(job, settings))
+    ended = _shuffled(jobs.ended())
+    for batch in _batches([pk for pk, has_run in ended if has_run], at_once):
+        settled += Settled(hints=jobs.count_runs(batch, after_run))
+    collected = [pk for pk, has_run in ended if not has_run]
+    for pk in collected[:FOLLOWED_MAX]:
+        settled += Settled(hints=jobs.follow_up(pk, lambda found: follow_up(found, settings)))
+    due = _shuffled(jobs.due())
+    for batch in _batches(due, at_once):
+        settled += jobs.settle(batch, lambda job: turn_of(job, settings))
     for pk in jobs.unpaid_notes():
         jobs.pay_note(pk, note_of)
-    return Ticked(settled=settled, has_more=len(due) == DUE_MAX)
+    is_left = len(due) == DUE_MAX or len(ended) == ENDED_MAX or len(collected) > FOLLOWED_MAX
+    return Ticked(settled=settled, has_more=is_left)
+
+
+def _shuffled(items: Sequence[T]) -> list[T]:
+    """Every scheduler sees the same; in an order of its own each it seldom meets another, nor stumbles over the same
+    thing for ever."""
+    return random.sample(items, len(items))
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 class _Asked(Protocol):
@@ -102,7 +121,7 @@ def turn_of(due: DueJob, settings: Settings) -> JobTurn | None:
     try:
         spec = JobSpec.from_json(due.row.definition)
         state = state_of(due.row, spec, due.now)
-    except (HermesError, ValueError, TypeError, KeyError) as error:
+    except _UNREADABLE as error:
         return _broken(due, error)
     now = instant(due.now)
     decision = policy.decide(state, _facts(due, spec, now), now)
@@ -243,20 +262,38 @@ def _least_usd(of_run: str | None, of_day: Decimal | None) -> float | None:
     return float(Decimal(of_run) if of_day is None else min(Decimal(of_run), of_day))
 
 
+_UNREADABLE = (HermesError, ValueError, TypeError, KeyError)
+"""What reading a stored job raises when it makes no sense: somebody wrote to the database, or a newer version did."""
+
+
 def _broken(due: DueJob, error: Exception) -> JobTurn:
     """A stored job that cannot be read: it stops, visibly."""
-    log.error("job.broken", job_id=due.row.job_id, error=f"{type(error).__name__}: {error}")
-    reason = f"the stored job cannot be read: {type(error).__name__}"
+    reason = _unreadable(due.row, error)
     at = due.row.next_slot if due.row.next_slot is not None else due.now
-    place = JobPlace(
+    slot = Slot(at=at, outcome=policy.SlotOutcome.FAILED_TO_START.value, reason=reason)
+    return JobTurn(slots=[slot], place=_broken_place(due.row), notice=_notice(due.row, reason), targets=("local",))
+
+
+def _after_broken(row: JobRow, error: Exception) -> JobAfter:
+    reason = _unreadable(row, error)
+    notice = _notice(row, reason)
+    status = policy.RunVerdict.ERROR.value
+    return JobAfter(place=_broken_place(row), status=status, error=reason, notice=notice, targets=("local",))
+
+
+def _unreadable(row: JobRow, error: Exception) -> str:
+    log.error("job.broken", job_id=row.job_id, error=f"{type(error).__name__}: {error}")
+    return f"the stored job cannot be read: {type(error).__name__}"
+
+
+def _broken_place(row: JobRow) -> JobPlace:
+    return JobPlace(
         state=policy.JobStatus.ERROR.value,
         next_slot=None,
         next_fire_at=None,
-        completed=due.row.completed,
-        consecutive_failures=due.row.consecutive_failures + 1,
+        completed=row.completed,
+        consecutive_failures=row.consecutive_failures + 1,
     )
-    slot = Slot(at=at, outcome=policy.SlotOutcome.FAILED_TO_START.value, reason=reason)
-    return JobTurn(slots=[slot], place=place, notice=_notice(due.row, reason), targets=("local",))
 
 
 # --- what a worker collected -----------------------------------------------------------------------------------------
@@ -264,7 +301,12 @@ def _broken(due: DueJob, error: Exception) -> JobTurn:
 
 def follow_up(collected: Collected, settings: Settings) -> Followup:
     """What becomes of a firing for which a worker has collected."""
-    spec = JobSpec.from_json(collected.row.definition)
+    try:
+        spec = JobSpec.from_json(collected.row.definition)
+        state_of(collected.row, spec, collected.now)
+    except _UNREADABLE as error:
+        after = _after_broken(collected.row, error)
+        return Followup(remark=after.error, after=after)
     if collected.state is ExecutionState.UNKNOWN:
         return _unknown(collected, spec)
     try:
@@ -276,7 +318,7 @@ def follow_up(collected: Collected, settings: Settings) -> Followup:
         if not is_agent_needed(texts.script):
             return _ended(collected, spec, policy.RunVerdict.OK, remark="the script found nothing for the agent to do")
         return Followup(run=_run_of(collected, spec, settings, texts))
-    except (HermesError, ConfigurationError, ValueError, TypeError, KeyError) as error:
+    except _UNREADABLE as error:
         return _ended(
             collected,
             spec,
@@ -329,11 +371,15 @@ def _ended(
 
 def after_run(row: JobRow, ended: EndedRun) -> JobAfter:
     """What the end of a run means for its job."""
-    spec = JobSpec.from_json(row.definition)
+    try:
+        spec = JobSpec.from_json(row.definition)
+        state = state_of(row, spec, ended.now)
+    except _UNREADABLE as broken:
+        return _after_broken(row, broken)
     verdict, error = _VERDICTS[ended.status], ended.error
     if ended.status == "completed" and is_empty(ended.output or ""):
         verdict, error = policy.RunVerdict.ERROR, "the answer was empty"
-    changes, notice = policy.after_run(state_of(row, spec, ended.now), verdict)
+    changes, notice = policy.after_run(state, verdict)
     place = replace(place_of(changes), paused_reason=changes.paused_reason or row.paused_reason)
     is_said = verdict is policy.RunVerdict.OK and not is_silent(ended.output or "")
     return JobAfter(
@@ -356,7 +402,10 @@ _VERDICTS = {
 
 def note_of(row: JobRow, answer: str) -> tuple[str, str] | None:
     """The session that a job is attached to, and what is written there."""
-    spec = JobSpec.from_json(row.definition)
+    try:
+        spec = JobSpec.from_json(row.definition)
+    except _UNREADABLE:
+        return None
     if spec.attach_to is None or not answer.strip():
         return None
     return spec.attach_to, f"[Cron delivery: {row.name}]\n\n{answer.strip()}"

@@ -16,7 +16,8 @@ from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.screen import clean, one_line, table
 from hermes_worker.core.approvals import Unattended
-from hermes_worker.store.jobs import JobRow, Jobs
+from hermes_worker.store.job_rows import JobRow
+from hermes_worker.store.jobs import Jobs
 from scheduler import jobs as work
 from scheduler.policy import CatchUp, Overlap, repeat_display
 from scheduler.schedule import slots_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
@@ -45,7 +45,7 @@ class RunSpec:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        return canonical_json(asdict(self))
+        return canonical_json({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str) -> RunSpec:

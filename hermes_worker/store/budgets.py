@@ -146,6 +146,11 @@ def open_budget(connection: Connection, run_pk: int, spec: RunSpec) -> None:
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(has_budget=1))
 
 
+def open_budgets(connection: Connection, started: Sequence[tuple[int, RunSpec]]) -> None:
+    """The same for many, whose rows say already that they have one."""
+    connection.execute(sa.insert(budgets), [_new(run_pk, spec) for run_pk, spec in started])
+
+
 def open_own_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
     """Give new children, whose limits hold for each of them alone, a budget each."""
     connection.execute(sa.insert(budgets), [_new(run_pk, spec) for run_pk, spec in children])

@@ -77,9 +77,11 @@ class Prepared:
         return changed
 
     def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute once for each of ``rows``."""
-        for values in rows:
-            self.run(connection, values)
+        """Execute once for each of ``rows``, without waiting for one before the next is sent."""
+        if len(rows) == 1:
+            self.run(connection, rows[0])
+        elif rows:
+            self._run_many(connection, self._compiled(connection), rows)
 
     def _compiled(self, connection: Connection) -> _Compiled:
         name = connection.dialect.name
@@ -89,13 +91,20 @@ class Prepared:
         return compiled
 
     def _run(self, connection: Connection, compiled: _Compiled, values: Mapping[str, Any]) -> Any:
-        raw = connection.connection
-        cursor = raw.cursor()
+        cursor = connection.connection.cursor()
         try:
             cursor.execute(compiled.sql, compiled.parameters(values))
         except Exception as error:
             raise _translated(connection, compiled.sql, error) from error
         return cursor
+
+    def _run_many(self, connection: Connection, compiled: _Compiled, rows: Sequence[Mapping[str, Any]]) -> None:
+        cursor = connection.connection.cursor()
+        try:
+            cursor.executemany(compiled.sql, [compiled.parameters(values) for values in rows])
+        except Exception as error:
+            raise _translated(connection, compiled.sql, error) from error
+        cursor.close()
 
 
 def _translated(connection: Connection, sql: str, error: Exception) -> Exception:

@@ -23,10 +23,11 @@ from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.queue import redis_client
 from hermes_worker.settings import Settings, load
 from hermes_worker.store.database import Database
+from hermes_worker.store.job_rows import DueJob, JobTurn
 from hermes_worker.store.jobs import Jobs
 from hermes_worker.store.migrate import migrate
 from hermes_worker.tasks.celery import celery_app
-from scheduler import beat
+from scheduler import beat, turns
 from scheduler import jobs as work
 from scheduler.beat import Scheduler
 
@@ -209,6 +210,32 @@ def test_more_than_one_look_can_settle_is_gone_on_with_at_once(
         assert ours.tick() == 0
         assert ours.tick() > 0
     assert all(len(jobs.history(row.pk)) == 1 for row in rows)
+    database.close()
+
+
+def test_a_job_that_breaks_the_scheduler_does_not_hold_up_the_others(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.database.url
+    database = Database(settings.database.url)
+    jobs = Jobs(database)
+    rows = [work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h")) for _ in range(5)]
+    for row in rows:
+        work.run_now(jobs, row.job_id)
+    turn_of = turns.turn_of
+
+    def broken(due: DueJob, settings: Settings) -> JobTurn | None:
+        if due.row.pk == rows[2].pk:
+            raise RuntimeError("a defect")
+        return turn_of(due, settings)
+
+    monkeypatch.setattr(turns, "turn_of", broken)
+    with scheduler(settings) as ours:
+        wait_until(lambda: ours.tick() and sum(len(jobs.history(row.pk)) for row in rows) == 4)
+        assert jobs.history(rows[2].pk) == []
+        monkeypatch.setattr(turns, "turn_of", turn_of)
+        ours.tick()
+        assert [view.outcome for view in jobs.history(rows[2].pk)] == ["fired"]
     database.close()
 
 

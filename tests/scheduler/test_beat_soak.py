@@ -24,7 +24,8 @@ import sqlalchemy as sa
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.embedded.postgres import EmbeddedPostgres
 from hermes_worker.store.database import Database
-from hermes_worker.store.jobs import JobRow, Jobs
+from hermes_worker.store.job_rows import JobRow
+from hermes_worker.store.jobs import Jobs
 from hermes_worker.store.migrate import migrate
 from scheduler import jobs as work
 from scheduler.definition import JobSpec

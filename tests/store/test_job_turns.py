@@ -21,8 +21,8 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import CronSettings, ModelSettings
 from hermes_worker.store.deliveries import Deliveries
 from hermes_worker.store.executions import Executions, ExecutionState
-from hermes_worker.store.jobs import JobRow
-from hermes_worker.store.tables import firings, run_inputs, runs
+from hermes_worker.store.job_rows import JobRow
+from hermes_worker.store.tables import firings, jobs, run_inputs, runs
 from scheduler import jobs as work
 from scheduler.definition import JobSpec
 from scheduler.jobtext import CollectedTexts, ScriptResult
@@ -95,6 +95,27 @@ def test_a_script_makes_room_for_a_later_slot_too(desk: Desk) -> None:
     desk.tick()
     assert remarks(desk, row)[0] == "stopped for a later slot"
     assert bodies(desk, row) == []
+
+
+@pytest.mark.parametrize("script", [None, "a.sh"])
+def test_a_job_that_cannot_be_read_any_more_stops_and_holds_up_no_other(one: Desk, script: str | None) -> None:
+    broken, fine = one.add(script=script), one.add()
+    at_slot(one)
+    for run_id in one.run_ids(broken) + one.run_ids(fine):
+        one.store.answer(run_id)
+    if script:
+        with one.store.database.write() as connection:
+            done = {"execution": "completed", "hinted_at": None, "collected": ok("found").to_json()}
+            connection.execute(sa.update(firings).where(firings.c.job_pk == broken.pk).values(**done))
+    with one.store.database.write() as connection:
+        of_a_newer_version = broken.definition.replace('"prompt"', '"prompt_of_tomorrow"')
+        connection.execute(sa.update(jobs).where(jobs.c.pk == broken.pk).values(definition=of_a_newer_version))
+    one.tick()
+    stopped = one.jobs.get(broken.job_id)
+    assert (stopped.state, stopped.last_status) == ("error", "error")
+    assert "cannot be read" in (stopped.last_error or "")
+    assert [target for target, _ in bodies(one, broken)] == ["local"]
+    assert one.jobs.get(fine.job_id).last_status == "ok"
 
 
 def test_an_empty_answer_is_a_failure(one: Desk) -> None:

@@ -13,7 +13,8 @@ from support.desk import NOON, Desk
 from support.store import Store
 
 from hermes_worker.store.deliveries import Deliveries
-from hermes_worker.store.jobs import DueJob, JobNotFound, JobTurn
+from hermes_worker.store.job_rows import DueJob, JobTurn
+from hermes_worker.store.jobs import JobNotFound
 from hermes_worker.store.tables import firings, jobs, runs
 from scheduler import jobs as work
 from scheduler import turns
@@ -194,7 +195,8 @@ def test_three_schedulers_that_keep_dying_settle_every_slot_once_while_clocks_ch
         while not over.is_set():
             try:
                 for pk in desk.jobs.due():
-                    desk.jobs.settle(pk, decide)
+                    desk.jobs.settle([pk], decide)
+                desk.jobs.settle(desk.jobs.due(), decide)
             except Killed:
                 continue
             except BaseException as error:

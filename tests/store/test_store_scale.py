@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.plans import plan_of, statements
 from support.store import ANSWER, FULL, Store, check, settlement
 
 from hermes_worker.core import events as ev
@@ -62,42 +60,12 @@ def crowded(postgres_store: Store) -> Store:
     return store
 
 
-@contextmanager
-def statements(store: Store) -> Iterator[list[tuple[str, Any]]]:
-    """What goes to the server meanwhile."""
-    seen: list[tuple[str, Any]] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        seen.append((statement, parameters))
-
-    for engine in store.database.engines:
-        sa.event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        for engine in store.database.engines:
-            sa.event.remove(engine, "before_cursor_execute", note)
-
-
-def plan_of(store: Store, statement: str, parameters: Any) -> list[dict[str, Any]]:
-    """Every node of the plan that PostgreSQL would execute."""
-    with store.database.write() as connection:
-        explained = connection.exec_driver_sql(f"explain (format json) {statement}", parameters).scalar_one()
-    nodes: list[dict[str, Any]] = []
-    todo = [(explained if isinstance(explained, list) else json.loads(explained))[0]["Plan"]]
-    while todo:
-        node = todo.pop()
-        nodes.append(node)
-        todo += node.get("Plans", ())
-    return nodes
-
-
 def test_a_sweep_over_a_hundred_thousand_open_runs_reads_what_is_due_and_not_all_there_is(
     crowded: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = crowded
     store.sweep(FULL)
-    with statements(store) as seen:
+    with statements(store.database) as seen:
         store.sweep(FULL)
 
     large = {"runs", "tool_calls", "messages", "events"}
@@ -105,7 +73,7 @@ def test_a_sweep_over_a_hundred_thousand_open_runs_reads_what_is_due_and_not_all
     for statement, parameters in seen:
         if not statement.lstrip().lower().startswith(("select", "update", "delete")):
             continue
-        for node in plan_of(store, statement, parameters):
+        for node in plan_of(store.database, statement, parameters):
             if node.get("Relation Name") not in large or not node["Node Type"].endswith("Scan"):
                 continue
             scanned += 1

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hermes_worker.api.context import Context
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.store.jobs import JobNotFound, JobRow, Jobs
+from hermes_worker.store.job_rows import JobRow
+from hermes_worker.store.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
 from scheduler.definition import NAME_CHARS_MAX, PROMPT_CHARS_MAX
 

@@ -1,0 +1,140 @@
+"""Many runs that begin at the same moment, written in a few statements: what a scheduler does at eight o'clock.
+
+One run costs nine statements (``store.runs.insert_run``), and a hundred of them nine hundred round trips. Runs that
+each open a conversation of their own have nothing to ask the database first, so their rows are written table by table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.effects import AskModel
+from hermes_worker.core.messages import Message, Role, user_body
+from hermes_worker.core.run import STATE_VERSION, RunStatus
+from hermes_worker.store import budgets
+from hermes_worker.store.database import db_now
+from hermes_worker.store.rows import Hint, insert_ignoring, message_values, store_blob
+from hermes_worker.store.runs import Created, NewRun, insert_run, new_run_id
+from hermes_worker.store.steps import INSERT_MESSAGE
+from hermes_worker.store.tables import run_inputs, runs, sessions
+
+_INSERT_RUNS = (
+    sa.insert(runs)
+    .values(
+        status=RunStatus.QUEUED.value,
+        state_version=STATE_VERSION,
+        deadline_at=db_now() + sa.bindparam("wall_s", type_=sa.Double()),
+        # A number plus NULL is NULL: a held run is not due.
+        hinted_at=db_now() + sa.bindparam("due_in_s", type_=sa.Double()),
+        created_at=db_now(),
+        updated_at=db_now(),
+    )
+    .returning(runs.c.pk, runs.c.session_pk, runs.c.hinted_at)
+)
+_GIVE_TURN = (
+    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
+)
+
+
+def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[int, Created]]:
+    """Write runs in the caller's transaction, in the order given; returns what ``insert_run`` does for each. Raises as
+    ``Runs.create``."""
+    opened = _open_sessions(connection, [new for new in news if _opens_session(new)])
+    fresh: dict[int, NewRun] = {}
+    others: list[NewRun] = []
+    for new in news:
+        session_pk = opened.pop(new.session_id, None) if _opens_session(new) else None
+        if session_pk is None:
+            others.append(new)  # the conversation is there already, or there is more to look at
+        else:
+            fresh[session_pk] = new
+    written = _begin(connection, fresh) if fresh else {}
+    written.update((id(new), insert_run(connection, new)) for new in others)
+    return [written[id(new)] for new in news]
+
+
+def _opens_session(new: NewRun) -> bool:
+    return new.session_id is not None and new.idempotency_key is None and not new.spec.history
+
+
+def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str | None, int]:
+    """The numbers of the conversations that were opened; those that were there already are left out."""
+    if not news:
+        return {}
+    # In one order, so that two schedulers that are the first to need these do not wait for each other.
+    hashes = {tools: store_blob(connection, tools) for tools in sorted({new.tools for new in news})}
+    rows = connection.execute(
+        insert_ignoring(connection, sessions)
+        .values(created_at=db_now())
+        .returning(sessions.c.session_id, sessions.c.pk),
+        [
+            {
+                "session_id": new.session_id,
+                "system_prompt": new.system_prompt,
+                "tools_hash": hashes[new.tools],
+                "workspace": new.workspace,
+            }
+            for new in news
+        ],
+    )
+    return {row.session_id: int(row.pk) for row in rows}
+
+
+def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
+    """Runs by the number of the conversation each opens; returns them by the identity of their request."""
+    run_ids = {session_pk: new.run_id or new_run_id() for session_pk, new in fresh.items()}
+    rows = connection.execute(
+        _INSERT_RUNS, [_run_values(session_pk, run_ids[session_pk], new) for session_pk, new in fresh.items()]
+    ).all()
+    specs = [(int(row.pk), fresh[row.session_pk].spec) for row in rows]
+    connection.execute(sa.insert(run_inputs), [{"run_pk": pk, "spec": spec.to_json()} for pk, spec in specs])
+    begun = [row for row in rows if row.hinted_at is not None]
+    if begun:
+        INSERT_MESSAGE.run_each(
+            connection, [each for row in begun for each in _opening(connection, row, fresh[row.session_pk])]
+        )
+        connection.execute(_GIVE_TURN, [{"session": row.session_pk, "run": row.pk} for row in begun])
+    limited = [
+        (int(row.pk), fresh[row.session_pk].spec) for row in rows if budgets.has_limits(fresh[row.session_pk].spec)
+    ]
+    if limited:
+        budgets.open_budgets(connection, limited)
+    written = {}
+    for row in rows:
+        new, run_id = fresh[row.session_pk], run_ids[row.session_pk]
+        hints = [] if row.hinted_at is None else [_hint(run_id, row.hinted_at)]
+        created = Created(run_id=run_id, session_id=str(new.session_id), hints=hints, was_replayed=False)
+        written[id(new)] = (int(row.pk), created)
+    return written
+
+
+def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, Any]:
+    spec = new.spec
+    return {
+        "run_id": run_id,
+        "session_pk": session_pk,
+        "model": spec.model,
+        "iterations_max": spec.iterations_max,
+        "attempts_max": spec.attempts_max,
+        "idle_s_max": spec.idle_s_max,
+        "deliver": json.dumps(list(new.deliver)) if new.deliver else None,
+        "has_budget": int(budgets.has_limits(spec)),
+        "message_seq": 0 if new.is_held else 1,
+        "wall_s": spec.wall_s_max,
+        "due_in_s": None if new.is_held else 0.0,
+    }
+
+
+def _opening(connection: Connection, row: Any, new: NewRun) -> list[dict[str, Any]]:
+    content = new.spec.input if isinstance(new.spec.input, str) else [dict(part) for part in new.spec.input]
+    message = Message(seq=1, role=Role.USER, body=user_body(content))
+    return message_values(connection, row.session_pk, row.pk, [message])
+
+
+def _hint(run_id: str, at: float) -> Hint:
+    return Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=float(at))

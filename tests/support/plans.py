@@ -1,0 +1,42 @@
+"""What goes to the database, and how PostgreSQL would execute it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from hermes_worker.store.database import Database
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
+    """What goes to the server meanwhile, with its parameters: a list of them where there are many."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        seen.append((statement, parameters))
+
+    for engine in database.engines:
+        sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        for engine in database.engines:
+            sa.event.remove(engine, "before_cursor_execute", note)
+
+
+def plan_of(database: Database, statement: str, parameters: Any) -> list[dict[str, Any]]:
+    """Every node of the plan that PostgreSQL would execute."""
+    with database.write() as connection:
+        explained = connection.exec_driver_sql(f"explain (format json) {statement}", parameters).scalar_one()
+    nodes: list[dict[str, Any]] = []
+    todo = [(explained if isinstance(explained, list) else json.loads(explained))[0]["Plan"]]
+    while todo:
+        node = todo.pop()
+        nodes.append(node)
+        todo += node.get("Plans", ())
+    return nodes
