@@ -45,15 +45,17 @@ class Zygote:
     Warming it up costs over a second of CPU, so fleets may share one.
     """
 
-    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
-        """What it complains about goes to ``zygote.log`` in ``directory``."""
+    def __init__(self, directory: Path, environ: Mapping[str, str], *, more_imports: Sequence[str] = ()) -> None:
+        """What it complains about goes to ``zygote.log`` in ``directory``. ``more_imports`` are modules that workers
+        need beside those that all of them need."""
+        self._more_imports = tuple(more_imports)
         self._log = directory / "zygote.log"
         self._environ = dict(environ)
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Zygote:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hermes_worker.chaos.zygote"],
+            [sys.executable, "-m", "hermes_worker.chaos.zygote", *self._more_imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.open("a"),

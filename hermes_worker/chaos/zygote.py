@@ -2,13 +2,14 @@
 
 Starting a worker from nothing costs over a second of CPU, nearly all of it imports; two hundred kills would spend more
 time on that than on recovery. The zygote opens no connection and starts no thread, so that its children begin clean.
-It reads one JSON request a line and answers each with one JSON line; it ends, and its children with it, when its
-standard input does.
+Its arguments are modules to import as well. It reads one JSON request a line and answers each with one JSON line; it
+ends, and its children with it, when its standard input does.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -39,6 +40,9 @@ def _warm_up() -> None:
     import hermes_worker.providers.openai_chat
     import hermes_worker.tasks.main
     import hermes_worker.tools.catalog  # noqa: F401
+
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
 
 
 def _answer(document: Mapping[str, Any]) -> None:

@@ -143,7 +143,9 @@ def _zygote() -> Zygote:
     directory = Path(tempfile.mkdtemp(prefix="hermes-zygote-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     environ = settings_module.load().environ
-    zygote = Zygote(directory, {name: environ[name] for name in ("PATH", "LANG", "HOME") if name in environ})
+    kept = {name: environ[name] for name in ("PATH", "LANG", "HOME") if name in environ}
+    providers = [f"hermes_worker.providers.{name}" for name in ("anthropic_messages", "openai_responses")]
+    zygote = Zygote(directory, kept, more_imports=providers)
     atexit.register(zygote.__enter__().__exit__)
     return zygote
 
