@@ -271,7 +271,12 @@ HOSTILE = ["cat ", "curl ", "rm -r ", "<!--", "<div ", "translate x into ", "$ke
 
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_text_is_scanned_in_time_that_grows_with_its_length(part):
-    started = time.perf_counter()
-    scan(part * (WINDOW_CHARS // len(part)), Scope.STRICT)
-    scan_job_prompt(part * (WINDOW_CHARS // len(part)))
-    assert time.perf_counter() - started < 10
+    def seconds(chars: int) -> float:
+        text = part * (chars // len(part))
+        started = time.thread_time()
+        scan(text, Scope.STRICT)
+        scan_job_prompt(text)
+        return time.thread_time() - started
+
+    # Four times the text: four times the work, or sixteen times if it were quadratic.
+    assert seconds(WINDOW_CHARS) < 10 * max(seconds(WINDOW_CHARS // 4), 0.005)
