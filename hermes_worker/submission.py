@@ -40,6 +40,7 @@ __all__ = [
     "InvalidSubmission",
     "Submission",
     "accept",
+    "address_of",
     "announce",
     "deliver_list",
     "new_run",
@@ -174,6 +175,12 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
     if not model:
         raise InvalidSubmission("model", "no model is named; name one, or set HERMES_MODEL (model.default)")
     return model, provider
+
+
+def address_of(settings: ModelSettings) -> str | None:
+    """Where the configured provider is asked; ``None`` for one without a common address."""
+    row = find_provider(settings.provider) if settings.provider else None
+    return (settings.base_url or (row.base_url if row else "") or "").rstrip("/") or None
 
 
 def _require_valid(submission: Submission) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.threats import scan_job_prompt
-from hermes_worker.delivery.targets import TargetError, normalize_deliver, parse_targets, text_of
+from hermes_worker.core.urls import UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.delivery.catalog import platform_named
+from hermes_worker.delivery.targets import ChatRef, TargetError, normalize_deliver, parse_targets, text_of
 from scheduler import policy
 from scheduler.grammar import from_record
 from scheduler.lifecycle import stops_this_service
@@ -37,6 +39,9 @@ class JobSpec:
     schedule: Mapping[str, Any]
     """As ``grammar.to_record`` writes it."""
     deliver: Sequence[str] = ("local",)
+    origin: Mapping[str, str] | None = None
+    """Where the job came from, as the reference has it: ``platform``, ``chat_id``, ``thread_id`` and what else is known
+    of who asked. ``origin`` in ``deliver`` means this chat, when it is one."""
     times: int | None = None
 
     overlap: policy.Overlap = policy.Overlap.SKIP
@@ -63,6 +68,8 @@ class JobSpec:
     model: str | None = None
     provider: str | None = None
     """The provider that has to be the configured one when the job runs."""
+    base_url: str | None = None
+    """The address that the provider has to be configured with when the job runs."""
     model_snapshot: str | None = None
     """The configured model when an unpinned job was written: another one at the time of a run stops it."""
     provider_snapshot: str | None = None
@@ -107,6 +114,16 @@ class JobSpec:
     def is_collected(self) -> bool:
         """A worker has to run its script or read its skills before it can be decided what to ask."""
         return self.script is not None or bool(self.skills)
+
+    @property
+    def targets(self) -> Sequence[str]:
+        """``deliver`` with what came from this chat going back there (reference §2.1). Without such a chat ``origin``
+        is the first home channel, which is known only when something is sent."""
+        chat = origin_chat(self.origin)
+        if chat is None:
+            return self.deliver
+        back = ("origin", chat.partition(":")[0])
+        return list(dict.fromkeys(chat if target in back else target for target in self.deliver))
 
     @property
     def timezone(self) -> str:
@@ -161,12 +178,21 @@ def checked_deliver(deliver: str | Sequence[str]) -> tuple[str, ...]:
         raise InvalidJob(str(error)) from error
 
 
+def origin_chat(origin: Mapping[str, str] | None) -> str | None:
+    """An origin as a target; ``None`` when it is no chat that something can be sent to, as one over the API."""
+    if origin is None or platform_named(origin["platform"]) is None:
+        return None
+    return ":".join(filter(None, (origin["platform"], origin["chat_id"], origin.get("thread_id"))))
+
+
 def checked_whole(spec: JobSpec) -> JobSpec:
     """What only all fields together can get wrong. Raises ``InvalidJob``."""
     if spec.no_agent and spec.script is None:
         raise InvalidJob("A job without an agent needs a script.")
     if not spec.prompt.strip() and not spec.no_agent and not spec.skills:
         raise InvalidJob("The prompt is empty; say what is to be done.")
+    if spec.base_url is not None and spec.provider is None:
+        raise InvalidJob("base_url needs a provider: name the one that is to be asked there.")
     return spec
 
 
@@ -255,6 +281,36 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+_ORIGIN_FIELDS = ("platform", "chat_id", "chat_name", "thread_id", "user_id")
+
+
+def _origin(name: str, value: Any) -> Mapping[str, str]:
+    """A chat, as a target or in the reference's fields."""
+    if isinstance(value, Mapping):
+        given = {key: str(part) for key, part in value.items() if part is not None}
+        if not set(given) <= set(_ORIGIN_FIELDS) or any(len(part) > 200 for part in given.values()):
+            raise InvalidJob(f"{name} has the fields {', '.join(_ORIGIN_FIELDS)}.")
+        value = ":".join(filter(None, (given.get(key) for key in ("platform", "chat_id", "thread_id"))))
+    else:
+        given = {}
+    try:
+        (reference,) = parse_targets(_text(name, value))
+    except (TargetError, ValueError) as error:
+        raise InvalidJob(f"{name} must be one chat, such as 'telegram:123': {error}") from error
+    if not isinstance(reference, ChatRef) or platform_named(reference.target.platform) is None:
+        raise InvalidJob(f"{name} must be one chat, such as 'telegram:123'.")
+    target = reference.target
+    chat = {"platform": target.platform, "chat_id": target.chat}
+    return {**given, **chat, **({"thread_id": target.thread} if target.thread else {})}
+
+
+def _base_url(name: str, value: Any) -> str:
+    try:
+        return parse_http_url(_text(name, value), UrlPolicy(allows_private=True)).url.rstrip("/")
+    except UnsafeUrl as error:
+        raise InvalidJob(f"{name} cannot be used: {error}") from error
+
+
 _SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}(?:/[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}){0,5}")
 
 
@@ -282,6 +338,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "approval_s": _seconds(1, 31 * 86_400),
     "model": _form(r"[\w.:/@+-]{1,200}", "the name of a model, without spaces"),
     "provider": _form(r"[\w.:-]{1,64}", "the name of a provider"),
+    "base_url": _base_url,
+    "origin": _origin,
     "toolsets": _list(_form(r"[\w.:-]{1,64}", "a list of toolset names")),
     "directory": _text,
     "skills": _list(_form(r"[A-Za-z0-9_][\w.:-]{0,99}", "a list of skill names")),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from hermes_worker.delivery.catalog import platform_named
+from hermes_worker.delivery.targets import ChatRef, parse_targets, text_of
 from hermes_worker.store.job_rows import JobRow
 from hermes_worker.store.jobs import Jobs
 from scheduler import jobs as work
@@ -32,7 +35,7 @@ class AgentJobs:
     def act(self, action: str, arguments: Mapping[str, Any], *, session_id: str) -> Mapping[str, Any]:
         """Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
         if action == "create":
-            return _created(work.create(self._jobs, _request(arguments, session_id)))
+            return _created(work.create(self._jobs, self._new(arguments, session_id)))
         if action == "list":
             rows = self._jobs.all(include_disabled=bool(arguments.get("include_disabled", True)))
             return {"count": len(rows), "jobs": [_view(row) for row in rows]}
@@ -40,6 +43,14 @@ class AgentJobs:
         if not reference:
             raise InvalidJob(f"{action} needs a job_id.")
         return self._on_job(action, reference, arguments, session_id)
+
+    def _new(self, arguments: Mapping[str, Any], session_id: str) -> JobRequest:
+        """A job that comes from the chat which this run answers to, if it answers to one."""
+        request = _request(arguments, session_id)
+        answers = (one for target in self._jobs.answered_to(session_id) for one in parse_targets(target))
+        chats = (text_of(one) for one in answers if isinstance(one, ChatRef) and platform_named(one.target.platform))
+        chat = next(chats, None)
+        return replace(request, more={**request.more, "origin": chat}) if chat is not None else request
 
     def _on_job(self, action: str, reference: str, arguments: Mapping[str, Any], session_id: str) -> Mapping[str, Any]:
         match action:
@@ -69,7 +80,7 @@ def _request(arguments: Mapping[str, Any], session_id: str) -> JobRequest:
     more = {ours: arguments[name] for name, ours in _OUR_NAMES.items() if name in arguments}
     model = arguments.get("model")
     if isinstance(model, Mapping):
-        more |= {name: model[name] for name in ("model", "provider") if name in model}
+        more |= {name: model[name] for name in ("model", "provider", "base_url") if name in model}
     if "attach_to_session" in arguments:
         more["attach_to"] = session_id if arguments["attach_to_session"] else None
     return JobRequest(**{name: arguments[name] for name in _PLAIN if name in arguments}, more=more)
@@ -87,10 +98,11 @@ def _view(row: JobRow) -> dict[str, Any]:
     document = work.job_document(row)
     spec = JobSpec.from_json(row.definition)
     preview = spec.prompt if len(spec.prompt) <= _PREVIEW_CHARS else f"{spec.prompt[:_PREVIEW_CHARS]}..."
-    shown = ("name", "skill", "skills", "model", "provider", "deliver", "next_run_at", "last_run_at", "last_status")
+    shown = ("name", "skill", "skills", "model", "provider", "base_url", "deliver")
+    times = ("next_run_at", "last_run_at", "last_status", "state", "paused_at", "paused_reason")
     view = {
         "job_id": row.job_id,
-        **{name: document[name] for name in (*shown, "state", "paused_at", "paused_reason")},
+        **{name: document[name] for name in (*shown, *times)},
         "prompt_preview": preview,
         "schedule": document["schedule_display"],
         "repeat": repeat_display(spec.times, row.completed),

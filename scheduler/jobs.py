@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,7 @@ from scheduler.definition import (
     checked_name,
     checked_prompt,
     checked_whole,
+    origin_chat,
 )
 from scheduler.grammar import ScheduleOptions, from_record, parse_schedule, parse_timestamp, to_record
 from scheduler.jobtext import default_name
@@ -40,22 +41,25 @@ _LIMITS = (
     "approvals",
     "approval_s",
 )
-_PINS = frozenset({"model", "provider", "no_agent"})
+_PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 
 
-def create(jobs: Jobs, request: JobRequest) -> JobRow:
-    """Keep a new job. Raises ``InvalidJob``, ``ScheduleError``."""
+def create(jobs: Jobs, request: JobRequest, seen: Mapping[str, str] | None = None) -> JobRow:
+    """Keep a new job. ``seen`` is its origin when the request names none. Raises ``InvalidJob``, ``ScheduleError``."""
     if request.schedule is None:
         raise InvalidJob("A job needs a schedule.")
     now = jobs.now()
     schedule = _read(request, None, now)
+    fields = checked_fields(request.more)
+    fields.setdefault("origin", seen)
+    usual = "origin" if origin_chat(fields.get("origin")) else "local"
     spec = checked_whole(
         JobSpec(
             prompt=checked_prompt(request.prompt or ""),
             schedule=to_record(schedule),
-            deliver=checked_deliver(request.deliver or "local"),
+            deliver=checked_deliver(request.deliver or usual),
             times=policy.repeat_times(schedule, request.repeat),
-            **checked_fields(request.more),
+            **fields,
         )
     )
     _require_known(jobs, spec)
@@ -206,10 +210,12 @@ def job_document(row: JobRow) -> dict[str, Any]:
         "enabled": row.state == policy.JobStatus.SCHEDULED.value,
         "state": row.state,
         "deliver": ",".join(spec.deliver),
+        "origin": dict(spec.origin) if spec.origin is not None else None,
         "skill": spec.skills[0] if spec.skills else None,
         "skills": list(spec.skills),
         "model": spec.model,
         "provider": spec.provider,
+        "base_url": spec.base_url,
         "model_snapshot": spec.model_snapshot,
         "provider_snapshot": spec.provider_snapshot,
         "enabled_toolsets": list(spec.toolsets) if spec.toolsets else None,

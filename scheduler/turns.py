@@ -35,7 +35,7 @@ from hermes_worker.store.job_rows import (
 )
 from hermes_worker.store.jobs import DUE_MAX, ENDED_MAX, Jobs
 from hermes_worker.store.runs import NewRun
-from hermes_worker.submission import Submission, new_run, resolve_model
+from hermes_worker.submission import Submission, address_of, new_run, resolve_model
 from hermes_worker.tasks.reports import JOB_ID, JOB_NAME, JOB_SCHEDULE, JOB_WRAP
 from scheduler import policy
 from scheduler.definition import InvalidJob, JobSpec, checked_prompt
@@ -147,7 +147,7 @@ def turn_of(due: DueJob, settings: Settings) -> JobTurn | None:
         cancels=start is not None and start.cancels_running,
         definition=pinned.to_json() if pinned is not spec else None,
         notice=_notice(due.row, decision.notice),
-        targets=spec.deliver,
+        targets=spec.targets,
     )
 
 
@@ -158,6 +158,11 @@ def with_pins(spec: JobSpec, settings: Settings) -> JobSpec:
     if spec.no_agent:
         return spec
     model, provider = resolve_model(settings.model, spec.model)
+    if spec.base_url is not None and spec.base_url != address_of(settings.model):
+        raise InvalidJob(
+            f"{spec.base_url!r} is not the configured address of the provider, so no model was asked; "
+            "edit the job: name the address, or give an empty one to accept the change"
+        )
     for what, wanted, now in (
         ("provider", spec.provider or spec.provider_snapshot, provider),
         ("model", spec.model or spec.model_snapshot, model),
@@ -239,7 +244,7 @@ def _run_of(asked: _Asked, spec: JobSpec, settings: Settings, collected: Collect
             JOB_WRAP: "yes" if spec.wraps and settings.cron.wraps else "no",
         },
         # The document of a run is kept wherever the answer goes, also when the answer is silence.
-        deliver=tuple(dict.fromkeys(("local", *spec.deliver))),
+        deliver=tuple(dict.fromkeys(("local", *spec.targets))),
     )
     return new_run(settings, submission)
 
@@ -358,11 +363,11 @@ def _ended(
         status=verdict.value,
         error=None if verdict is policy.RunVerdict.OK else remark,
         notice=_notice(collected.row, notice),
-        targets=spec.deliver,
+        targets=spec.targets,
         owes_note=spec.attach_to is not None and spec.no_agent and body is not None,
     )
     # The document of a script is kept by the worker that ran it.
-    targets = spec.deliver if verdict is not policy.RunVerdict.OK else [t for t in spec.deliver if t != "local"]
+    targets = spec.targets if verdict is not policy.RunVerdict.OK else [t for t in spec.targets if t != "local"]
     return Followup(remark=remark, after=after, body=body, targets=targets)
 
 
@@ -387,7 +392,7 @@ def after_run(row: JobRow, ended: EndedRun) -> JobAfter:
         status=verdict.value,
         error=error,
         notice=_notice(row, notice),
-        targets=spec.deliver,
+        targets=spec.targets,
         owes_note=spec.attach_to is not None and is_said,
     )
 

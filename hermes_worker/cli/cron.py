@@ -59,6 +59,8 @@ def _fields(command: Any) -> Any:
                 "--model", type=TEXT, help="Ask this model whatever is configured; '' for the configured one."
             ),
             click.option("--provider", type=TEXT, help="Run only while this provider is configured."),
+            click.option("--base-url", type=TEXT, help="Run only while the provider is configured with this address."),
+            click.option("--origin", type=TEXT, help="The chat the job belongs to; 'origin' in --deliver means it."),
             click.option("--toolset", "toolsets", type=TEXT, multiple=True),
             click.option("--skill", "skills", type=TEXT, multiple=True, help="A skill to follow. May be repeated."),
             click.option("--script", type=TEXT, help="A file below HOME/scripts whose output the agent is given."),
@@ -163,7 +165,9 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, job: str, as_json: bool) -> None:
     """Everything about one job."""
-    shown = document(_open(home).get(job))
+    jobs = _open(home)
+    row = jobs.get(job)
+    shown = {**document(row), "last_delivery_error": jobs.delivery_error(row.pk)}
     if as_json:
         click.echo(json.dumps(shown))
         return

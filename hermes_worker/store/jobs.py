@@ -6,6 +6,7 @@ is in ``store.slots`` and ``store.job_ends``.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from hermes_worker.store.job_rows import (
     place_columns,
 )
 from hermes_worker.store.rows import Hint, plain
-from hermes_worker.store.tables import firings, jobs, runs
+from hermes_worker.store.tables import deliveries, firings, jobs, runs, sessions
 
 DUE_MAX = 500
 """Jobs that one look gives; the rest is due at the next."""
@@ -165,6 +166,28 @@ class Jobs:
                 )
                 for row in connection.execute(statement)
             ]
+
+    def delivery_error(self, job_pk: int) -> str | None:
+        """Why what the latest run of a job had to say did not arrive everywhere; ``None`` when it did, or still may."""
+        latest = (
+            sa.select(firings.c.run_pk)
+            .where(firings.c.job_pk == job_pk, firings.c.run_pk.is_not(None))
+            .order_by(firings.c.slot.desc())
+            .limit(1)
+        )
+        failed = sa.select(deliveries.c.error).where(
+            deliveries.c.run_pk == latest.scalar_subquery(), deliveries.c.state.in_(("failed", "abandoned"))
+        )
+        with self._database.read() as connection:
+            errors = connection.execute(failed.order_by(deliveries.c.pk)).scalars()
+            return "; ".join(error or "it failed" for error in errors) or None
+
+    def answered_to(self, session_id: str) -> Sequence[str]:
+        """The targets that are told what the run at work in a session answers."""
+        at_work = sa.select(runs.c.deliver).join(sessions, sessions.c.active_run_pk == runs.c.pk)
+        with self._database.read() as connection:
+            stored = connection.execute(at_work.where(sessions.c.session_id == session_id)).scalar()
+        return json.loads(stored) if stored else []
 
     # --- what schedulers do ---
 

@@ -43,11 +43,14 @@ _SPEC = ToolSpec(
             "prompt": {"type": "string", "description": "What is to be done, complete in itself."},
             "name": {"type": "string"},
             "repeat": {"type": "integer", "description": "Runs altogether. Default: once, or for ever if recurring."},
-            "deliver": {"type": "string", "description": "Targets, separated by commas. Default: local, a file."},
+            "deliver": {
+                "type": "string",
+                "description": "Targets with commas between. Default: this chat, else a file.",
+            },
             "skills": {"type": "array", "items": {"type": "string"}, "description": "[] on update takes them away."},
             "model": {
                 "type": "object",
-                "properties": {"model": {"type": "string"}, "provider": {"type": "string"}},
+                "properties": {name: {"type": "string"} for name in ("model", "provider", "base_url")},
                 "description": "Pin the job to a model. Leave it out to use the configured one.",
             },
             "script": {

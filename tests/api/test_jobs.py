@@ -7,7 +7,11 @@ from typing import Any
 import httpx
 import pytest
 from serving import Served
+from support.store import Store
 
+from hermes_worker.core.effects import SendDelivery
+from hermes_worker.core.errors import Failure
+from hermes_worker.store.deliveries import Deliveries
 from hermes_worker.store.jobs import Jobs
 from scheduler.turns import tick
 
@@ -54,6 +58,11 @@ def test_a_job_is_created_listed_changed_paused_run_and_removed(http: httpx.Clie
         ({"cost_usd_per_day": -1}, "US dollars"),
         ({"overlap": "sometimes"}, "overlap"),
         ({"context_from": ["0123456789ab"]}, "no job"),
+        ({"base_url": "http://elsewhere.example"}, "needs a provider"),
+        ({"base_url": "file:///etc/passwd", "provider": "openai"}, "base_url"),
+        ({"origin": "local"}, "one chat"),
+        ({"origin": "telegram:1,telegram:2"}, "one chat"),
+        ({"origin": {"platform": "telegram", "chat_id": "1", "source_ip": "1.2.3.4"}}, "fields"),
     ],
 )
 def test_a_mistake_is_400_with_a_flat_error(http: httpx.Client, change: dict[str, Any], said: str) -> None:
@@ -67,3 +76,33 @@ def test_ids_that_are_none_and_jobs_that_are_not_there(http: httpx.Client) -> No
     missing = http.get("/api/jobs/0123456789ab")
     assert (missing.status_code, missing.json()) == (404, {"error": "Job not found"})
     assert http.post("/api/jobs", content=b"{").status_code == 400
+
+
+def test_who_asked_is_noted_and_a_chat_is_where_the_answer_goes(http: httpx.Client, api: Served) -> None:
+    plain = http.post("/api/jobs", json=JOB, headers={"X-Forwarded-For": "10.1.1.1"}).json()["job"]
+    assert plain["origin"]["platform"] == "api_server"
+    assert (plain["origin"]["chat_id"], plain["origin"]["forwarded_for"]) == ("api", "10.1.1.1")
+    assert plain["deliver"] == "local"
+    origin = {"platform": "telegram", "chat_id": "-100123", "thread_id": "17", "chat_name": "Team"}
+    chat = http.post("/api/jobs", json={**JOB, "origin": origin}).json()["job"]
+    assert (chat["origin"], chat["deliver"]) == (origin, "origin")
+
+
+def test_what_did_not_arrive_is_told_beside_what_did_not_run(http: httpx.Client, api: Served) -> None:
+    job = http.post("/api/jobs", json={**JOB, "deliver": "telegram:1"}).json()["job"]
+    url = f"/api/jobs/{job['id']}"
+    assert http.get(url).json()["job"]["last_delivery_error"] is None
+    http.post(f"{url}/run")
+    tick(Jobs(api.client.database), api.client.settings)
+    store = Store.over(api.client.database)
+    store.answer(http.get(url).json()["job"]["latest_execution"]["run_id"])
+    outbox = Deliveries(api.client.database)
+    owed = next(view for view in outbox.list() if view.target == "telegram:1")
+    effect = SendDelivery(run_id=str(owed.run_id), delivery_id=owed.delivery_id, attempt=1)
+    claim = outbox.claim(effect, store.owner)
+    assert claim is not None
+    outbox.failed(claim, Failure(kind="forbidden", message="blocked by the user"), is_abandoned=False)
+    tick(Jobs(api.client.database), api.client.settings)
+    told = http.get(url).json()["job"]
+    assert (told["last_status"], told["last_error"]) == ("ok", None)
+    assert told["last_delivery_error"] == "blocked by the user"

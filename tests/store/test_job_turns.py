@@ -248,6 +248,31 @@ def test_a_pinned_model_is_asked_whatever_is_configured(one: Desk) -> None:
     assert spec_of(one, one.run_ids(row)[0]).model == "mine"
 
 
+def test_a_job_runs_only_where_its_address_is_the_configured_one(one: Desk) -> None:
+    one.settings = replace(
+        one.settings, model=ModelSettings(provider="custom", name="m", base_url="http://a.example/v1/")
+    )
+    at_home = one.add(provider="custom", base_url="http://a.example/v1")
+    elsewhere = one.add(provider="custom", base_url="http://b.example/v1")
+    at_slot(one)
+    assert one.ledger(at_home) == [(10, "fired")]
+    assert one.ledger(elsewhere) == [(10, "failed_to_start")]
+
+
+def test_origin_is_the_chat_of_the_job_and_else_the_first_home(one: Desk) -> None:
+    row, without = one.add(origin="telegram:123", deliver="origin,slack,telegram"), one.add(deliver="origin")
+    at_slot(one)
+    assert deliver_of(one, row) == ["local", "telegram:123", "slack"]
+    assert deliver_of(one, without) == ["local", "origin"]
+
+
+def deliver_of(desk: Desk, row: JobRow) -> list[str]:
+    (run_id,) = desk.run_ids(row)
+    with desk.store.database.read() as connection:
+        found = connection.execute(sa.select(runs.c.deliver).where(runs.c.run_id == run_id)).scalar_one()
+    return list(json.loads(found))
+
+
 def test_a_job_runs_only_with_its_provider(one: Desk) -> None:
     row = one.add(provider="anthropic")
     at_slot(one)

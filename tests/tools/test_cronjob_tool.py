@@ -137,3 +137,14 @@ def test_a_name_that_two_jobs_have_is_asked_back(asked: Asked) -> None:
 def test_it_is_never_run_twice_and_without_a_desk_not_at_all(context: ToolContext) -> None:
     assert CronjobTool().spec.replay is Replay.ONCE
     assert "cannot" in json.loads(run_tool(CronjobTool(), '{"action": "list"}', context).text)["error"]
+
+
+def test_a_job_belongs_to_the_chat_that_its_maker_answers_to(desk: Desk, context: ToolContext) -> None:
+    desk.store.submit(session_id="talk", deliver=["local", "telegram:-100:17"])
+    made = Asked(desk, context)(**PLAIN)
+    spec = JobSpec.from_json(desk.jobs.get(made["job_id"]).definition)
+    assert spec.origin == {"platform": "telegram", "chat_id": "-100", "thread_id": "17"}
+    assert (made["deliver"], list(spec.targets)) == ("origin", ["telegram:-100:17"])
+    elsewhere = Asked(desk, context)(**PLAIN, deliver="local,telegram,slack")
+    spec = JobSpec.from_json(desk.jobs.get(elsewhere["job_id"]).definition)
+    assert list(spec.targets) == ["local", "telegram:-100:17", "slack"]

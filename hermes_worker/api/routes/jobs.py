@@ -44,6 +44,8 @@ class _Body(BaseModel):
     skills: list[str] | None = None
     model: str | None = None
     provider: str | None = None
+    base_url: str | None = None
+    origin: str | dict[str, str | None] | None = None
     enabled_toolsets: list[str] | None = None
     script: str | None = None
     no_agent: bool | None = None
@@ -133,8 +135,17 @@ async def create_job(context: Context, request: Request) -> JSONResponse:
         return body
     if not body.name or not body.name.strip() or not body.schedule:
         return _error(400, "Name and schedule are required")
-    asked = body.as_request
-    return await _answered(context, lambda jobs: {"job": job_object(work.create(jobs, asked))})
+    asked, seen = body.as_request, _seen(request)
+    return await _answered(context, lambda jobs: {"job": job_object(work.create(jobs, asked, seen))})
+
+
+def _seen(request: Request) -> dict[str, str]:
+    """Who asks for a job, as the reference notes it. Nothing is sent there."""
+    headers = (("forwarded_for", "x-forwarded-for"), ("real_ip", "x-real-ip"), ("user_agent", "user-agent"))
+    peer = request.client.host if request.client else ""
+    facts = {"source_ip": peer, "peer_ip": peer, **{name: request.headers.get(header, "") for name, header in headers}}
+    kept = {name: "".join(c for c in value if c.isprintable())[:200] for name, value in facts.items() if value}
+    return {"platform": "api_server", "chat_id": "api", **kept}
 
 
 @router.get("/{job_id}")
@@ -206,7 +217,11 @@ async def job_history(context: Context, job_id: str, limit: int = 50, before: fl
 
 def _with_latest(jobs: Jobs, row: JobRow) -> dict[str, Any]:
     latest = jobs.history(row.pk, limit=1)
-    return {**job_object(row), "latest_execution": work.firing_object(latest[0]) if latest else None}
+    return {
+        **job_object(row),
+        "last_delivery_error": jobs.delivery_error(row.pk),
+        "latest_execution": work.firing_object(latest[0]) if latest else None,
+    }
 
 
 def job_object(row: JobRow) -> dict[str, Any]:
