@@ -367,6 +367,17 @@ class DeliverySettings:
     """Directories whose files an answer may take along (`MEDIA:path`), beside the workspace of its session."""
     media_strict: bool = _setting("delivery.media_strict", "HERMES_MEDIA_DELIVERY_STRICT", SWITCH, True)
     """Whether other files may be sent only within ten minutes of their making. Credentials are never sent."""
+    channels: tuple[str, ...] = _setting(
+        "delivery.channels",
+        "HERMES_DELIVERY_CHANNELS",
+        names(r"[a-z_]{2,20}:[^=,\x00-\x1f]{1,100}=[^=,\s]{1,200}", "chats by name, such as slack:#ops=C0123ABCD"),
+        (),
+    )
+    """Names for chats: with `slack:#ops=C0123ABCD`, `slack:#ops` is a target."""
+    filter_silence: bool = _setting(
+        "delivery.filter_silence_narration", "HERMES_FILTER_SILENCE_NARRATION", SWITCH, True
+    )
+    """Whether an answer that only says that it says nothing (`*(silent)*`, `...`) is kept from people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

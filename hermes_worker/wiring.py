@@ -411,6 +411,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         values=settings.environ,
         directory=output_dir(settings.home),
         allows_private=settings.delivery.allow_private_urls,
+        channels=settings.delivery.channels,
     )
     deliveries = DeliveryParts(
         outbox=Deliveries(client.database),
@@ -419,6 +420,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         sender=client.publisher,
         leases=leases,
         desk=partial(_file_desk, settings),
+        filters_silence=settings.delivery.filter_silence,
         secrets=(*courier.secrets, *(secret.reveal() for secret in settings.secrets)),
     )
     collecting = CollectingParts(

@@ -134,6 +134,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "terminal.env_passthrough": "A,B",
         "delivery.media_dirs": "/a,/b",
         "delivery.media_strict": "false",
+        "delivery.channels": "slack:#ops=C0123ABCD",
+        "delivery.filter_silence_narration": "false",
     }
     for row in describe():
         sample = samples.get(row.key, "7")

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.urls import UrlPolicy
 from hermes_worker.delivery import apprise_services
 from hermes_worker.delivery.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials, secret_variables
-from hermes_worker.delivery.catalog import APPRISE, LOCAL, PLATFORMS, WEBHOOK, TextLimit, text_limit
+from hermes_worker.delivery.catalog import APPRISE, LOCAL, PLATFORMS, WEBHOOK, ChatForm, TextLimit, text_limit
 from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
 from hermes_worker.delivery.exchange import Outcome, Part, Receipt, Unsendable, perform
 from hermes_worker.delivery.platforms import email
@@ -38,6 +38,8 @@ class Courier:
     """Where ``local`` deliveries are kept."""
     allows_private: bool = False
     """``webhook:`` and ``apprise:`` targets may name addresses of the local network."""
+    channels: Sequence[str] = ()
+    """Names for chats, each as ``platform:name=id``."""
 
     def send(self, part: Part, target: Target, *, at: datetime, file_name: str) -> Outcome:
         """Try once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
@@ -95,6 +97,20 @@ class Courier:
                 continue
         return found
 
+    def named(self, platform: str, name: str) -> Target | None:
+        """The chat that has this name on a platform, whatever the case, with or without ``#``."""
+        wanted = (platform, _bare(name))
+        for channel in self.channels:
+            known, _, reference = channel.rpartition("=")
+            its_platform, _, its_name = known.partition(":")
+            if (its_platform, _bare(its_name)) == wanted:
+                try:
+                    target = parse_chat(its_platform, reference)
+                except TargetError:
+                    return None
+                return target if target.form is not ChatForm.NAME else None
+        return None
+
     def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
         adapter = ADAPTERS[target.platform]
         exchange = adapter.send(part, target, credentials_for(target.platform, self.values), at)
@@ -123,6 +139,10 @@ class Courier:
         except OSError as error:
             return DeliveryError(kind=SendErrorKind.TRANSIENT, message=f"the file was not written: {error.strerror}")
         return Receipt(message_id=str(path))
+
+
+def _bare(name: str) -> str:
+    return name.strip().removeprefix("#").casefold()
 
 
 def _refused(message: str) -> DeliveryError:

@@ -258,6 +258,14 @@ class Deliveries:
         with self._database.statement() as connection:
             self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now())
 
+    def beside(self, claim: DeliveryClaim) -> Sequence[str]:
+        """The targets of the other deliveries of the same run, first come first; ``claim``'s own is ``""``."""
+        same_run = sa.select(deliveries.c.run_pk).where(deliveries.c.delivery_id == claim.delivery_id)
+        found = sa.select(deliveries.c.delivery_id, deliveries.c.target).order_by(deliveries.c.pk)
+        with self._database.read() as connection:
+            rows = connection.execute(found.where(deliveries.c.run_pk == same_run.scalar_subquery()))
+            return ["" if row.delivery_id == claim.delivery_id else row.target for row in rows]
+
     def expand(self, claim: DeliveryClaim, targets: Sequence[str]) -> list[Hint]:
         """Replace a delivery to ``all`` or the like by one for each target it came to, unless the same run has one
         already. Raises ``LeaseLost``."""

@@ -30,7 +30,7 @@ from hermes_worker.delivery.errors import (
 )
 from hermes_worker.delivery.exchange import Outcome, Part
 from hermes_worker.delivery.files import FileDesk
-from hermes_worker.delivery.targets import ChatRef, Target, TargetError, parse_targets, resolve, text_of
+from hermes_worker.delivery.targets import ChatRef, Resolution, Target, TargetError, parse_targets, resolve, text_of
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
@@ -58,6 +58,8 @@ class DeliveryParts:
     """From a run's workspace, as it is stored, to the files that may be sent along."""
     secrets: Sequence[str] = ()
     """What no message may contain, however it looks."""
+    filters_silence: bool = True
+    """Answers that only say that nothing is said go to files and programs, not to people."""
     policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(attempts_max=ATTEMPTS_MAX))
     commit_patience_s: float = 600.0
 
@@ -106,15 +108,47 @@ class _Sending:
             self._write(partial(self._parts.outbox.release, claim))
             return []
         try:
-            found = resolve(parse_targets(claim.target), origin=None, homes=self._parts.courier.homes())
+            found = self._resolved(claim.target)
         except TargetError as error:
             return self._fail(Failure(kind=SendErrorKind.REFUSED, message=str(error)), is_abandoned=False)
         if found.unresolved:
             reason = "; ".join(f"{missing.reference}: {missing.reason}" for missing in found.unresolved)
             return self._fail(Failure(kind=SendErrorKind.REFUSED, message=reason), is_abandoned=False)
-        if claim.target.strip().lower() == "all":
-            return self._parts.outbox.expand(claim, [text_of(ChatRef(target)) for target in found.targets])
-        return self._send_to(found.targets[0])
+        named = claim.target.strip().lower()
+        if named == "all":
+            others = self._meant_by_others(yields=True)
+            missing = [text_of(ChatRef(target)) for target in found.targets if target not in others]
+            return self._parts.outbox.expand(claim, missing)
+        target = found.targets[0]
+        if named != text_of(ChatRef(target)).lower() and target.platform != LOCAL and not self._is_replayed:
+            twin = self._meant_by_others().get(target)
+            if twin is not None:
+                return self._succeed(target, f"sent as {twin!r}")
+        return self._send_to(target)
+
+    def _resolved(self, reference: str) -> Resolution:
+        """Raises ``TargetError``."""
+        courier = self._parts.courier
+        return resolve(parse_targets(reference), origin=None, homes=courier.homes(), lookup=courier.named)
+
+    def _meant_by_others(self, *, yields: bool = False) -> dict[Target, str]:
+        """Where the run's other deliveries go that are served before this one: those that name the chat itself, and
+        those that came earlier; all of them for one that ``yields``. A chat that is meant twice, as by its id and as
+        the home channel, is sent to once."""
+        found: dict[Target, str] = {}
+        is_earlier = True
+        for reference in self._parts.outbox.beside(self._claim):
+            is_earlier = is_earlier and reference != ""
+            if reference in ("", "all"):
+                continue
+            try:
+                targets = self._resolved(reference).targets
+            except TargetError:
+                continue
+            for target in targets:
+                if yields or is_earlier or reference == text_of(ChatRef(target)):
+                    found.setdefault(target, reference)
+        return found
 
     def _send_to(self, target: Target) -> list[Hint]:
         why_dead = self._why_dead(target)
@@ -124,7 +158,8 @@ class _Sending:
         report = report_of(self._claim, self._parts.views)
         text = report.document if target.platform == LOCAL else report.text
         # A file keeps everything, and a program that waits for the end of a run is told of it in any case.
-        is_unwanted = report.says_nothing and target.platform not in (LOCAL, WEBHOOK)
+        is_silence = report.says_nothing and self._parts.filters_silence
+        is_unwanted = is_silence and target.platform not in (LOCAL, WEBHOOK)
         if text is None or is_unwanted:
             return self._succeed(target, "nothing to say")
         desk = self._parts.desk(self._claim.workspace) if self._claim.workspace else None

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -111,7 +111,15 @@ class Sent:
 class Office:
     """One worker of the delivery queue."""
 
-    def __init__(self, store: Store, directory: Path, values: dict[str, str], *, allows_private: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store,
+        directory: Path,
+        values: dict[str, str],
+        *,
+        allows_private: bool = True,
+        channels: Sequence[str] = (),
+    ) -> None:
         self.store = store
         self.outbox = Deliveries(store.database)
         self.directory = directory
@@ -120,7 +128,7 @@ class Office:
         self.parts = DeliveryParts(
             outbox=self.outbox,
             views=store.views,
-            courier=Courier(values=values, directory=directory, allows_private=allows_private),
+            courier=Courier(values=values, directory=directory, allows_private=allows_private, channels=channels),
             sender=Sent(),
             leases=leases,
         )
@@ -387,6 +395,28 @@ def test_all_becomes_one_delivery_per_home_channel(store: Store, tmp_path: Path,
     assert len(sink.received) == 2
 
 
+def test_a_chat_that_is_meant_twice_is_sent_to_once(store: Store, tmp_path: Path, sink: Sink) -> None:
+    store.answer(store.submit(deliver=["all", "origin", "telegram", "telegram:7", "ntfy"]).run_id)
+    values = {
+        "TELEGRAM_BOT_TOKEN": "1:abc",
+        "TELEGRAM_BASE_URL": sink.url,
+        "TELEGRAM_HOME_CHANNEL": "7",
+        "NTFY_SERVER_URL": sink.url,
+        "NTFY_HOME_CHANNEL": "alerts",
+    }
+    here = office(store, tmp_path, values=values)
+    here.work()
+    here.work()
+    assert {view.state for view in here.all} == {DeliveryState.DELIVERED}
+    assert len(sink.received) == 2
+    receipts = {view.target: view.receipt for view in here.all if view.target in ("origin", "telegram")}
+    assert set(receipts.values()) <= {"sent as 'telegram:7'", "sent as 'origin'"}
+    again = next(view for view in here.all if view.target == "telegram")
+    here.outbox.retry(again.delivery_id)
+    here.work()
+    assert len(sink.received) == 3
+
+
 def test_a_late_worker_cannot_settle_what_was_taken_from_it(store: Store, tmp_path: Path) -> None:
     from hermes_worker.core.errors import LeaseLost
 
@@ -443,6 +473,45 @@ def test_people_are_not_sent_silence_and_programs_are_told_of_the_end(
     assert {view.state for view in here.all} == {DeliveryState.DELIVERED}
     assert [path for path, _, _ in sink.received] == ["/hook"]
     assert {view.receipt for view in here.all if view.target == "telegram:1"} == {"nothing to say"}
+
+
+def test_silence_is_sent_to_people_where_it_is_not_filtered(store: Store, tmp_path: Path, sink: Sink) -> None:
+    store.answer(store.submit(deliver=["telegram:1"]).run_id, ModelReply(text="..."))
+    here = office(store, tmp_path, values={"TELEGRAM_BOT_TOKEN": "1:abc", "TELEGRAM_BASE_URL": sink.url})
+    here.parts = replace(here.parts, filters_silence=False)
+    here.work()
+    assert sink.texts() == ["..."]
+
+
+def test_a_chat_may_be_named(store: Store, tmp_path: Path, sink: Sink) -> None:
+    names = [
+        "telegram:Alice (dm)=42",
+        "slack:#ops=C0123ABCD:1700.1",
+        "slack:loop=#ops",
+        "slack:odd=C0 1",
+        "matrix:x=local",
+    ]
+    targets = [
+        "telegram:alice (DM)",
+        "slack:OPS",
+        "slack:#loop",
+        "slack:odd",
+        "matrix:x",
+        "telegram:ops",
+        "slack:#none",
+    ]
+    store.answer(store.submit(deliver=targets).run_id)
+    values = {"TELEGRAM_BOT_TOKEN": "1:a", "TELEGRAM_BASE_URL": sink.url, "SLACK_BASE_URL": sink.url}
+    here = office(store, tmp_path, values={**values, "SLACK_BOT_TOKEN": "x"}, channels=names)
+    here.work()
+    sent = [json.loads(body) for _, _, body in sink.received]
+    assert sorted((str(m.get("chat_id") or m.get("channel")), m.get("thread_ts")) for m in sent) == [
+        ("42", None),
+        ("C0123ABCD", "1700.1"),
+    ]
+    failed = {view.target: view.error or "" for view in here.all if view.state is DeliveryState.FAILED}
+    assert set(failed) == set(targets[2:])
+    assert all("no chat of that name is known" in error for error in failed.values())
 
 
 def test_whoever_steers_a_run_gets_its_answer_too(store: Store, tmp_path: Path) -> None:
