@@ -59,6 +59,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "delivery.refused": "A delivery's outcome came too late: the claim was no longer ours and nothing was stored.",
         "webhook.accepted": "An event of a webhook was taken in.",
         "webhook.duplicate": "An event came again and was not taken again.",
+        "webhook.list_unreadable": "A file that a filter of a webhook names cannot be read, so it counts as empty.",
         "webhook.limited": "A webhook got more events in a minute than its route allows.",
         "webhook.refused": "An event was not signed by whoever holds the route's secret.",
         "webhook.weak": "An event was signed without a timestamp: a recording of it can be replayed.",

@@ -45,6 +45,7 @@ def webhook() -> None:
 @click.option("--secret", type=TEXT, help=f"Signs the events. Default: a new one. {NO_AUTH} on loopback only.")
 @click.option("--deliver", type=TEXT, multiple=True, help="Where the answer goes: 'telegram:123', ...")
 @click.option("--deliver-only", is_flag=True, help="Deliver the prompt itself; no agent runs.")
+@click.option("--skill", "skills", type=TEXT, multiple=True, help="A skill to follow; the first there is is used.")
 @click.option("--toolsets", type=TEXT, default="", help="Toolsets of the runs, with commas.")
 @click.option("--model", type=TEXT, help="Model of the runs.")
 @click.option("--rate", "rate_per_min", type=int, default=RATE_PER_MIN, show_default=True, help="Events a minute.")
@@ -66,6 +67,7 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
             filters=[_condition(text) for text in given["filters"]],
             deliver=given["deliver"],
             deliver_only=given["deliver_only"],
+            skills=given["skills"],
             toolsets=_list(given["toolsets"]),
             model=given["model"],
             rate_per_min=given["rate_per_min"],

@@ -1,8 +1,8 @@
 """Which module speaks to which platform: one line each.
 
-``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk`` and ``homeassistant`` cannot take a file; a part with one is
-sent to them as its text. Mail is built by ``platforms.email`` and goes over SMTP, ``apprise`` and ``local`` have no
-requests of ours: these three are not listed.
+``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk``, ``github_comment`` and ``homeassistant`` cannot take a
+file; a part with one is sent to them as its text. Mail is built by ``platforms.email`` and goes over SMTP, ``apprise``
+and ``local`` have no requests of ours: these three are not listed.
 
 A platform that recognises a repetition by its key says for how long: a message whose outcome is open is not repeated
 silently after that time.
@@ -24,6 +24,7 @@ from hermes_worker.delivery.platforms import (
     discord,
     email,
     feishu,
+    github_comment,
     google_chat,
     homeassistant,
     line,
@@ -147,6 +148,7 @@ ADAPTERS: Mapping[str, Adapter] = MappingProxyType(
             service_url="TEAMS_SERVICE_URL",
             login_url="TEAMS_LOGIN_URL",
         ),
+        "github_comment": _adapter(github_comment, takes_files=False, token="GITHUB_TOKEN", base_url="GITHUB_API_URL"),
         "homeassistant": _adapter(homeassistant, takes_files=False, base_url="HASS_URL", token="HASS_TOKEN"),
     }
 )

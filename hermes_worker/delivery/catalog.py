@@ -213,6 +213,11 @@ _ROWS: tuple[Platform, ...] = (
         shapes=(_shape(r"(?P<chat>(?:notify\.)?[a-z][a-z0-9_]{0,63})"),),
     ),
     Platform(
+        name="github_comment",
+        limit=TextLimit(size_max=65_536),
+        shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9-]{0,38}/(?!\.{1,2}#)[A-Za-z0-9._-]{1,100}#[0-9]{1,10})"),),
+    ),
+    Platform(
         name="yuanbao",
         limit=TextLimit(size_max=4000),
         has_adapter=False,

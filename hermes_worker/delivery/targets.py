@@ -285,7 +285,8 @@ def _resolve_platform(
     if home is not None:
         return home
     variable = PLATFORMS[reference.platform].home_variable
-    return _unresolved(reference.platform, f"it has no home channel; set {variable} or name a chat")
+    advice = f"set {variable} or name a chat" if variable else "name a chat"
+    return _unresolved(reference.platform, f"it has no home channel; {advice}")
 
 
 def _resolve_chat(reference: ChatRef, lookup: Lookup | None) -> Target | Unresolved:

@@ -31,6 +31,7 @@ from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.workspace.base import Ending, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspace.skills import read_skill
 from scheduler.definition import JobSpec
 from scheduler.jobtext import (
     SCRIPT_CHARS_MAX,
@@ -45,7 +46,6 @@ from scheduler.lifecycle import stops_this_service
 
 _HELD_EVERY_S = 2.0
 """How often a running script is looked after: somebody may have stopped it."""
-_SKILL_CHARS_MAX = 100_000
 _SCRIPT_BYTES_MAX = 1_000_000
 
 
@@ -114,7 +114,7 @@ def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) ->
 
 def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[], bool]) -> CollectedTexts:
     spec = JobSpec.from_json(claim.definition)
-    found = {name: _skill(parts.home / "skills", name) for name in spec.skills}
+    found = {name: read_skill(parts.home / "skills", name) for name in spec.skills}
     try:
         script = _run_script(parts, spec, stops) if spec.script is not None else None
     except (WorkspaceError, OSError) as error:
@@ -187,20 +187,3 @@ def _keep_document(parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec,
     outcome = parts.courier.send(part, Target(platform=LOCAL, chat=""), at=at, file_name=name)
     if isinstance(outcome, DeliveryError):
         log.warning("output.not_kept", reason=outcome.message)
-
-
-# --- skills ----------------------------------------------------------------------------------------------------------
-
-
-def _skill(skills: Path, name: str) -> str | None:
-    """The text of a skill: ``NAME/SKILL.md`` below ``skills``, or below one category of them. ``None`` when it is not
-    there. The name was checked when the job was written; links that lead out of the directory are not followed."""
-    with suppress(OSError, ValueError):
-        root = skills.resolve(strict=True)
-        for path in [root / name / "SKILL.md", *sorted(root.glob(f"*/{name}/SKILL.md"))]:
-            real = path.resolve()
-            if real.is_file() and real.is_relative_to(root):
-                with real.open("rb") as file:
-                    text = file.read(_SKILL_CHARS_MAX).decode("utf-8", "replace")
-                return f"[Follow the skill {name!r}; its files are in {real.parent}.]\n\n{text.strip()}"
-    return None

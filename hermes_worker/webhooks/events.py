@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,7 +19,7 @@ FIELDS_MAX = 1_000
 EVENT_CHARS_MAX = 100
 
 _SAFE_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9._-]{1,100}")
-_CHAT_PART = re.compile(r"[A-Za-z0-9_@.+=-]{1,128}")
+_CHAT_PART = re.compile(r"[A-Za-z0-9_@.+=/-]{1,128}")
 _ID_HEADERS = ("x-github-delivery", "svix-id", "x-request-id")
 _EVENT_HEADERS = ("x-github-event", "x-gitlab-event")
 
@@ -50,15 +50,17 @@ class Unreadable:
     reason: str
 
 
-def read_event(route: Route, headers: Mapping[str, str], body: bytes) -> Accepted | Ignored | Unreadable:
-    """What ``body`` is to ``route``. Names of headers are lower case."""
+def read_event(
+    route: Route, headers: Mapping[str, str], body: bytes, lists: Mapping[str, Collection[str]] | None = None
+) -> Accepted | Ignored | Unreadable:
+    """What ``body`` is to ``route``. Names of headers are lower case; ``lists`` are the files that filters name."""
     payload = _payload(body, headers.get("content-type", ""))
     if payload is None:
         return Unreadable(reason="The body is neither a JSON object nor a form.")
     event = _event_of(headers, payload)
     if route.events and event not in route.events:
         return Ignored(event=event)
-    facts = Facts(payload=payload, event=event, headers=headers)
+    facts = Facts(payload=payload, event=event, headers=headers, lists=lists or {})
     if not all(matches(spec, facts) for spec in route.filters):
         return Ignored(event=event, reason="filter")
     deliver = [_rendered_target(target, payload, event) for target in route.deliver]

@@ -6,8 +6,9 @@ is a path in the payload; ``event`` is the type of the event, ``headers.<name>``
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,9 @@ from hermes_worker.webhooks.template import at_path, is_missing, shown
 DEPTH_MAX = 10
 _COMPARED_CHARS_MAX = 10_000
 """Of a value that a regular expression is run over."""
-_OPERATORS = ("exists", "missing", "equals", "not_equals", "contains", "in", "regex")
+_OPERATORS = ("exists", "missing", "equals", "not_equals", "contains", "in", "in_file", "regex")
+_LIST_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+LIST_CHARS_MAX = 1_000_000
 
 
 class FilterError(HermesError):
@@ -32,6 +35,28 @@ class Facts:
     event: str
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names are lower case."""
+    lists: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """What the files contain that conditions name."""
+
+
+def named_lists(spec: Any) -> set[str]:
+    """The files that a condition looks into."""
+    if isinstance(spec, list):
+        return set().union(*map(named_lists, spec))
+    if not isinstance(spec, Mapping):
+        return set()
+    inner = set().union(*(named_lists(spec[name]) for name in ("all", "any", "not") if name in spec))
+    return inner | ({spec["in_file"]} if isinstance(spec.get("in_file"), str) else set())
+
+
+def read_list(text: str) -> frozenset[str]:
+    """The entries of a file: a JSON list, the keys of a JSON object, or lines."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text.splitlines()
+    entries = value if isinstance(value, list | dict) else text.splitlines()
+    return frozenset(str(entry).strip() for entry in entries if str(entry).strip())
 
 
 def check_filter(spec: Any, depth: int = 0) -> None:
@@ -57,6 +82,8 @@ def _check_comparison(spec: Mapping[str, Any]) -> None:
         raise FilterError("a condition needs a 'field'")
     if not any(name in spec for name in _OPERATORS):
         raise FilterError(f"a condition needs one of {', '.join(_OPERATORS)}")
+    if "in_file" in spec and not (isinstance(spec["in_file"], str) and _LIST_NAME.fullmatch(spec["in_file"])):
+        raise FilterError("'in_file' takes the plain name of a file below the home directory's 'webhooks'")
     if "in" in spec and not isinstance(spec["in"], list):
         raise FilterError("'in' takes a list")
     if "regex" in spec:
@@ -76,10 +103,10 @@ def matches(spec: Any, facts: Facts) -> bool:
         return isinstance(spec["any"], list) and any(matches(part, facts) for part in spec["any"])
     if "not" in spec:
         return not matches(spec["not"], facts)
-    return _compare(spec, _value(spec.get("field"), facts))
+    return _compare(spec, _value(spec.get("field"), facts), facts)
 
 
-def _compare(spec: Mapping[str, Any], value: Any) -> bool:
+def _compare(spec: Mapping[str, Any], value: Any, facts: Facts) -> bool:
     is_there = not is_missing(value)
     match next((name for name in _OPERATORS if name in spec), None):
         case "exists":
@@ -94,6 +121,8 @@ def _compare(spec: Mapping[str, Any], value: Any) -> bool:
             return is_there and _contains(value, spec["contains"])
         case "in":
             return is_there and any(_is_equal(value, one) for one in spec["in"])
+        case "in_file":
+            return is_there and _text(value) in facts.lists.get(str(spec["in_file"]), ())
         case "regex":
             return is_there and re.search(str(spec["regex"]), _text(value)) is not None
         case _:

@@ -23,6 +23,9 @@ BODY_BYTES_MAX = 1_048_576
 PROMPT_CHARS_MAX = 100_000
 SECRET_CHARS_MIN = 16
 
+SKILLS_MAX = 50
+
+_SKILL = re.compile(r"[A-Za-z0-9_][\w.:-]{0,99}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NOTHING = ("", "log")
 """What the reference calls delivering to nobody."""
@@ -48,6 +51,8 @@ class Route:
     """Targets of the answer. A chat may be taken from the payload: ``telegram:{chat.id}``."""
     deliver_only: bool = False
     """The prompt is delivered as it is; no agent runs."""
+    skills: Sequence[str] = ()
+    """The first of them that there is goes before the prompt."""
     toolsets: Sequence[str] = ()
     model: str | None = None
     rate_per_min: int = RATE_PER_MIN
@@ -79,6 +84,8 @@ def checked(route: Route) -> Route:
         raise RouteError(f"A secret has at least {SECRET_CHARS_MIN} characters; leave it out to get one.")
     if len(route.prompt) > PROMPT_CHARS_MAX:
         raise RouteError(f"A prompt has at most {PROMPT_CHARS_MAX} characters.")
+    if len(route.skills) > SKILLS_MAX or not all(_SKILL.fullmatch(name) for name in route.skills):
+        raise RouteError(f"Skills are at most {SKILLS_MAX} names of letters, digits and any of _ . : -")
     if not 1 <= route.rate_per_min <= 10_000:
         raise RouteError("The rate is from 1 to 10000 events a minute.")
     try:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -205,3 +206,19 @@ def test_the_key_of_the_api_is_not_needed_and_nothing_else_gets_in_this_way(
 def test_a_route_without_a_secret_works_on_a_loopback_address_only(http: httpx.Client, store: Store) -> None:
     add(store, secret=NO_AUTH)
     assert http.post("/webhooks/hook", json={"text": "x"}).status_code == 202
+
+
+def test_a_filter_may_ask_a_file_and_a_route_may_have_a_skill(api: Served, store: Store) -> None:
+    home = api.client.settings.home
+    (home / "webhooks").mkdir(parents=True)
+    (home / "webhooks" / "team.txt").write_text("anna\nbob\n")
+    (home / "webhooks" / "leak").symlink_to("/etc/hostname")
+    (home / "skills" / "review").mkdir(parents=True)
+    (home / "skills" / "review" / "SKILL.md").write_text("Read the whole diff first.")
+    add(store, filters=[{"field": "user", "in_file": "team.txt"}], skills=["missing", "review"])
+    assert post(api.http, {"user": "eve", "text": "x"}).json()["status"] == "ignored"
+    run_id = post(api.http, {"user": "anna", "text": "x"}).json()["run_id"]
+    asked = str(spec_of(store, run_id).input)
+    assert asked.index("Read the whole diff first.") < asked.index("Look at x")
+    add(store, "leaky", filters=[{"field": "user", "in_file": "leak"}])
+    assert post(api.http, {"user": Path("/etc/hostname").read_text().strip()}, "leaky").json()["status"] == "ignored"

@@ -25,7 +25,13 @@ from hermes_worker.delivery.targets import Target
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 NAMES = sorted(ADAPTERS)
-CHATS = {"google_chat": "spaces/AAA", "matrix": "!room:s.org", "telegram": "42", "discord": "42"}
+CHATS = {
+    "google_chat": "spaces/AAA",
+    "matrix": "!room:s.org",
+    "telegram": "42",
+    "discord": "42",
+    "github_comment": "octo/hello#12",
+}
 
 
 def credentials(name: str, url: str) -> object:

@@ -10,12 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from hermes_worker.delivery.catalog import ChatForm
 from hermes_worker.delivery.errors import SendErrorKind
 from hermes_worker.delivery.exchange import Attachment, Part, Receipt
 from hermes_worker.delivery.media import MediaKind
 from hermes_worker.delivery.platforms import (
     dingtalk,
     feishu,
+    github_comment,
     google_chat,
     homeassistant,
     line,
@@ -25,7 +27,7 @@ from hermes_worker.delivery.platforms import (
     wecom,
     whatsapp_cloud,
 )
-from hermes_worker.delivery.targets import Target
+from hermes_worker.delivery.targets import Target, parse_targets
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 KEY = "delivery-1:part-1"
@@ -504,3 +506,44 @@ def test_home_assistant_keeps_one_notification_for_every_attempt(platform, deliv
 def test_home_assistant_errors_are_understood(platform, deliver, house, status, message, kind):
     platform.answer(status, {"message": message})
     assert deliver(homeassistant.send(part(), target("homeassistant", "x"), house)).kind is kind
+
+
+# GitHub.
+
+
+@pytest.fixture
+def github(platform):
+    return github_comment.Credentials(token="ghp_1", base_url=platform.url)
+
+
+def test_github_gets_a_comment_on_the_issue(platform, deliver, github):
+    platform.answer(201, {"id": 7, "html_url": "https://github.com/octo/hello/issues/12#issuecomment-7"})
+    outcome = deliver(github_comment.send(part(), target("github_comment", "octo/hello#12"), github))
+    assert outcome == Receipt(message_id="https://github.com/octo/hello/issues/12#issuecomment-7")
+    (request,) = platform.received
+    assert (request.path, request.json) == ("/repos/octo/hello/issues/12/comments", {"body": "**Rain**"})
+    assert request.headers["authorization"] == "Bearer ghp_1"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (401, "Bad credentials", SendErrorKind.AUTH),
+        (403, "Resource not accessible by personal access token", SendErrorKind.FORBIDDEN),
+        (403, "You have exceeded a secondary rate limit", SendErrorKind.RATE_LIMITED),
+        (404, "Not Found", SendErrorKind.NOT_FOUND),
+        (422, "Body is too long (maximum is 65536 characters)", SendErrorKind.TOO_LONG),
+        (502, "", SendErrorKind.TRANSIENT),
+    ],
+)
+def test_github_errors_are_understood(platform, deliver, github, status, message, kind):
+    platform.answer(status, {"message": message})
+    assert deliver(github_comment.send(part(), target("github_comment", "octo/hello#12"), github)).kind is kind
+
+
+def test_a_github_target_is_one_issue_of_one_repository():
+    (reference,) = parse_targets("github_comment:octo/hello.world#12")
+    assert reference.target.chat == "octo/hello.world#12"
+    for chat in ("octo/..#1", "octo/.#1", "octo/a/b#1", "../a#1", "octo/hello", "octo/hello#1?x", "octo/hello#x"):
+        (reference,) = parse_targets(f"github_comment:{chat}")
+        assert reference.target.form is ChatForm.NAME

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.webhooks.events import Accepted, Ignored, Unreadable, read_event
-from hermes_worker.webhooks.filters import Facts, FilterError, check_filter, matches
+from hermes_worker.webhooks.filters import Facts, FilterError, check_filter, matches, named_lists, read_list
 from hermes_worker.webhooks.route import NO_AUTH, Route, RouteError, checked
 from hermes_worker.webhooks.template import render
 
@@ -109,7 +109,7 @@ def test_a_condition_holds_or_not(spec: Any, holds: bool) -> None:
         {"not": []},
         {"field": "a", "in": "abc"},
         {"field": "a", "regex": "("},
-        {"field": "a", "in_file": "x"},
+        {"field": "a", "in_list": "x"},
     ],
 )
 def test_a_condition_that_means_nothing_is_refused_when_it_is_written(spec: Any) -> None:
@@ -242,3 +242,43 @@ def test_without_a_prompt_the_payload_is_shown() -> None:
     found = read({"type": "a", "text": "hello"})
     assert isinstance(found, Accepted)
     assert "hello" in found.prompt
+
+
+def test_a_comment_goes_to_the_issue_that_the_payload_is_about() -> None:
+    payload = {"repository": {"full_name": "octo/hello"}, "number": 12}
+    found = read(payload, deliver=["github_comment:{repository.full_name}#{number}"])
+    assert isinstance(found, Accepted)
+    assert list(found.deliver) == ["github_comment:octo/hello#12"]
+    found = read({**payload, "number": "1?per_page=9"}, deliver=["github_comment:{repository.full_name}#{number}"])
+    assert isinstance(found, Unreadable)
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ('["anna", 7]', {"anna", "7"}),
+        ('{"anna": 1, "bob": null}', {"anna", "bob"}),
+        ("anna\n\n  bob \n", {"anna", "bob"}),
+        ("42", {"42"}),
+        ("[1", {"[1"}),
+        ("", set()),
+    ],
+)
+def test_a_list_is_json_or_lines(text: str, entries: set[str]) -> None:
+    assert read_list(text) == entries
+
+
+def test_a_filter_looks_into_the_file_it_names() -> None:
+    spec = {"any": [{"not": {"field": "user", "exists": True}}, {"field": "user", "in_file": "team.txt"}]}
+    check_filter(spec)
+    assert named_lists([spec]) == {"team.txt"}
+    for user, held in (("anna", True), ("eve", False), ({"a": 1}, False)):
+        facts = Facts(payload={"user": user}, event="e", lists={"team.txt": {"anna"}})
+        assert matches(spec, facts) is held
+    assert not matches({"field": "user", "in_file": "team.txt"}, Facts(payload={"user": "anna"}, event="e"))
+
+
+@pytest.mark.parametrize("name", ["../.env", "/etc/passwd", "a/b", ".env", "", 7])
+def test_a_file_beside_the_lists_cannot_be_named(name: Any) -> None:
+    with pytest.raises(FilterError):
+        check_filter({"field": "user", "in_file": name})

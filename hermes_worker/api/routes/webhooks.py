@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from fastapi import APIRouter, BackgroundTasks, Request
 from fastapi.responses import JSONResponse
@@ -22,7 +23,10 @@ from hermes_worker.store.runs import IdempotencyConflict, SessionBusy
 from hermes_worker.store.webhooks import Webhooks
 from hermes_worker.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.webhooks.events import Accepted, Ignored, Unreadable, read_event
+from hermes_worker.webhooks.filters import LIST_CHARS_MAX, named_lists, read_list
 from hermes_worker.webhooks.route import BODY_BYTES_MAX, NO_AUTH, Route
+from hermes_worker.workspace.skills import read_skill
+from scheduler.jobtext import SKILL_NOTE
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
@@ -40,7 +44,8 @@ async def receive(context: Context, name: str, request: Request, later: Backgrou
     """Take an event in."""
     try:
         route, body = await _genuine(context, name, request)
-        match read_event(route, _headers(request), body):
+        lists = await asyncio.to_thread(_lists, route, context.client.settings.home / "webhooks")
+        match read_event(route, _headers(request), body, lists):
             case Unreadable(reason=reason):
                 raise _Refused(400, reason)
             case Ignored(event=event, reason=reason):
@@ -102,6 +107,27 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
+def _with_skill(route: Route, prompt: str, skills: Path) -> str:
+    """The first of the route's skills that there is, and then the prompt."""
+    texts = (read_skill(skills, name) for name in route.skills)
+    skill = next((text for text in texts if text is not None), None)
+    return prompt if skill is None else f"{skill}\n\n{SKILL_NOTE}\n\n{prompt}"
+
+
+def _lists(route: Route, directory: Path) -> Mapping[str, Collection[str]]:
+    """The files that the route's filters name. One that cannot be read has no entries: what asks for it is ignored."""
+    found = {}
+    for name in named_lists(list(route.filters)):
+        path = directory / name
+        try:
+            if path.resolve(strict=True).is_relative_to(directory.resolve()):
+                with path.open(encoding="utf-8", errors="replace") as file:
+                    found[name] = read_list(file.read(LIST_CHARS_MAX))
+        except OSError as error:
+            log.warning("webhook.list_unreadable", route=route.name, reason=str(error.strerror))
+    return found
+
+
 def _headers(request: Request) -> dict[str, str]:
     return {name.lower(): value for name, value in request.headers.items()}
 
@@ -110,7 +136,7 @@ async def _run(context: ApiContext, route: Route, event: Accepted, later: Backgr
     event_id = event.event_id or uuid.uuid4().hex
     name = f"webhook:{route.name}:{event_id}"
     submission = Submission(
-        input=event.prompt,
+        input=await asyncio.to_thread(_with_skill, route, event.prompt, context.client.settings.home / "skills"),
         session_id=name,
         toolsets=list(route.toolsets) or None,
         model=route.model,
