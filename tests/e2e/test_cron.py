@@ -19,17 +19,17 @@ def test_a_job_runs_at_its_time_and_by_hand_and_its_answer_arrives(hermes: Comma
             EMAIL_SMTP_HOST="127.0.0.1", EMAIL_SMTP_PORT=str(mailbox.port), EMAIL_ADDRESS="hermes@example.org"
         )
         with hermes.up():
-            at = (datetime.now(UTC) + timedelta(seconds=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
-            soon = hermes("cron", "create", at, script(final="On time."), "--deliver", "local", "--json")
+            at = (datetime.now(UTC) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            soon = hermes.inline("cron", "create", at, script(final="On time."), "--deliver", "local", "--json")
             assert soon.code == 0, soon.said
             targets = "local,email:me@example.org"
             made = hermes(
                 "cron", "create", "every 1m", script(final="By hand."), "--deliver", targets, "--name", "hand"
             )
             assert made.code == 0, made.said
-            assert hermes("cron", "run", "hand").code == 0  # its slot need not be waited for
+            assert hermes.inline("cron", "run", "hand").code == 0  # its slot need not be waited for
             wait_for(lambda: mailbox.mails, saying="for the mail")
-            assert hermes("cron", "pause", "hand").code == 0
+            assert hermes.inline("cron", "pause", "hand").code == 0
             assert "By hand." in mailbox.text()
             assert "Cronjob Response: hand" in mailbox.text()
 
@@ -42,9 +42,9 @@ def test_a_job_runs_at_its_time_and_by_hand_and_its_answer_arrives(hermes: Comma
                 lambda: any("disk is full" in mailbox.text(number) for number in range(len(mailbox.mails))),
                 saying="for the script's mail",
             )
-            wait_for(lambda: hermes("deliveries", "list", "--json").out.count('"delivered"') >= 4)
-            assert "fired" in hermes("cron", "history", "hand").out
-            assert json.loads(hermes("cron", "show", job_id, "--json").out)["state"] == "completed"
+            wait_for(lambda: hermes.inline("deliveries", "list", "--json").out.count('"delivered"') >= 4)
+            assert "fired" in hermes.inline("cron", "history", "hand").out
+            assert json.loads(hermes.inline("cron", "show", job_id, "--json").out)["state"] == "completed"
 
 
 def watch_by_script(hermes: CommandLine, kept: Path) -> None:
@@ -53,9 +53,9 @@ def watch_by_script(hermes: CommandLine, kept: Path) -> None:
     scripts.mkdir()
     (scripts / "check.sh").write_text("echo the disk is full")
     options = ("--script", "check.sh", "--no-agent", "--name", "watch", "--deliver", "email:me@example.org", "--json")
-    made = hermes("cron", "create", "every 1h", *options)
+    made = hermes.inline("cron", "create", "every 1h", *options)
     assert made.code == 0, made.said
-    assert hermes("cron", "run", "watch").code == 0
+    assert hermes.inline("cron", "run", "watch").code == 0
     job_id = json.loads(made.out)["job_id"]
     wait_for(lambda: list((kept / job_id).glob("*.md")), saying="for the script's document")
-    wait_for(lambda: "the script's output was delivered" in hermes("cron", "history", "watch").out)
+    wait_for(lambda: "the script's output was delivered" in hermes.inline("cron", "history", "watch").out)

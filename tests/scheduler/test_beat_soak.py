@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support import beat_replica
+from support.migrated import bring_up
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.embedded.postgres import EmbeddedPostgres
 from hermes_worker.store.database import Database
 from hermes_worker.store.job_rows import JobRow
 from hermes_worker.store.jobs import Jobs
-from hermes_worker.store.migrate import migrate
 from scheduler import jobs as work
 from scheduler.definition import JobSpec
 from scheduler.schedule import slots_between
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
-TESTS = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,22 +56,21 @@ class World:
         self.server = server
         self.environ = {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(TESTS),
             "HOME": str(home),
             "HERMES_DATABASE_URL": server.url(),
             "HERMES_BROKER_URL": broker_url,
             "HERMES_PROVIDER": "scripted",
             "HERMES_LOG_LEVEL": "ERROR",
         }
+        bring_up(server.url())
         self.database = Database(server.url())
-        migrate(self.database)
         with self.database.write() as connection:
             connection.execute(sa.text("create table simulated_clock (t double precision)"))
             connection.execute(sa.text("insert into simulated_clock values (0)"))
             connection.execute(sa.text("create table clock_jumps (name text primary key, jump double precision)"))
         clock = sa.literal_column("(select t from simulated_clock)", sa.Double())
         self.jobs = Jobs(self.database, clock=clock)
-        self.replicas: dict[str, subprocess.Popen[bytes]] = {}
+        self.replicas: dict[str, BaseProcess] = {}
         self.happened: Counter[str] = Counter()
 
     def write(self, statement: str, **values: object) -> None:
@@ -89,14 +87,13 @@ class World:
     def ensure_replicas(self) -> None:
         for name in ("steady", "mortal", "jumpy"):
             replica = self.replicas.get(name)
-            if replica is None or replica.poll() is not None:
-                command = [sys.executable, "-m", "support.beat_replica", name]
-                self.replicas[name] = subprocess.Popen(command, env=self.environ, stderr=subprocess.DEVNULL)
+            if replica is None or not replica.is_alive():
+                self.replicas[name] = beat_replica.start(name, self.environ)
                 self.happened["started"] += 1
 
     def kill(self, name: str) -> None:
         self.replicas[name].kill()
-        self.replicas[name].wait()
+        self.replicas[name].join()
         self.happened["killed"] += 1
 
     def restart_database(self) -> None:
@@ -121,7 +118,7 @@ class World:
     def close(self) -> None:
         for replica in self.replicas.values():
             replica.kill()
-            replica.wait()
+            replica.join()
         self.database.close()
 
 

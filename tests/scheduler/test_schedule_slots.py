@@ -264,7 +264,7 @@ def test_every_slot_lies_on_the_wall_clock_or_right_after_a_gap(schedule, instan
         assert is_match or is_after_gap
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(schedules, change_nights)
 def test_every_matching_wall_time_has_its_slot(schedule, instant):
     """The other direction, by brute force: walking real time, the first reading of every matching wall time is a slot;

@@ -1,13 +1,16 @@
-"""A beat replica on a simulated clock: ``python -m support.beat_replica NAME``. Ticks without a pause until killed.
+"""Beat replicas on a simulated clock, forked from one process that has imported everything. They tick without a pause
+until killed.
 
-Its clock is the row of ``simulated_clock``, plus what ``clock_jumps`` has under its name.
+The clock of a replica is the row of ``simulated_clock``, plus what ``clock_jumps`` has under its name.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.process
 import os
-import sys
 import time
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 
@@ -16,8 +19,21 @@ from hermes_worker.store.jobs import Jobs
 from hermes_worker.tasks.celery import celery_app
 from scheduler.beat import Scheduler
 
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["scheduler.beat", "celery.beat", "psycopg"])
 
-def main(name: str) -> None:
+
+def start(name: str, environ: Mapping[str, str]) -> multiprocessing.process.BaseProcess:
+    """A replica in a process of its own."""
+    process = _FORKS.Process(target=main, args=(name, dict(environ)), daemon=True)
+    process.start()
+    return process
+
+
+def main(name: str, environ: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     settings = settings_module.load()
     assert settings.broker.url and name.isalnum()
     replica = Scheduler(app=celery_app(settings.broker.url), settings=settings)
@@ -29,7 +45,3 @@ def main(name: str) -> None:
     while os.getppid() == parent:
         replica.tick()
         time.sleep(0.01)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
