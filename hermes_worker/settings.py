@@ -210,6 +210,18 @@ class ModelSettings:
     )
     """Whom to ask for summaries of long conversations, in order, as `provider:model`; then those of the conversation
     itself. Not set: only those."""
+    title_providers: tuple[str, ...] = _setting("model.title_providers", "HERMES_TITLE_PROVIDERS", FALLBACKS, ())
+    """Whom to ask for the title of a new session, likewise. Not set: nobody; it is called how its input begins."""
+    approval_providers: tuple[str, ...] = _setting(
+        "model.approval_providers", "HERMES_APPROVAL_PROVIDERS", FALLBACKS, ()
+    )
+    """Whom to ask about dangerous commands while `approvals.mode` is `smart`, likewise."""
+    vision_providers: tuple[str, ...] = _setting("model.vision_providers", "HERMES_VISION_PROVIDERS", FALLBACKS, ())
+    """Whom to ask what is to be seen in an image (`vision_analyze`), likewise."""
+    web_extract_providers: tuple[str, ...] = _setting(
+        "model.web_extract_providers", "HERMES_WEB_EXTRACT_PROVIDERS", FALLBACKS, ()
+    )
+    """Whom to ask for summaries of long web pages (`web_extract`), likewise."""
     requests_per_min: int | None = _setting(
         "model.requests_per_min", "HERMES_MODEL_REQUESTS_PER_MIN", optional_integer(1, 1_000_000)
     )
@@ -295,6 +307,9 @@ class AgentSettings:
         1800.0,
     )
     """Seconds without any sign of progress before a run is given up; 0 for no limit."""
+    allow_private_urls: bool = _setting("agent.allow_private_urls", "HERMES_ALLOW_PRIVATE_URLS", SWITCH, False)
+    """Whether tools may fetch from addresses of the local network and of this machine. Metadata services are never
+    asked."""
     toolsets: tuple[str, ...] = _setting(
         "agent.toolsets", "HERMES_TOOLSETS", names(r"[\w.:-]{1,64}", "toolset names"), ()
     )

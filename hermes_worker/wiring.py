@@ -210,8 +210,16 @@ def aside_of(settings: Settings) -> dict[str, Chain]:
     from hermes_worker.providers.chain import Chain, is_usable
     from hermes_worker.tasks.auxiliary import AuxTask
 
-    choices = [choice for choice in _named_choices(settings, settings.model.compression_providers) if is_usable(choice)]
-    return {AuxTask.COMPRESSION: Chain(choices[0], choices[1:])} if choices else {}
+    model = settings.model
+    named = {
+        AuxTask.COMPRESSION: model.compression_providers,
+        AuxTask.TITLE: model.title_providers,
+        AuxTask.APPROVAL: model.approval_providers,
+        AuxTask.VISION: model.vision_providers,
+        AuxTask.WEB_EXTRACT: model.web_extract_providers,
+    }
+    usable = {task: [c for c in _named_choices(settings, names) if is_usable(c)] for task, names in named.items()}
+    return {task: Chain(choices[0], choices[1:]) for task, choices in usable.items() if choices}
 
 
 def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
@@ -350,7 +358,9 @@ def _file_desk(settings: Settings, workspace: str) -> FileDesk:
 
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
+    from hermes_worker.core.urls import UrlPolicy
     from hermes_worker.delivery.courier import Courier
+    from hermes_worker.fetching import Fetcher
     from hermes_worker.store.calls import ToolCalls
     from hermes_worker.store.deliveries import Deliveries
     from hermes_worker.store.executions import Executions
@@ -395,7 +405,11 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         sender=client.publisher,
         leases=leases,
         live=Live(client.redis),
-        catalog=default_catalog(*options.more_tools, jobs=AgentJobs(Jobs(client.database))),
+        catalog=default_catalog(
+            *options.more_tools,
+            jobs=AgentJobs(Jobs(client.database)),
+            fetching=Fetcher(policy=UrlPolicy(allows_private=settings.agent.allow_private_urls)),
+        ),
         chain=chain,
         aside=aside_of(settings),
         pool=CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey(),

@@ -57,6 +57,15 @@ def worst_of(first: CostStatus | None, second: CostStatus) -> CostStatus:
     return second if first is None else max(first, second, key=_WORSE_AND_WORSE.index)
 
 
+def sum_of(first: Cost | None, second: Cost) -> Cost:
+    """Two costs as one; ``None`` for a sum that has no part yet."""
+    if first is None:
+        return second
+    if first.usd is None or second.usd is None:
+        return Cost(usd=None, status=CostStatus.UNKNOWN)
+    return Cost(usd=first.usd + second.usd, status=worst_of(first.status, second.status))
+
+
 def billed(usd: Decimal) -> Cost:
     """What a provider says it billed."""
     return Cost(usd=usd, status=CostStatus.KNOWN)

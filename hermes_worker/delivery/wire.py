@@ -26,8 +26,11 @@ def sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequ
     return lambda request: send(request, policy, total_s=total_s)
 
 
-def send(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> HttpResponse:
-    """Make one request. Raises ``NoAnswer`` when there is no response, ``UnsafeUrl`` when it must not be made."""
+def send(
+    request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S, body_bytes_max: int = BODY_BYTES_MAX
+) -> HttpResponse:
+    """Make one request; what goes beyond ``body_bytes_max`` is not read. Raises ``NoAnswer`` when there is no response,
+    ``UnsafeUrl`` when it must not be made."""
     target = parse_http_url(request.url, policy)
     judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
     connection = _PinnedConnection(judged)
@@ -37,12 +40,12 @@ def send(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -
         except OSError as error:
             reason = f"no connection to {target.host}: {type(error).__name__}"
             raise NoAnswer(reason, was_sent=False) from None
-        return _exchange(connection, request, total_s)
+        return _exchange(connection, request, total_s, body_bytes_max)
     finally:
         connection.close()
 
 
-def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: float) -> HttpResponse:
+def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: float, body_bytes_max: int) -> HttpResponse:
     cut = threading.Timer(total_s, connection.cut)
     cut.daemon = True
     cut.start()
@@ -52,7 +55,7 @@ def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: floa
         connection.request(request.method, path, body=request.body or None, headers=dict(request.headers))
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        body = response.read(BODY_BYTES_MAX)
+        body = response.read(body_bytes_max)
         if connection.was_cut:
             # The library takes the end of a connection for the end of the headers, and of a body without a length.
             raise TimeoutError

@@ -312,7 +312,7 @@ class _Asking:
     def _compacted(self) -> Compacted | Interrupted | None:
         """An outcome that makes the conversation shorter; ``None`` when nothing does."""
         parts = self._parts
-        auxiliary = Auxiliary(main=parts.chain, governor=parts.governor, pool=parts.pool, own=parts.aside)
+        auxiliary = Auxiliary.of(parts)
         ticket = f"{self._claim.run_id}:{self._claim.loaded.run.iteration + 1}"
         try:
             made = compact(

@@ -12,33 +12,48 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hermes_worker.core import retry
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.classify import classification_of
 from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest
-from hermes_worker.core.pricing import Cost, billed, cost_of
+from hermes_worker.core.pricing import Cost, Price, billed, cost_of
 from hermes_worker.core.scrub import strip_think_blocks
 from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Permit, Place
 from hermes_worker.observe import count, log
 from hermes_worker.providers.chain import Route
-from hermes_worker.tasks.parts import Chain
+
+if TYPE_CHECKING:
+    from hermes_worker.tasks.parts import Chain, Parts
 
 WAIT_S_MAX = 8.0
-_TRIES = 3
 _TIMED_OUT = "timeout"
 
 
 class AuxTask(StrEnum):
     COMPRESSION = "compression"
+    TITLE = "title"
+    APPROVAL = "approval"
+    VISION = "vision"
+    WEB_EXTRACT = "web_extract"
 
     @property
     def timeout_s(self) -> float:
         match self:
             case AuxTask.COMPRESSION:
                 return 300.0
+            case AuxTask.VISION | AuxTask.WEB_EXTRACT:
+                return 120.0
+            case AuxTask.TITLE | AuxTask.APPROVAL:
+                return 30.0
+
+    @property
+    def tries_max(self) -> int:
+        """Of one provider."""
+        return 1 if self is AuxTask.APPROVAL else 3  # a person is there to ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +73,13 @@ class Auxiliary:
     pool: Pooling = field(default_factory=FirstKey)
     own: Mapping[str, Chain] = field(default_factory=dict)
     """Providers of single tasks; a model is named in each of their entries."""
+    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """The installation's own."""
+
+    @classmethod
+    def of(cls, parts: Parts) -> Auxiliary:
+        """With what a worker has."""
+        return cls(main=parts.chain, governor=parts.governor, pool=parts.pool, own=parts.aside, prices=parts.prices)
 
     def ask(self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str) -> AsideReply:
         """The answer of the first provider that gives one. ``request.model`` is the model of the installation's own
@@ -67,7 +89,7 @@ class Auxiliary:
             routes = list(self._routes(task, request.model, ticket))
             for number, route in enumerate(routes):
                 try:
-                    call = _Aside(self.governor, route, limited, f"{ticket}:{task}:{number}")
+                    call = _Aside(self, task, route, limited, f"{ticket}:{task}:{number}")
                     return call.answer(replace(request, model=route.model), is_last=number + 1 == len(routes))
                 except ModelCallError as error:
                     if abort.is_set():
@@ -95,8 +117,10 @@ class Auxiliary:
 class _Aside:
     """The attempts at one provider."""
 
-    def __init__(self, governor: Governing, route: Route, abort: AbortSignal, ticket: str) -> None:
-        self._governor = governor
+    def __init__(self, auxiliary: Auxiliary, task: AuxTask, route: Route, abort: AbortSignal, ticket: str) -> None:
+        self._tries_max = task.tries_max
+        self._governor = auxiliary.governor
+        self._prices = auxiliary.prices
         self._route = route
         self._abort = abort
         self._ticket = ticket
@@ -114,7 +138,7 @@ class _Aside:
                 classification = classification_of(error)
                 if classification.kind is FailureKind.RATE_LIMIT:
                     self._governor.cool_down(self._place, classification.retry_after_s or 2.0)
-                situation = retry.Situation(remedies=remedies, attempts_max=_TRIES, jitter=random.random())
+                situation = retry.Situation(remedies=remedies, attempts_max=self._tries_max, jitter=random.random())
                 decision = retry.decide(classification, history, situation)
                 history = retry.advance(history, decision, classification)
                 match decision:
@@ -142,7 +166,7 @@ class _Aside:
     def _cost(self, reply: ModelReply) -> Cost:
         if reply.cost_usd is not None:
             return billed(reply.cost_usd)
-        return cost_of(reply.usage, provider=self._route.name, model=self._route.model)
+        return cost_of(reply.usage, provider=self._route.name, model=self._route.model, own_prices=self._prices)
 
 
 class _Deadline:

@@ -23,6 +23,8 @@ from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
 from hermes_worker.store.calls import CallClaim, Settlement, started_event
 from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.aside import ToolModels
+from hermes_worker.tasks.auxiliary import Auxiliary
 from hermes_worker.tasks.delegating import delegate
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
@@ -131,6 +133,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> Tool
         tool = _tool(parts, claim.request.name, tool_names(session.tools))
     except UnknownTool as error:
         return error_result(str(error))
+    auxiliary = Auxiliary.of(parts)
     context = ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,
@@ -139,13 +142,14 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> Tool
         workspace=parts.workspace(session.workspace),
         session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
         cancelled=abort,
+        models=ToolModels(
+            auxiliary=auxiliary, model=claim.loaded.model, call_key=claim.idempotency_key, bill=bill, abort=abort
+        ),
     )
 
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
         judge = Judge(
-            chain=parts.chain,
-            governor=parts.governor,
-            prices=parts.prices,
+            auxiliary=auxiliary,
             model=claim.loaded.model,
             call_key=claim.idempotency_key,
             bill=bill,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from hermes_worker.core.delegation import ChildTask
 from hermes_worker.core.questions import Question
@@ -24,6 +24,17 @@ class Cancellation(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
+
+
+Purpose = Literal["vision", "web_extract"]
+
+
+class Models(Protocol):
+    """Models beside the conversation, with providers of their own for each purpose. ``tasks.aside.ToolModels``."""
+
+    def ask(self, purpose: Purpose, content: object) -> str:
+        """What a model says to ``content``, a text or a list of content parts; it costs the run. Raises
+        ``ModelCallError`` when none answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,8 @@ class ToolContext:
     session: Mapping[str, Any]
     """The session documents named by ``ToolSpec.session_keys``; a missing one is absent."""
     cancelled: Cancellation
+    models: Models | None = None
+    """``None`` where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,13 @@ from hermes_worker.tools.base import Tool, ToolSpec
 from hermes_worker.tools.clarify import ClarifyTool
 from hermes_worker.tools.cronjob import CronjobTool, JobDesk
 from hermes_worker.tools.delegation import DelegateTool
+from hermes_worker.tools.fetch import Fetching
 from hermes_worker.tools.files import PatchTool, ReadFileTool, WriteFileTool
 from hermes_worker.tools.search import SearchFilesTool
 from hermes_worker.tools.terminal import TerminalTool
 from hermes_worker.tools.todo import TodoTool
+from hermes_worker.tools.vision import VisionTool
+from hermes_worker.tools.web import WebExtractTool
 
 EVERYTHING: Final = ("all", "*")
 
@@ -52,8 +55,9 @@ class UnknownTool(HermesError):
     """No tool of this name is installed."""
 
 
-def default_tools(jobs: JobDesk | None = None) -> tuple[Tool, ...]:
-    """The tools of every installation; ``jobs`` is where scheduled ones are kept, needed to run the tool."""
+def default_tools(jobs: JobDesk | None = None, fetching: Fetching | None = None) -> tuple[Tool, ...]:
+    """The tools of every installation; ``jobs`` is where scheduled ones are kept and ``fetching`` fetches from the web,
+    both needed to run their tools."""
     return (
         ReadFileTool(),
         WriteFileTool(),
@@ -64,6 +68,8 @@ def default_tools(jobs: JobDesk | None = None) -> tuple[Tool, ...]:
         DelegateTool(),
         ClarifyTool(),
         CronjobTool(jobs),
+        WebExtractTool(fetching),
+        VisionTool(fetching),
     )
 
 
@@ -154,9 +160,9 @@ class Catalog:
                 waiting.extend(self._bundles.get(toolset, ()))
 
 
-def default_catalog(*more: Tool, jobs: JobDesk | None = None) -> Catalog:
+def default_catalog(*more: Tool, jobs: JobDesk | None = None, fetching: Fetching | None = None) -> Catalog:
     """The catalogue of the default tools and ``more``."""
-    return Catalog((*default_tools(jobs), *more))
+    return Catalog((*default_tools(jobs, fetching), *more))
 
 
 def _definition(spec: ToolSpec) -> str:

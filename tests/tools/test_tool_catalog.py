@@ -21,7 +21,10 @@ class Named:
         raise NotImplementedError
 
 
-API_TOOLS = ("cronjob", "delegate_task", "patch", "read_file", "search_files", "terminal", "todo", "write_file")
+API_TOOLS = (
+    *("cronjob", "delegate_task", "patch", "read_file", "search_files", "terminal", "todo"),
+    *("vision_analyze", "web_extract", "write_file"),
+)
 FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
 CATALOG = default_catalog()
 
@@ -31,7 +34,7 @@ CATALOG = default_catalog()
     [
         (["file"], FILE_TOOLS),
         (["todo", "terminal"], ("terminal", "todo")),
-        (["debugging"], (*FILE_TOOLS[:3], "terminal", "write_file")),
+        (["debugging"], (*FILE_TOOLS[:3], "terminal", "web_extract", "write_file")),
         (["hermes-api-server"], API_TOOLS),
         (["hermes-cli"], ("clarify", *API_TOOLS)),
         (["all"], ("clarify", *API_TOOLS)),
@@ -43,7 +46,7 @@ def test_a_toolset_holds_the_tools_of_all_it_includes(toolsets: list[str], expec
     assert CATALOG.resolve(toolsets) == expected
 
 
-@pytest.mark.parametrize("toolset", ["nonsense", "web", "safe", ""])
+@pytest.mark.parametrize("toolset", ["nonsense", "browser", ""])
 def test_a_toolset_without_tools_is_an_error_that_names_those_there_are(toolset: str) -> None:
     with pytest.raises(
         ConfigurationError,
@@ -59,6 +62,8 @@ def test_a_disabled_toolset_is_taken_out_again() -> None:
         "delegate_task",
         "terminal",
         "todo",
+        "vision_analyze",
+        "web_extract",
     )
 
 
@@ -78,9 +83,9 @@ def test_bundles_that_include_each_other_are_no_harm() -> None:
 
 def test_a_new_tool_joins_the_toolset_it_names() -> None:
     catalog = default_catalog(Named("web_search", "web"))
-    assert catalog.resolve(["web"]) == ("web_search",)
+    assert catalog.resolve(["web"]) == ("web_extract", "web_search")
     assert "web_search" in catalog.resolve(["debugging"])
-    assert catalog.toolsets["web"] == ("web_search",)
+    assert catalog.toolsets["web"] == ("web_extract", "web_search")
 
 
 def test_two_tools_of_one_name_are_an_error() -> None:
@@ -124,6 +129,8 @@ REPLAY = {
     "patch": Replay.ONCE,
     "cronjob": Replay.ONCE,
     "terminal": Replay.ONCE,
+    "vision_analyze": Replay.PURE,
+    "web_extract": Replay.PURE,
 }
 
 

@@ -1,0 +1,115 @@
+"""Tools that ask models beside the conversation: over a real server each, and paid for with the call."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
+from support.store import Store, opened
+from support.turns import Turns
+
+from hermes_worker.core.effects import RunTool
+from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.pricing import own_price
+from hermes_worker.core.urls import UrlPolicy
+from hermes_worker.fetching import Fetcher
+from hermes_worker.providers.chain import Chain, ModelChoice
+from hermes_worker.tasks.auxiliary import AuxTask
+from hermes_worker.tasks.call_tool import call_tool
+from hermes_worker.tasks.planning import plan_calls
+from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}}
+
+
+@dataclass
+class Scene:
+    store: Store
+    turns: Turns
+    folder: Path
+    own: list[Received]
+    main: list[Received]
+    pages: str
+
+    def call(self, name: str, **arguments: object) -> str:
+        """A run that makes one call; the text of its result."""
+        parts = self.turns.parts
+        workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.folder)).to_json()
+        definitions = f"[{','.join(parts.catalog.tool_definitions([name]))}]"
+        self.run_id = self.store.submit(tools=definitions, workspace=workspace).run_id
+        request = ToolRequest(id="c1", name=name, arguments=canonical_json(arguments))
+        reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), parts.catalog)
+        self.store.runs.commit_reply(self.store.turn(self.run_id), reply, calls)
+        [effect] = self.store.due(self.run_id)
+        assert isinstance(effect, RunTool)
+        call_tool(parts, effect, self.store.database.now())
+        return self.store.results(self.run_id)[0]
+
+
+def _answering(seen: list[Received], text: str) -> FaultServer:
+    def answer(request: Received, reply: Reply) -> None:
+        seen.append(request)
+        if request.head.startswith("GET"):
+            reply.document(200, f"<p>{'word ' * 500}</p>".encode(), content_type="text/html")
+            return
+        reply.sse(text_chunk(text), finish_chunk(), USAGE, "[DONE]")
+
+    return FaultServer(answer)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    own: list[Received] = []
+    main: list[Received] = []
+    with (
+        opened(f"sqlite:///{tmp_path / 'test.db'}") as store,
+        _answering(own, "from the task's own") as first,
+        _answering(main, "from the conversation's") as second,
+    ):
+        chain = Chain(ModelChoice(base_url=first.base_url, api_key="k", model="eyes"))
+        turns = Turns.over(store, second.base_url, aside={AuxTask.VISION: chain})
+        turns.parts = replace(
+            turns.parts,
+            catalog=default_catalog(fetching=Fetcher(policy=UrlPolicy(allows_private=True))),
+            prices=dict([own_price("custom:eyes=10/20"), own_price("custom:scripted=1/2")]),
+            workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), {}, env_passthrough=(), hermes_home=""),
+        )
+        pages = second.base_url.removesuffix("/v1")
+        yield Scene(store=store, turns=turns, folder=folder, own=own, main=main, pages=pages)
+
+
+def test_an_image_is_looked_at_by_the_models_that_are_meant_for_it(scene: Scene) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (5, 5), "red").save(out, "PNG")
+    (scene.folder / "a.png").write_bytes(out.getvalue())
+
+    result = scene.call("vision_analyze", image_url="a.png", question="colour?")
+
+    assert json.loads(result)["analysis"] == "from the task's own"
+    [asked] = scene.own
+    assert asked.document["model"] == "eyes"
+    assert asked.document["messages"][0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert scene.main == []
+    view = scene.store.views.run(scene.run_id)
+    # 100 tokens in at $10 and one out at $20 for a million.
+    assert (view.usage.total, view.cost_usd) == (101, Decimal("0.00102"))
+
+
+def test_long_pages_are_summed_up_by_the_conversations_model_and_all_are_paid_for(scene: Scene) -> None:
+    urls = [f"{scene.pages}/{number}" for number in range(2)]
+    result = json.loads(scene.call("web_extract", urls=urls, char_limit=500))
+
+    assert [page["content"] for page in result["results"]] == ["from the conversation's"] * 2
+    assert all((scene.folder / page["full_text"]).exists() for page in result["results"])
+    view = scene.store.views.run(scene.run_id)
+    assert (view.usage.total, view.cost_usd) == (202, Decimal("0.000204"))
