@@ -88,6 +88,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "model.held_back": "A model call waits because its credential is used as much as it may be.",
         "model.cooled_down": "A provider asked for a pause; all workers heed it.",
         "model.key_rested": "A key was refused or is spent; all workers leave it alone for a while.",
+        "session.entitled": "A model gave a conversation a title.",
+        "session.untitled": "No model gave a conversation a title; it keeps the one it has.",
         "login.renewed": "The access token of a login was renewed; all workers use the new one.",
         "login.deferred": "The access token of a login could not be renewed now.",
         "login.died": "A login cannot be renewed any more: somebody has to sign in again.",

@@ -213,6 +213,8 @@ class RunObject(BaseModel):
     created_at: float
     updated_at: float
     session_id: str
+    title: str | None = None
+    """What the conversation is called."""
     model: str
     last_event: str | None
     output: str | None = None

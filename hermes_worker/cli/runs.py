@@ -227,6 +227,7 @@ def _description(view: RunView, calls: list[CallView]) -> str:
         f"{view.run_id} {summary(view, len(calls))}",
         f"  exit      {view.exit_text or '-'}",
         f"  session   {clean(view.session_id)}",
+        *([f"  title     {one_line(view.title, 80)}"] if view.title else []),
         f"  model     {clean(view.model)}",
         f"  created   {created}",
         f"  turns     {view.iteration} of at most {view.iterations_max}",

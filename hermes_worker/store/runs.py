@@ -15,15 +15,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.budget import Dimension, is_wall_spent
+from hermes_worker.core.budget import NANO, Amounts, Dimension, is_wall_spent
 from hermes_worker.core.effects import AskModel, Effect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
-from hermes_worker.core.pricing import Cost
+from hermes_worker.core.pricing import Cost, CostStatus, worst_of
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
+from hermes_worker.core.titles import first_title
 from hermes_worker.store import budgets, steering
 from hermes_worker.store.children import detach, open_children
 from hermes_worker.store.database import Database, db_now
@@ -281,6 +282,36 @@ class Runs:
             self._sessions.clear()  # rare, and cheaper than keeping an order
         self._sessions[session_pk] = context
         return context
+
+    def entitle(self, claim: TurnClaim, title: str | None, *, usage: Usage, cost: Cost) -> None:
+        """Call the session of a run that has ended ``title``; ``None`` leaves it as it is called. What that took is
+        added to the run."""
+        loaded = claim.loaded
+        nano_usd = 0 if cost.usd is None else int((cost.usd * NANO).to_integral_value())
+        with self._database.write() as connection:
+            # The run's row is locked first, as everywhere.
+            known = connection.execute(
+                sa.select(runs.c.cost_status).where(runs.c.pk == loaded.pk).with_for_update()
+            ).scalar_one()
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.pk == loaded.pk)
+                .values(
+                    input_tokens=runs.c.input_tokens + usage.input,
+                    output_tokens=runs.c.output_tokens + usage.output,
+                    cache_read_tokens=runs.c.cache_read_tokens + usage.cache_read,
+                    cache_write_tokens=runs.c.cache_write_tokens + usage.cache_write,
+                    reasoning_tokens=runs.c.reasoning_tokens + usage.reasoning,
+                    cost_nano_usd=runs.c.cost_nano_usd + nano_usd,
+                    cost_status=worst_of(CostStatus(known) if known else None, cost.status).value,
+                )
+            )
+            if loaded.budget_pk is not None:
+                spent = Amounts(tokens=usage.total, nano_usd=nano_usd)
+                charge = budgets.Charge(given_back=Amounts(), spent=spent, unknown_costs=int(cost.usd is None))
+                budgets.settle(connection, loaded.budget_pk, charge)
+            if title is not None:
+                connection.execute(sa.update(sessions).where(sessions.c.pk == loaded.session_pk).values(title=title))
 
     def commit_reply(
         self,
@@ -631,6 +662,7 @@ def _session_for(connection: Connection, session_id: str, new: NewRun) -> tuple[
             system_prompt=new.system_prompt,
             tools_hash=tools_hash,
             workspace=new.workspace,
+            title=first_title(new.spec.input),
             created_at=db_now(),
         )
         .returning(sessions.c.pk)

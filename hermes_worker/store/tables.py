@@ -57,6 +57,7 @@ sessions = sa.Table(
     sa.Column("system_prompt", sa.Text(), nullable=False),
     sa.Column("tools_hash", sa.String(64), nullable=False),
     sa.Column("workspace", sa.Text(), nullable=False),
+    sa.Column("title", sa.String(80)),
     sa.Column("created_at", Seconds, nullable=False),
 )
 """A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order."""

@@ -53,6 +53,8 @@ class RunView:
     """The final answer, once there is one."""
     failure_kind: str | None
     error: str | None
+    title: str | None
+    """What the conversation is called: how it begins, or what a model made of it."""
     pending_steer: str | None = None
     """What was said to it and reached no tool result; only where one run is read."""
 
@@ -119,6 +121,7 @@ _IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cance
 _VIEW = sa.select(
     runs,
     sessions.c.session_id,
+    sessions.c.title,
     _LAST_EVENT.label("last_event"),
     _OUTPUT.label("output_body"),
 ).join(sessions, sessions.c.pk == runs.c.session_pk)
@@ -301,6 +304,7 @@ def _view(row: sa.Row[Any]) -> RunView:
         output=_text(row.output_body),
         failure_kind=row.failure_kind,
         error=row.failure_message,
+        title=row.title,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from hermes_worker import faults
@@ -23,6 +24,7 @@ from hermes_worker.tasks.judging import Circumstances, Judged, judge
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.persistence import persist
+from hermes_worker.tasks.titles import entitle
 
 
 def iterate(parts: Parts, effect: AskModel, at: float) -> None:
@@ -44,14 +46,28 @@ def iterate(parts: Parts, effect: AskModel, at: float) -> None:
         bound(run_id=effect.run_id, iteration=effect.iteration, attempt=effect.attempt),
         parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
     ):
-        hints = _take_turn(parts, claim, abort)
+        taken = _take_turn(parts, claim, abort)
     faults.point(FaultPoint.ITERATE_AFTER_COMMIT)
-    parts.sender.send(hints)
+    parts.sender.send(taken.hints)
     if _is_watched(parts, claim):
         parts.live.nudge(effect.run_id)
+    if taken.answered is not None:
+        with bound(run_id=effect.run_id):
+            entitle(parts, claim, taken.answered, taken.answer)
 
 
-def _take_turn(parts: Parts, claim: TurnClaim, abort: AbortSignal) -> list[Hint]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """A call that was made and written."""
+
+    hints: list[Hint]
+    answered: Answered | None = None
+    """What the run ended with, if that is an answer."""
+    answer: str = ""
+    """Its text, as stored."""
+
+
+def _take_turn(parts: Parts, claim: TurnClaim, abort: AbortSignal) -> _Taken:
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
     judged = _judged(parts, claim, asked) if isinstance(asked, Answered) else None
     faults.point(FaultPoint.ITERATE_AFTER_REPLY)
@@ -60,11 +76,14 @@ def _take_turn(parts: Parts, claim: TurnClaim, abort: AbortSignal) -> list[Hint]
     except LeaseLost as lost:
         count("iteration.refused")
         log.warning("iteration.refused", reason=str(lost))
-        return []
+        return _Taken(hints=[])
     count("iteration.committed")
-    if _is_over(asked, judged):
-        parts.pool.release(claim.run_id)
-    return hints
+    if not _is_over(asked, judged):
+        return _Taken(hints=hints)
+    parts.pool.release(claim.run_id)
+    if judged is None or not isinstance(judged.event, ModelReplied) or not isinstance(asked, Answered):
+        return _Taken(hints=hints)
+    return _Taken(hints=hints, answered=asked, answer=judged.reply.text)
 
 
 def _is_over(asked: Asked, judged: Judged | None) -> bool:

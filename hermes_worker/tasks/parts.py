@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskModel, RunTool
-from hermes_worker.core.messages import Message, ModelReply
+from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import Cost, Price
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.credentials import FirstKey, Pooling
@@ -51,6 +51,8 @@ class TurnStore(Protocol):
     ) -> list[Hint]: ...
 
     def release_turn(self, claim: TurnClaim) -> list[Hint]: ...
+
+    def entitle(self, claim: TurnClaim, title: str | None, *, usage: Usage, cost: Cost) -> None: ...
 
 
 class CallStore(Protocol):

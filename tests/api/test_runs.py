@@ -26,6 +26,7 @@ def test_a_run_is_shown_through_its_life(api: Served, store: Store, http: httpx.
         "run_id": run_id,
         "status": "queued",
         "session_id": "s",
+        "title": "hello",
         "model": "m",
         "iteration": 0,
         "iterations_max": 90,

@@ -185,6 +185,7 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
         created_at=view.created_at,
         updated_at=view.updated_at,
         session_id=view.session_id,
+        title=view.title,
         model=view.model,
         last_event=view.last_event,
         output=view.output,

@@ -105,6 +105,7 @@ def upgrade() -> None:
         sa.Column("system_prompt", sa.Text(), nullable=False),
         sa.Column("tools_hash", sa.String(length=64), nullable=False),
         sa.Column("workspace", sa.Text(), nullable=False),
+        sa.Column("title", sa.String(length=80), nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_sessions")),
         sa.UniqueConstraint("session_id", name=op.f("uq_sessions_session_id")),
