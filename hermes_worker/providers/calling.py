@@ -192,15 +192,15 @@ def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line) -> Mo
     chunks = _limited(_body_of(response))
     assembler, place = exchange.assembler, exchange.place
     try:
-        first = next((chunk for chunk in chunks if chunk.strip()), b"")  # DeepSeek sends blank lines while it waits
+        first = _beginning(chunks)
         body = itertools.chain([first], chunks)
-        if first.lstrip()[:1] == b"{":
+        if first[:1] == b"{":
             assembler.feed_whole(_parsed(b"".join(body)))
             return assembler.finish()
         is_done = _feed_events(body, assembler, line)
     except (MalformedReply, EventTooLarge) as error:
         raise _not_a_reply(str(error), exchange) from error
-    if first and not first.lstrip().startswith(_EVENT_FIELDS):
+    if first and not first.startswith(_EVENT_FIELDS):
         raise _not_a_reply(f"it begins with {first[:60]!r}", exchange)
     try:
         return assembler.finish(was_cut_short=not (is_done and assembler.has_content))
@@ -211,6 +211,19 @@ def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line) -> Mo
 
 
 _EVENT_FIELDS = (b":", b"data", b"event", b"id", b"retry")
+_TELLING_BYTES = 5
+"""So many tell an event from anything else."""
+
+
+def _beginning(chunks: Iterator[bytes]) -> bytes:
+    """The first bytes, as many as tell what follows; a network may cut them anywhere. Blank lines in front are left
+    out: DeepSeek sends them while it waits."""
+    first = b""
+    for chunk in chunks:
+        first = (first + chunk).lstrip()
+        if len(first) >= _TELLING_BYTES:
+            break
+    return first
 
 
 def _parsed(data: bytes) -> object:

@@ -157,6 +157,19 @@ def cut_after(events: int, ending: str = "close", *, extra_bytes: int = 0) -> Fa
     return fault
 
 
+def cut_at_byte(count: int, ending: str = "close", *, piece_bytes: int = 1_000) -> Fault:
+    """The stream breaks after so many bytes, sent in pieces that heed no event."""
+
+    def fault(server: StrictServer, rules: WireRules, _: Received, reply: Reply) -> None:
+        data = b"".join(map(encoded, rules.events(server.next_reply())))[:count]
+        reply.head()
+        for start in range(0, len(data), piece_bytes):
+            reply.piece(data[start : start + piece_bytes])
+        getattr(reply, ending)()
+
+    return fault
+
+
 def instead_of_event(position: int, data: bytes) -> Fault:
     """A whole stream in which one event is replaced by ``data``."""
 

@@ -6,6 +6,7 @@ Each test runs over all three wires unless it says otherwise. The faults of a wh
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from strict_server import (
     StrictServer,
     body,
     cut_after,
+    cut_at_byte,
+    encoded,
     hang_up,
     instead_of_event,
     reset,
@@ -621,6 +624,32 @@ def test_a_stream_cut_at_any_event_is_a_beginning_of_the_reply_or_no_reply(
             assert (reply.text, len(reply.tool_requests), reply.finish_reason) == (said.text, 1, "tool_calls")
     assert ask(asked).text == said.text
     assert server.refusals == []
+
+
+def test_a_stream_cut_at_any_byte_is_a_beginning_of_the_reply_or_no_reply(wire: Wire, server: StrictServer) -> None:
+    """Bytes drawn by lot, the same at every run; pieces that end in the middle of events, lines and characters."""
+    said = Said(
+        thinking="thïnk", text="söme text 🙂 to cut", calls=(ToolUse(id="call_1", name="todo", arguments='{"a": 1}'),)
+    )
+    server.says(said)
+    asked = provider(wire, server)
+    draw = random.Random(5)
+    size = sum(len(encoded(event)) for event in wire.rules.events(said))
+    cuts = [(draw.randrange(1, size), draw.choice((1, 7, 64, 1_000))) for _ in range(60)]
+    server.faults(*(cut_at_byte(count, "end", piece_bytes=piece_bytes) for count, piece_bytes in cuts))
+    for cut in cuts:
+        deltas: list[Delta] = []
+        try:
+            reply = ask(asked, deltas=deltas)
+        except ModelCallError as error:
+            assert error.kind in (K.TIMEOUT, K.SERVER_ERROR), (cut, error)
+            assert not any(delta.text for delta in deltas), (cut, error)
+            continue
+        assert said.text.startswith(reply.text), cut
+        whole = (said.text, 1, "tool_calls")
+        assert reply.was_cut_by_network or (reply.text, len(reply.tool_requests), reply.finish_reason) == whole, cut
+        assert not reply.was_cut_by_network or (reply.finish_reason, reply.tool_requests) == ("length", ()), cut
+    assert ask(asked).text == said.text
 
 
 @pytest.mark.parametrize(
