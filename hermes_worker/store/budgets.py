@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import OWN_BUDGET, LoadedRun, insert_ignoring
+from hermes_worker.store.rows import OWN_BUDGET, LoadedRun
 from hermes_worker.store.tables import budgets, runs, tool_calls
 
 
@@ -168,6 +168,32 @@ def _new(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
     }
 
 
+_SHARE = Prepared(
+    sa.insert(budgets).from_select(
+        [
+            "root_pk",
+            "iterations_max",
+            "iterations_spent",
+            "tokens_spent",
+            "nano_usd_spent",
+            "tool_calls_spent",
+            "unknown_costs",
+        ],
+        sa.select(
+            runs.c.pk,
+            runs.c.iterations_max,
+            sa.cast(sa.bindparam("iterations"), budgets.c.iterations_spent.type),
+            sa.cast(sa.bindparam("tokens"), budgets.c.tokens_spent.type),
+            sa.cast(sa.bindparam("nano_usd"), budgets.c.nano_usd_spent.type),
+            sa.select(sa.func.count()).where(tool_calls.c.run_pk == runs.c.pk).scalar_subquery(),
+            sa.case((runs.c.cost_status == "unknown", 1), else_=0),
+        ).where(runs.c.pk == sa.bindparam("root")),
+        include_defaults=False,
+    )
+)
+_HAS_BUDGET = Prepared(sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(has_budget=1))
+
+
 def share_budget(connection: Connection, root: LoadedRun) -> None:
     """Turn what the root has used so far into the budget of its tree, when it has its first children. Idempotent.
 
@@ -175,23 +201,7 @@ def share_budget(connection: Connection, root: LoadedRun) -> None:
     """
     if root.budget_pk is not None:
         return
-    row = connection.execute(
-        sa.select(
-            runs.c.iterations_max,
-            runs.c.cost_status,
-            sa.select(sa.func.count()).where(tool_calls.c.run_pk == runs.c.pk).scalar_subquery().label("calls"),
-        ).where(runs.c.pk == root.pk)
-    ).one()
-    connection.execute(
-        insert_ignoring(connection, budgets),
-        {
-            "root_pk": root.pk,
-            "iterations_max": row.iterations_max,
-            "iterations_spent": root.used.iterations,
-            "tokens_spent": root.used.tokens,
-            "tool_calls_spent": row.calls,
-            "nano_usd_spent": root.used.nano_usd,
-            "unknown_costs": int(row.cost_status == "unknown"),
-        },
-    )
-    connection.execute(sa.update(runs).where(runs.c.pk == root.pk).values(has_budget=1))
+    used = root.used
+    values = {"root": root.pk, "iterations": used.iterations, "tokens": used.tokens, "nano_usd": used.nano_usd}
+    _SHARE.run(connection, values)
+    _HAS_BUDGET.run(connection, {"root": root.pk})

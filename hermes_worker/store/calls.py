@@ -23,6 +23,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.store.children import NewChild, insert_children
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.inputs import read_spec
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -33,7 +34,7 @@ from hermes_worker.store.rows import (
     with_run,
 )
 from hermes_worker.store.steps import SETTLE_CALL
-from hermes_worker.store.tables import blobs, messages, run_inputs, runs, session_documents, tool_calls
+from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
 from hermes_worker.store.transitions import Additions, StateMoved, needs_transaction, save, start_children
 
 OVERTIME_S = 30.0
@@ -211,8 +212,7 @@ class ToolCalls:
     def spec_of(self, run_pk: int) -> RunSpec:
         """What was submitted. Raises ``ValueError`` when it is unreadable."""
         with self._database.read() as connection:
-            text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
-        return RunSpec.from_json(text)
+            return read_spec(connection, run_pk)
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
         """Write the result of a call; whoever settles the last one of a segment sends what follows.

@@ -58,6 +58,13 @@ class Waiting:
     waited_s: float
 
 
+_LIMITS = Prepared(
+    sa.select(
+        runs.c.deadline_at, runs.c.idle_s_max, runs.c.attempts_max, runs.c.iterations_max, db_now().label("now")
+    ).where(runs.c.pk == sa.bindparam("run"))
+)
+
+
 def insert_children(
     connection: Connection,
     parent: LoadedRun,
@@ -74,11 +81,7 @@ def insert_children(
     if is_budget_shared and parent.parent is None:
         share_budget(connection, parent)
     has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
-    limits = connection.execute(
-        sa.select(
-            runs.c.deadline_at, runs.c.idle_s_max, runs.c.attempts_max, runs.c.iterations_max, db_now().label("now")
-        ).where(runs.c.pk == parent.pk)
-    ).one()
+    limits = _LIMITS.first(connection, {"run": parent.pk})
     hashes = {text: store_blob(connection, text) for text in {child.tools for child in children}}
     session_pks = _insert_returning(
         connection,
@@ -251,7 +254,7 @@ def _key(parent: ParentCall) -> dict[str, int]:
 
 # -------------------------------------------------------------------------------------------------------------- outcome
 
-_OUTCOMES = (
+_OUTCOMES = Prepared(
     sa.select(
         runs,
         sa.func.coalesce(messages.c.body, blobs.c.body).label("output_body"),
@@ -270,7 +273,7 @@ _OUTCOMES = (
     .order_by(runs.c.child_index)
 )
 
-_TRACES = (
+_TRACES = Prepared(
     sa.select(
         tool_calls.c.run_pk, tool_calls.c.position, tool_calls.c.name, tool_calls.c.status, tool_calls.c.result_seq
     )
@@ -300,11 +303,9 @@ _WORDS = (
 def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
     """What the children of a call left, in the order of its tasks. All of them have ended."""
     traces: dict[int, list[Any]] = {}
-    for call in connection.execute(_TRACES, _key(parent)):
+    for call in _TRACES.all(connection, _key(parent)):
         traces.setdefault(call.run_pk, []).append(call)
-    return [
-        _outcome(connection, row, traces.get(row.pk, [])) for row in connection.execute(_OUTCOMES, _key(parent)).all()
-    ]
+    return [_outcome(connection, row, traces.get(row.pk, [])) for row in _OUTCOMES.all(connection, _key(parent))]
 
 
 def _outcome(connection: Connection, row: Any, calls: Sequence[Any]) -> ChildOutcome:

@@ -8,20 +8,29 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Message, Role, user_body
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.tables import run_inputs
 
-_READ_SPEC = sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == sa.bindparam("run_pk"))
+_READ_SPEC = Prepared(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == sa.bindparam("run_pk")))
 
 
 class CorruptInput(HermesError):
     """The stored input of a run is missing or makes no sense."""
 
 
+def read_spec(connection: Connection, run_pk: int) -> RunSpec:
+    """What was submitted. Raises ``ValueError`` when it is missing or unreadable."""
+    row = _READ_SPEC.first(connection, {"run_pk": run_pk})
+    if row is None:
+        raise ValueError("there is none")
+    return RunSpec.from_json(row.spec)
+
+
 def opening_message(connection: Connection, run_pk: int, seq: int) -> Message:
     """The user's message with which the run begins its turn, for place ``seq``. Raises ``CorruptInput``."""
     try:
-        spec = RunSpec.from_json(connection.execute(_READ_SPEC, {"run_pk": run_pk}).scalar_one())
+        spec = read_spec(connection, run_pk)
         content = spec.input if isinstance(spec.input, str) else [dict(part) for part in spec.input]
-    except (ValueError, TypeError, sa.exc.NoResultFound) as error:
+    except (ValueError, TypeError) as error:
         raise CorruptInput(f"the stored input of run number {run_pk} cannot be read: {error}") from error
     return Message(seq=seq, role=Role.USER, body=user_body(content))

@@ -244,22 +244,33 @@ def _cost_status(loaded: LoadedRun, cost: Cost | None) -> str | None:
     return status.value if status else None
 
 
+_END = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(
+        status=sa.bindparam("new_status"),
+        exit_reason=sa.bindparam("reason"),
+        failure_kind=sa.bindparam("kind"),
+        failure_message=sa.bindparam("message"),
+        output_seq=sa.bindparam("answer"),
+        finished_at=db_now(),
+    )
+    .returning(runs.c.deliver)
+)
+
+
 def _write_end(connection: Connection, loaded: LoadedRun, after: Run, additions: Additions) -> list[Hint]:
     assert after.exit_reason is not None
     failure = after.failure
-    deliver = connection.execute(
-        sa.update(runs)
-        .where(runs.c.pk == loaded.pk)
-        .values(
-            status=after.status.value,
-            exit_reason=after.exit_reason.value,
-            failure_kind=failure.kind if failure else None,
-            failure_message=plain(failure.message) if failure else None,
-            output_seq=additions.output_seq,
-            finished_at=db_now(),
-        )
-        .returning(runs.c.deliver)
-    ).scalar()
+    values = {
+        "run": loaded.pk,
+        "new_status": after.status.value,
+        "reason": after.exit_reason.value,
+        "kind": failure.kind if failure else None,
+        "message": plain(failure.message) if failure else None,
+        "answer": additions.output_seq,
+    }
+    deliver = _END.first(connection, values).deliver
     return owe(connection, targets_of(deliver), run=(loaded.pk, after.run_id)) if deliver else []
 
 
@@ -580,7 +591,7 @@ def _unknown_result(connection: Connection, session_pk: int, call: Any) -> Messa
     return Message(seq=call.result_seq, role=Role.TOOL, body=body)
 
 
-_NEXT_RUN = (
+_NEXT_RUN = Prepared(
     sa.select(runs.c.pk, runs.c.run_id)
     .where(runs.c.session_pk == sa.bindparam("session_pk"), runs.c.status == RunStatus.QUEUED.value)
     .order_by(runs.c.goes_first.desc(), runs.c.pk)
@@ -588,6 +599,20 @@ _NEXT_RUN = (
     .with_for_update()
 )
 """Locked, because somebody may be stopping it at this moment: then it is passed over."""
+_FREE = Prepared(
+    sa.update(sessions)
+    .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))
+    .values(active_run_pk=None, message_seq=sa.bindparam("length"))
+)
+_TAKE = Prepared(
+    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
+)
+_BEGIN = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(message_seq=sa.bindparam("length"), hinted_at=db_now(), updated_at=db_now())
+    .returning(runs.c.hinted_at)
+)
 _INPUT_UNREADABLE = ev.Broken(
     reason=ExitReason.CORRUPT_STATE,
     failure=Failure(kind="corrupt_state", message="the stored input of this run cannot be read; see the log"),
@@ -596,14 +621,10 @@ _INPUT_UNREADABLE = ev.Broken(
 
 def release_session(connection: Connection, session_pk: int, run_pk: int, message_seq: int) -> list[Hint]:
     """The run gives its session back; the oldest run waiting for it, if any, takes its turn (invariant I10)."""
-    freed = connection.execute(
-        sa.update(sessions)
-        .where(sessions.c.pk == session_pk, sessions.c.active_run_pk == run_pk)
-        .values(active_run_pk=None, message_seq=message_seq)
-    )
-    if freed.rowcount == 0:
+    freed = _FREE.run(connection, {"session": session_pk, "run": run_pk, "length": message_seq})
+    if freed == 0:
         return []  # it was still waiting for its turn
-    while (waiting := connection.execute(_NEXT_RUN, {"session_pk": session_pk}).first()) is not None:
+    while (waiting := _NEXT_RUN.first(connection, {"session_pk": session_pk})) is not None:
         try:
             return [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
         except CorruptInput as error:
@@ -690,11 +711,6 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
     """
     row = opening_message(connection, run_pk, message_seq + 1)
     insert_messages(connection, session_pk, run_pk, [row])
-    connection.execute(sa.update(sessions).where(sessions.c.pk == session_pk).values(active_run_pk=run_pk))
-    at = connection.execute(
-        sa.update(runs)
-        .where(runs.c.pk == run_pk)
-        .values(message_seq=message_seq + 1, hinted_at=db_now(), updated_at=db_now())
-        .returning(runs.c.hinted_at)
-    ).scalar_one()
-    return Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=float(at))
+    _TAKE.run(connection, {"session": session_pk, "run": run_pk})
+    begun = _BEGIN.first(connection, {"run": run_pk, "length": message_seq + 1})
+    return Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=float(begun.hinted_at))
