@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, cast
 
 from hermes_worker.core.families import is_host
 from hermes_worker.core.messages import Message, Role, canonical_json
@@ -82,14 +82,14 @@ def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[st
     """
     if not _is_well_ordered(rows):
         return repaired(rows, needs)
-    translate = _translation(needs)
-    bodies: list[str] = []
-    for row in rows:
-        body = translate(row.body) if row.role is Role.ASSISTANT or _SIDECAR in row.body else row.body
-        if body is None:
-            return repaired(rows, needs)
-        bodies.append(body)
-    return bodies
+    translate, assistant = _translation(needs), Role.ASSISTANT
+    bodies = [
+        translate(row.body) if row.role is assistant or _SIDECAR in row.body else row.body
+        for row in rows  # (a hot loop: it goes over every row of every request)
+    ]
+    if None in bodies:
+        return repaired(rows, needs)
+    return cast(list[str], bodies)
 
 
 def repaired(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
@@ -115,7 +115,8 @@ _CALLS = '"tool_calls":['
 _CALL = '"type":"function"'
 _REASONING = '"reasoning'
 _SIDECAR = '"api_content":'
-_TRANSLATED_KEYS = (_CALLS, _REASONING, _SIDECAR, '"codex_', '"anthropic_')
+_CODEX = '"codex_'
+_ANTHROPIC = '"anthropic_'
 """Keys as canonical JSON spells them. Inside a string the quotes would be escaped, so these cannot be text. A string
 *value* may look like the third; that only costs a translation."""
 
@@ -124,16 +125,18 @@ def _is_well_ordered(rows: Sequence[Message]) -> bool:
     """Each call has a result right behind its row, and nobody speaks twice in a row. Judged by roles and by counts of
     substrings; that the ids agree is the store's promise."""
     awaited, previous = 0, None
+    tool, system, assistant = Role.TOOL, Role.SYSTEM, Role.ASSISTANT
     for row in rows:
-        if row.role is Role.TOOL:
+        role = row.role
+        if role is tool:
             awaited -= 1
             if awaited < 0:
                 return False
-        elif awaited or (row.role is previous and row.role is not Role.SYSTEM):
+        elif awaited or (role is previous and role is not system):
             return False
-        elif row.role is Role.ASSISTANT:
+        elif role is assistant:
             awaited = row.body.count(_CALL) if _CALLS in row.body else 0
-        previous = row.role
+        previous = role
     return not awaited
 
 
@@ -144,12 +147,16 @@ def _translation(needs: WireNeeds) -> Callable[[str], str | None]:
     remembered = lru_cache(maxsize=4_096)(lambda body: _translated_body(body, needs))
 
     def translate(body: str) -> str | None:
-        is_plain = not any(key in body for key in _TRANSLATED_KEYS)
-        if is_plain and not needs.echoes_reasoning:
+        if not needs.echoes_reasoning and _is_plain(body):
             return body
         return remembered(body) if len(body) <= _REMEMBERED_CHARS_MAX else _translated_body(body, needs)
 
     return translate
+
+
+def _is_plain(body: str) -> bool:
+    """Whether a row holds nothing that endpoints take differently. (Spelled out, because it is asked of every row.)"""
+    return not (_CALLS in body or _REASONING in body or _SIDECAR in body or _CODEX in body or _ANTHROPIC in body)
 
 
 _REMEMBERED_CHARS_MAX = 32_768
