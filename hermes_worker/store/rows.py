@@ -284,10 +284,13 @@ def plain(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\x00", "\ufffd")
 
 
+_KNOWN_BLOB = Prepared(sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("digest")))
+
+
 def store_blob(connection: Connection, body: str) -> str:
     """Keep ``body`` under its hash and return that. Idempotent."""
     digest = hashlib.sha256(body.encode("utf-8")).hexdigest()
-    known = connection.execute(sa.select(blobs.c.hash).where(blobs.c.hash == digest)).first()
+    known = _KNOWN_BLOB.first(connection, {"digest": digest})
     if known is None:
         connection.execute(insert_ignoring(connection, blobs), {"hash": digest, "body": body})
     return digest
