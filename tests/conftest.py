@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from support.valkey import emptied, valkey_server
 
 from hermes_worker.embedded.postgres import EmbeddedPostgres
 from hermes_worker.embedded.valkey import EmbeddedValkey
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: there is always one that waits for a server or a worker."""
+    return min(8, (os.cpu_count() or 1) + 1)
 
 
 @pytest.fixture(scope="session")
