@@ -358,7 +358,7 @@ def _tend(bench: _Bench) -> None:
 
 def _notice_recoveries(bench: _Bench) -> None:
     with _reading(bench.database) as connection:
-        turns = dict(connection.execute(sa.select(runs.c.pk, runs.c.lease_token)).tuples().all())
+        turns = {row.pk: row.lease_token for row in connection.execute(sa.select(runs.c.pk, runs.c.lease_token))}
         due = set(connection.execute(sa.select(runs.c.pk).where(runs.c.hinted_at.is_not(None))).scalars())
         calls = {
             (row.run_pk, row.position): (row.lease_token, row.status)
