@@ -31,7 +31,7 @@ from hermes_worker.core.run import (
 from hermes_worker.core.step import apply, step
 
 FAILURE = Failure(kind="timeout", message="late")
-law = settings(max_examples=80, deadline=None, derandomize=True)
+law = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

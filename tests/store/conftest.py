@@ -34,7 +34,7 @@ def _copy_of_template(farm: PostgresFarm, name: str) -> Iterator[str]:
 @pytest.fixture
 def postgres_store(postgres_template: PostgresFarm, tmp_path: Path) -> Iterator[Store]:
     """For what only PostgreSQL can get wrong: many connections writing at once."""
-    with _copy_of_template(postgres_template, f"s_{tmp_path.name}"[:60]) as url, opened(url) as store:
+    with _copy_of_template(postgres_template, f"s_{tmp_path.name}"[:60]) as url, opened(url, is_migrated=True) as store:
         yield store
 
 

@@ -246,9 +246,10 @@ def deadlocks(store: Store) -> int:
 
 
 @contextmanager
-def opened(url: str, *, pool_size: int = 40) -> Iterator[Store]:
-    """The store over a database that is brought to the newest schema first."""
-    bring_up(url)
+def opened(url: str, *, pool_size: int = 40, is_migrated: bool = False) -> Iterator[Store]:
+    """The store over a database that is brought to the newest schema first, unless it has that already."""
+    if not is_migrated:
+        bring_up(url)
     database = Database(url, pool_size=pool_size)
     try:
         yield Store.over(database)
