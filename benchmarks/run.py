@@ -55,7 +55,7 @@ def loads(*, quick: bool, thousand: bool) -> list[Load]:
     rows += [Load(database="postgresql", runs=runs, steps=5, latency_s=1.0) for runs in (1, 8, 100)]
     rows += [Load(database="postgresql", runs=8, steps=50, history=messages) for messages in (10, 100, 1_000)]
     if thousand:
-        rows.append(Load(database="postgresql", runs=1_000, steps=4, latency_s=10.0))
+        rows.append(Load(database="postgresql", runs=1_000, steps=8, latency_s=10.0))
     return rows
 
 
