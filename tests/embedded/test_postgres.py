@@ -164,16 +164,3 @@ def test_every_test_gets_an_empty_database(database_url: str, turn: int) -> None
     execute(database_url, "CREATE TABLE only_mine (n int)", f"INSERT INTO only_mine VALUES ({turn})")
 
     assert execute(database_url, "SELECT n FROM only_mine")[0][0] == turn
-
-
-def test_a_fresh_database_is_cheap(shared_postgres_farm: object, request: pytest.FixtureRequest) -> None:
-    farm = request.getfixturevalue("shared_postgres_farm")
-    took = []
-    for _ in range(5):
-        began = time.perf_counter()
-        with farm.database() as url:
-            execute(url, "SELECT 1")
-        took.append(time.perf_counter() - began)
-
-    # Measured: 25-40 ms with the engine and its connection. The bound leaves room for a busy machine.
-    assert min(took) < 0.25
