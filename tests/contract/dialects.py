@@ -572,3 +572,6 @@ RULES: Mapping[str, WireRules] = {
         length="max_tokens",
     ),
 }
+
+API_MODE = {"chat": "chat_completions", "responses": "codex_responses", "messages": "anthropic_messages"}
+"""What the setting of this name says for each wire."""

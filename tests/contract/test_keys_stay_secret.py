@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
-from dialects import HELLO, RULES
+from dialects import API_MODE, HELLO, RULES
 from strict_server import Fault, StrictServer, body, instead_of_event, status
-from support.store import Store, opened
+from support.store import Store
 from support.turns import KEY, Turns
 
-from hermes_worker.core import retry
 from hermes_worker.core.run import RunStatus
 from hermes_worker.governor import Governor
 from hermes_worker.observe import configure_logging, log
@@ -24,7 +22,8 @@ from hermes_worker.redaction import redact
 from hermes_worker.results import training_sample, turn_result
 from hermes_worker.settings import LogSettings
 
-API_MODE = {"chat": "chat_completions", "responses": "codex_responses", "messages": "anthropic_messages"}
+pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
+
 OTHER_KEY = "hunter2hunter2hunter2"
 """Looks like no key of anybody's, so that only knowing it helps."""
 
@@ -40,23 +39,6 @@ FAULTS: dict[str, Fault] = {
         0, f'data: {{"error": {{"message": "bad {KEY} {OTHER_KEY}", "type": "x"}}}}\n\n'.encode()
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_time_for_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.0)
-
-
-@pytest.fixture
-def server() -> Iterator[StrictServer]:
-    with StrictServer() as running:
-        yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with opened(f"sqlite:///{tmp_path / 'store.db'}") as opened_store:
-        yield opened_store
 
 
 def _content(client: redis.Redis, key: str) -> object:

@@ -11,19 +11,16 @@ import base64
 import io
 import json
 import re
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 import redis
-from dialects import HELLO, RULES, Said, ToolUse
+from dialects import API_MODE, HELLO, RULES, Said, ToolUse
 from PIL import Image
 from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, status
-from support.store import Store, check, opened
+from support.store import Store, check
 from support.turns import Turns
 
-from hermes_worker.core import retry
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import CostStatus
@@ -35,27 +32,11 @@ from hermes_worker.providers.chain import Chain, ModelChoice
 from hermes_worker.store.views import RunView
 from hermes_worker.tasks.requests import ModelOptions
 
-API_MODE = {"chat": "chat_completions", "responses": "codex_responses", "messages": "anthropic_messages"}
+pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
+
 EMPTY = Said(text="")
 CALL = Said(calls=(ToolUse(id="call_1", name="todo", arguments='{"todos": []}'),))
 CUT_CALL = Said(calls=(ToolUse(id="c", name="todo", arguments='{"todos": ["half'),), finish="length")
-
-
-@pytest.fixture(autouse=True)
-def _no_time_for_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.0)
-
-
-@pytest.fixture
-def server() -> Iterator[StrictServer]:
-    with StrictServer() as running:
-        yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with opened(f"sqlite:///{tmp_path / 'store.db'}") as opened_store:
-        yield opened_store
 
 
 @pytest.fixture(params=RULES)

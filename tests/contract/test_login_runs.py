@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import redis
-from dialects import HELLO, RULES
+from dialects import API_MODE, HELLO, RULES
 from strict_server import StrictServer, status
-from support.store import Store, check, opened
+from support.store import Store, check
 from support.token_server import TokenServer
 from support.turns import KEY, Turns
 
-from hermes_worker.core import retry
 from hermes_worker.core.logins import Login
 from hermes_worker.core.run import RunStatus
 from hermes_worker.credentials import CredentialPool
@@ -27,30 +26,13 @@ from hermes_worker.providers.chain import ModelChoice
 from hermes_worker.settings import LogSettings
 from hermes_worker.store.logins import Logins
 
-API_MODE = {"chat": "chat_completions", "responses": "codex_responses", "messages": "anthropic_messages"}
-
-
-@pytest.fixture(autouse=True)
-def _no_time_for_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.0)
-
-
-@pytest.fixture
-def server() -> Iterator[StrictServer]:
-    with StrictServer() as running:
-        yield running
+pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 
 
 @pytest.fixture
 def tokens() -> Iterator[TokenServer]:
     with TokenServer() as running:
         yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with opened(f"sqlite:///{tmp_path / 'store.db'}") as opened_store:
-        yield opened_store
 
 
 def turns_over(

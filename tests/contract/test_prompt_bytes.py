@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
-from dialects import RULES, Said, ToolUse
+from dialects import API_MODE, RULES, Said, ToolUse
 from strict_server import StrictServer
 from support.rig import Rig, rig_on, until
 
@@ -20,7 +20,6 @@ from hermes_worker.core.run import RunStatus
 
 pytestmark = pytest.mark.faults
 
-API_MODE = {"chat": "chat_completions", "responses": "codex_responses", "messages": "anthropic_messages"}
 _MARKER = re.compile(rb',?"cache_control":\{[^}]*\},?')
 """Where a cache may end is no part of what it compares, and moves along with the conversation."""
 

@@ -6,25 +6,20 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from dialects import HELLO, Said
 from strict_server import StrictServer, status
-from support.store import Store, check, opened
+from support.store import Store, check
 from support.turns import Turns
 
-from hermes_worker.core import retry
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.run import RunStatus
 from hermes_worker.providers.chain import Chain, ModelChoice
 from hermes_worker.store.trees import Trees
 from hermes_worker.tasks.auxiliary import AuxTask
 
-
-@pytest.fixture(autouse=True)
-def _no_time_for_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "backoff_s", lambda *_, **__: 0.0)
+pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 
 
 @pytest.fixture
@@ -32,12 +27,6 @@ def servers() -> Iterator[tuple[StrictServer, StrictServer]]:
     with StrictServer() as main, StrictServer() as titles:
         titles.says(Said(text='<think>hm</think>"A Friendly Greeting"'))
         yield main, titles
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with opened(f"sqlite:///{tmp_path / 'store.db'}") as opened_store:
-        yield opened_store
 
 
 def turns_over(store: Store, servers: tuple[StrictServer, StrictServer]) -> Turns:
