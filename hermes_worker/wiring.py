@@ -183,11 +183,11 @@ def chain_of(settings: Settings, grants: Granting | None = None) -> Chain:
 
 def grants_of(settings: Settings, database: Database) -> Grants | None:
     """The access tokens of the configured logins; ``None`` when there are none."""
+    if not settings.model.refresh_tokens:
+        return None
     from hermes_worker.logins import Grants, exchange_over
     from hermes_worker.store.logins import Logins
 
-    if not settings.model.refresh_tokens:
-        return None
     return Grants(Logins(database), exchange_over(settings.model.proxy_url))
 
 

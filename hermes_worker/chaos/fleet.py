@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,12 +116,11 @@ class Fleet:
         self.workers: list[Worker] = []
         self.started = 0
         self._zygote = zygote or Zygote(directory, environ)
-        self._owned = ExitStack()
-        self._is_zygote_shared = zygote is not None
+        self._owns_zygote = zygote is None
 
     def __enter__(self) -> Fleet:
-        if not self._is_zygote_shared:
-            self._owned.enter_context(self._zygote)
+        if self._owns_zygote:
+            self._zygote.__enter__()
         for role in Role:
             for index in range(self._per_role):
                 self.workers.append(self._start(role, index, generation=0))
@@ -131,7 +130,8 @@ class Fleet:
         for worker in self.workers:
             self._signal(worker, signal.SIGCONT)
             self._signal(worker, signal.SIGKILL)
-        self._owned.close()
+        if self._owns_zygote:
+            self._zygote.__exit__()
         for worker in self.workers:
             self._await_end(worker)
 

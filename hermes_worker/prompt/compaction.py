@@ -97,8 +97,8 @@ def is_compaction(row: Message) -> bool:
 
 
 def _newest(rows: Sequence[Message]) -> Message | None:
-    user = Role.USER  # (looked up once: this goes over every row of every request)
-    return next((row for row in reversed(rows) if row.role is user and row.body.startswith(_MARK)), None)
+    # The beginning is looked at first: this goes over every row of every request.
+    return next((row for row in reversed(rows) if row.body.startswith(_MARK) and is_compaction(row)), None)
 
 
 # ---------------------------------------------------------------------------------------------------------------- when

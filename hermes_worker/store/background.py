@@ -15,6 +15,7 @@ from hermes_worker.observe import log
 from hermes_worker.store import children
 from hermes_worker.store.budgets import has_limits, open_budget
 from hermes_worker.store.database import db_now
+from hermes_worker.store.inputs import keep_specs
 from hermes_worker.store.rows import ParentCall
 from hermes_worker.store.tables import run_inputs, runs, sessions
 
@@ -85,7 +86,7 @@ def insert_turn(connection: Connection, parent: ParentCall) -> Turn | None:
         )
         .returning(runs.c.pk)
     ).scalar_one()
-    connection.execute(sa.insert(run_inputs), {"run_pk": run_pk, "spec": spec.to_json()})
+    keep_specs(connection, [(int(run_pk), spec)])
     if has_limits(spec):
         open_budget(connection, int(run_pk), spec)
     return Turn(

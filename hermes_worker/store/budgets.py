@@ -153,7 +153,7 @@ def open_budgets(connection: Connection, started: Sequence[tuple[int, RunSpec]])
 
 def open_own_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
     """Give new children, whose limits hold for each of them alone, a budget each."""
-    connection.execute(sa.insert(budgets), [_new(run_pk, spec) for run_pk, spec in children])
+    open_budgets(connection, children)
     pks = [run_pk for run_pk, _ in children]
     connection.execute(sa.update(runs).where(runs.c.pk.in_(pks)).values(has_budget=OWN_BUDGET))
 

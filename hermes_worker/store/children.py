@@ -27,9 +27,10 @@ from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.budgets import has_limits, open_own_budgets, share_budget
 from hermes_worker.store.database import db_now
+from hermes_worker.store.inputs import keep_specs
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import LoadedRun, ParentCall, read_messages, store_blob
-from hermes_worker.store.tables import blobs, messages, run_inputs, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
 
 _IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
 """Spelled as in the partial index ``ix_runs_open_children``."""
@@ -129,7 +130,7 @@ def insert_children(
         ],
     )
     made = list(zip(run_pks, (child.spec for child in children), strict=True))
-    _insert_inputs(connection, made)
+    keep_specs(connection, made)
     if not has_budget and has_limits(children[0].spec):
         open_own_budgets(connection, made)
 
@@ -146,17 +147,6 @@ def _insert_returning(connection: Connection, table: sa.Table, rows: list[dict[s
 def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared:
     values = {name: sa.bindparam(name, type_=table.c[name].type) for name in names}
     return Prepared(sa.insert(table).values(values).returning(table.c.pk))
-
-
-_INSERT_INPUT = Prepared(sa.insert(run_inputs).values(run_pk=sa.bindparam("run_pk"), spec=sa.bindparam("spec")))
-
-
-def _insert_inputs(connection: Connection, made: Sequence[tuple[int, RunSpec]]) -> None:
-    rows = [{"run_pk": pk, "spec": spec.to_json()} for pk, spec in made]
-    if len(rows) == 1:
-        _INSERT_INPUT.run(connection, rows[0])
-    else:
-        connection.execute(sa.insert(run_inputs), rows)
 
 
 def _earlier(deadline_at: float | None, other: float) -> float:

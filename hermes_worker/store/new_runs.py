@@ -6,7 +6,6 @@ each open a conversation of their own have nothing to ask the database first, so
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,14 +13,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import AskModel
-from hermes_worker.core.messages import Message, Role, user_body
 from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.store import budgets
 from hermes_worker.store.database import db_now
+from hermes_worker.store.inputs import first_message, keep_specs
 from hermes_worker.store.rows import Hint, insert_ignoring, message_values, store_blob
-from hermes_worker.store.runs import Created, NewRun, insert_run, new_run_id
+from hermes_worker.store.runs import Created, NewRun, asked_values, insert_run, new_run_id, session_values
 from hermes_worker.store.steps import INSERT_MESSAGE
-from hermes_worker.store.tables import run_inputs, runs, sessions
+from hermes_worker.store.tables import runs, sessions
 
 _INSERT_RUNS = (
     sa.insert(runs)
@@ -72,15 +71,7 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
         insert_ignoring(connection, sessions)
         .values(created_at=db_now())
         .returning(sessions.c.session_id, sessions.c.pk),
-        [
-            {
-                "session_id": new.session_id,
-                "system_prompt": new.system_prompt,
-                "tools_hash": hashes[new.tools],
-                "workspace": new.workspace,
-            }
-            for new in news
-        ],
+        [{"session_id": new.session_id, **session_values(new, hashes[new.tools])} for new in news],
     )
     return {row.session_id: int(row.pk) for row in rows}
 
@@ -92,7 +83,7 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
         _INSERT_RUNS, [_run_values(session_pk, run_ids[session_pk], new) for session_pk, new in fresh.items()]
     ).all()
     specs = [(int(row.pk), fresh[row.session_pk].spec) for row in rows]
-    connection.execute(sa.insert(run_inputs), [{"run_pk": pk, "spec": spec.to_json()} for pk, spec in specs])
+    keep_specs(connection, specs)
     begun = [row for row in rows if row.hinted_at is not None]
     if begun:
         INSERT_MESSAGE.run_each(
@@ -118,11 +109,7 @@ def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "session_pk": session_pk,
-        "model": spec.model,
-        "iterations_max": spec.iterations_max,
-        "attempts_max": spec.attempts_max,
-        "idle_s_max": spec.idle_s_max,
-        "deliver": json.dumps(list(new.deliver)) if new.deliver else None,
+        **asked_values(new),
         "has_budget": int(budgets.has_limits(spec)),
         "message_seq": 0 if new.is_held else 1,
         "wall_s": spec.wall_s_max,
@@ -131,9 +118,7 @@ def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, Any]:
 
 
 def _opening(connection: Connection, row: Any, new: NewRun) -> list[dict[str, Any]]:
-    content = new.spec.input if isinstance(new.spec.input, str) else [dict(part) for part in new.spec.input]
-    message = Message(seq=1, role=Role.USER, body=user_body(content))
-    return message_values(connection, row.session_pk, row.pk, [message])
+    return message_values(connection, row.session_pk, row.pk, [first_message(new.spec, 1)])
 
 
 def _hint(run_id: str, at: float) -> Hint:

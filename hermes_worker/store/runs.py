@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.budget import NANO, Amounts, Dimension, is_wall_spent
+from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
 from hermes_worker.core.effects import AskModel, Effect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
@@ -28,6 +28,7 @@ from hermes_worker.core.titles import first_title
 from hermes_worker.store import budgets, steering
 from hermes_worker.store.children import detach, open_children
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.inputs import keep_specs
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -40,8 +41,16 @@ from hermes_worker.store.rows import (
     to_loaded,
     with_run,
 )
-from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions, tool_calls
-from hermes_worker.store.transitions import Additions, StateMoved, activate, break_off, needs_transaction, save
+from hermes_worker.store.tables import blobs, idempotency_keys, runs, sessions, tool_calls
+from hermes_worker.store.transitions import (
+    Additions,
+    StateMoved,
+    activate,
+    break_off,
+    nano_usd_of,
+    needs_transaction,
+    save,
+)
 
 
 class RunNotFound(HermesError):
@@ -287,7 +296,7 @@ class Runs:
         """Call the session of a run that has ended ``title``; ``None`` leaves it as it is called. What that took is
         added to the run."""
         loaded = claim.loaded
-        nano_usd = 0 if cost.usd is None else int((cost.usd * NANO).to_integral_value())
+        nano_usd = nano_usd_of(cost)
         with self._database.write() as connection:
             # The run's row is locked first, as everywhere.
             known = connection.execute(
@@ -590,6 +599,18 @@ def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> No
     connection.execute(sa.update(runs).where(runs.c.pk == pk).values(deliver=merged))
 
 
+def asked_values(new: NewRun) -> dict[str, Any]:
+    """The columns of a run that say what was asked for."""
+    spec = new.spec
+    return {
+        "model": spec.model,
+        "iterations_max": spec.iterations_max,
+        "attempts_max": spec.attempts_max,
+        "idle_s_max": spec.idle_s_max,
+        "deliver": json.dumps(list(new.deliver)) if new.deliver else None,
+    }
+
+
 def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     """Write a run in the caller's transaction; returns its number as well. Raises as ``Runs.create``."""
     run_id = new.run_id or new_run_id()
@@ -601,20 +622,16 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
         .values(
             run_id=run_id,
             session_pk=session_pk,
-            model=spec.model,
             status=RunStatus.QUEUED.value,
             state_version=STATE_VERSION,
-            iterations_max=spec.iterations_max,
-            attempts_max=spec.attempts_max,
             deadline_at=db_now() + spec.wall_s_max,
-            idle_s_max=spec.idle_s_max,
-            deliver=json.dumps(list(new.deliver)) if new.deliver else None,
+            **asked_values(new),
             created_at=db_now(),
             updated_at=db_now(),
         )
         .returning(runs.c.pk)
     ).scalar_one()
-    connection.execute(sa.insert(run_inputs), {"run_pk": run_pk, "spec": spec.to_json()})
+    keep_specs(connection, [(int(run_pk), spec)])
     if budgets.has_limits(spec):
         budgets.open_budget(connection, int(run_pk), spec)
     if new.idempotency_key is not None:
@@ -652,19 +669,22 @@ def _claim_key(connection: Connection, new: NewRun, run_pk: int) -> None:
         raise _KeyTaken
 
 
+def session_values(new: NewRun, tools_hash: str) -> dict[str, Any]:
+    """The columns of a session that ``new`` opens, but for its id and its time."""
+    return {
+        "system_prompt": new.system_prompt,
+        "tools_hash": tools_hash,
+        "workspace": new.workspace,
+        "title": first_title(new.spec.input),
+    }
+
+
 def _session_for(connection: Connection, session_id: str, new: NewRun) -> tuple[int, int | None, int]:
     """The session's number, its active run and its length, with its row locked."""
     tools_hash = store_blob(connection, new.tools)
     inserted = connection.execute(
         insert_ignoring(connection, sessions)
-        .values(
-            session_id=session_id,
-            system_prompt=new.system_prompt,
-            tools_hash=tools_hash,
-            workspace=new.workspace,
-            title=first_title(new.spec.input),
-            created_at=db_now(),
-        )
+        .values(**session_values(new, tools_hash), session_id=session_id, created_at=db_now())
         .returning(sessions.c.pk)
     ).scalar()
     if inserted is not None:

@@ -150,7 +150,7 @@ def _charge(loaded: LoadedRun, after: Run, additions: Additions, *, gave_up: boo
             iterations=replies - (after.refunds - before.refunds) if loaded.reserved.iterations else 0,
             tokens=additions.usage.total,
             tool_calls=len(after.calls) if replies else 0,
-            nano_usd=_nano_usd(additions.cost),
+            nano_usd=nano_usd_of(additions.cost),
         ),
         unknown_costs=int(additions.cost is not None and additions.cost.usd is None),
     )
@@ -229,12 +229,12 @@ def _run_values(
         "cache_read": usage.cache_read,
         "cache_write": usage.cache_write,
         "reasoning": usage.reasoning,
-        "cost_nano_usd": _nano_usd(additions.cost),
+        "cost_nano_usd": nano_usd_of(additions.cost),
         "new_cost_status": _cost_status(loaded, additions.cost),
     }
 
 
-def _nano_usd(cost: Cost | None) -> int:
+def nano_usd_of(cost: Cost | None) -> int:
     """Money is stored as a whole number, so that a sum of many small amounts is exact."""
     return 0 if cost is None or cost.usd is None else int((cost.usd * NANO).to_integral_value())
 

@@ -49,6 +49,8 @@ def test_columns_are_those_of_a_single_run(store: Store) -> None:
     spans = [row["deadline_at"] - row["created_at"] for row in rows]
     assert spans[1] == pytest.approx(spans[0])
     assert {**limits[0], "root_pk": 0} == {**limits[1], "root_pk": 0}
+    titles = {store.views.run(run_id).title for run_id in (single.run_id, created.run_id)}
+    assert titles == {"hello"}
 
 
 def test_a_conversation_that_goes_on_and_one_that_has_a_past_are_begun_too(store: Store) -> None:
