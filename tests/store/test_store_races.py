@@ -173,7 +173,7 @@ class Crowd:
         random = Random(self.seed * 1_000 + number)
         worker = self.store.worker(f"w{number}")
         kept: list[CallClaim | TurnClaim] = []
-        for _ in range(40):
+        for _ in range(80):
             move = random.choice(self.MOVES)
             try:
                 worker = move(self, random, worker, kept) or worker
