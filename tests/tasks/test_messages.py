@@ -42,6 +42,15 @@ def test_an_envelope_equals_what_celery_publishes(broker_url: str) -> None:
     assert ours == theirs
 
 
+def test_what_a_label_contains_stays_inside_it() -> None:
+    label = 'a "quoted" %s %(id)s \\ label\n'
+    name, queue, arguments = message_of(ASK)
+    message = json.loads(envelope(name, queue, [*arguments, "%(id)s"], label, group_id="g"))
+    assert message["headers"]["argsrepr"] == label
+    assert message["headers"]["group"] == "g"
+    assert opened(json.dumps(message))["body"][0] == [*arguments, "%(id)s"]
+
+
 def test_the_calls_of_one_run_are_one_celery_group(broker_url: str) -> None:
     client = redis_client(broker_url)
     assert Publisher(client).send(CALLS) == 3

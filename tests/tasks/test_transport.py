@@ -1,0 +1,118 @@
+"""What our variant of kombu's Redis transport does differently."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from kombu import Connection, Consumer, Queue
+
+from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.queue import KEY_PREFIX, QueueName, TaskName, envelope
+from hermes_worker.transport import ALIAS, POPPED_MAX, install
+
+QUEUE = QueueName.MODEL
+
+
+@contextlib.contextmanager
+def consuming(broker_url: str, on_message: Callable[[Any], None], *, prefetch: int = 0) -> Iterator[Connection]:
+    install()
+    options = {"global_keyprefix": KEY_PREFIX}
+    with (
+        Connection(broker_url.replace("redis://", f"{ALIAS}://"), transport_options=options) as connection,
+        Consumer(connection, [Queue(QUEUE.value)], on_message=on_message, accept=["json"]) as consumer,
+    ):
+        if prefetch:
+            consumer.qos(prefetch_count=prefetch)
+        yield connection
+
+
+def fill(broker_url: str, labels: list[str]) -> redis.Redis:
+    client = redis.Redis.from_url(broker_url)
+    for label in labels:
+        client.lpush(f"{KEY_PREFIX}{QUEUE.value}", envelope(TaskName.ITERATE, QUEUE, ["run_1", 1, 1, 0.0], label))
+    return client
+
+
+def drain(connection: Connection, seen: list[Any], count: int) -> None:
+    with contextlib.suppress(socket.timeout):
+        while len(seen) < count:
+            connection.drain_events(timeout=5)
+
+
+def pops(client: redis.Redis) -> int:
+    """Commands by which messages were taken so far."""
+    stats = client.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("blmpop", "brpop"))
+
+
+def test_messages_that_wait_come_together_and_in_order(broker_url: str) -> None:
+    labels = [str(number) for number in range(3 * POPPED_MAX)]
+    client = fill(broker_url, labels)
+    before = pops(client)
+    seen: list[str] = []
+    with consuming(broker_url, lambda message: seen.append(message.headers["argsrepr"])) as connection:
+        drain(connection, seen, len(labels))
+    assert seen == labels
+    assert pops(client) - before == 3
+
+
+def test_no_more_are_taken_than_the_worker_has_room_for(broker_url: str) -> None:
+    client = fill(broker_url, ["a", "b", "c"])
+    seen: list[str] = []
+    with consuming(broker_url, lambda message: seen.append(message.headers["argsrepr"]), prefetch=2) as connection:
+        drain(connection, seen, 2)
+        assert client.llen(f"{KEY_PREFIX}{QUEUE.value}") == 1
+    assert seen == ["a", "b"]
+
+
+def test_a_message_that_breaks_its_handler_takes_none_along(broker_url: str) -> None:
+    fill(broker_url, ["a", "bad", "c"])
+    seen: list[str] = []
+
+    def handle(message: Any) -> None:
+        if message.headers["argsrepr"] == "bad":
+            raise ValueError("cannot be handled")
+        seen.append(message.headers["argsrepr"])
+
+    with consuming(broker_url, handle) as connection, pytest.raises(ValueError, match="cannot be handled"):
+        drain(connection, seen, 3)
+    assert seen == ["a", "c"]
+
+
+def test_a_server_without_blmpop_is_asked_for_one_at_a_time(old_server_url: str) -> None:
+    labels = ["a", "b", "c"]
+    fill(old_server_url, labels)
+    seen: list[str] = []
+    with consuming(old_server_url, lambda message: seen.append(message.headers["argsrepr"])) as connection:
+        drain(connection, seen, len(labels))
+    assert seen == labels
+
+
+@pytest.fixture
+def old_server_url() -> Iterator[str]:
+    """A server that knows as little as Redis 6.2 of what we use."""
+    directory = Path(tempfile.mkdtemp(prefix="hermes-vk-"))
+    server = EmbeddedValkey(directory, is_durable=False)
+    process = subprocess.Popen(
+        [*server.prepare(), "--rename-command", "BLMPOP", ""], pass_fds=[server.lock_fd], stdout=subprocess.DEVNULL
+    )
+    try:
+        while not server.is_ready():
+            assert process.poll() is None
+            time.sleep(0.01)
+        yield server.url
+    finally:
+        process.kill()
+        process.wait()
+        server.release()
+        shutil.rmtree(directory, ignore_errors=True)
