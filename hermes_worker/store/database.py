@@ -17,6 +17,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.store.pool import ConnectionPool
 
 _SQLITE_BUSY_TIMEOUT_MS = 20_000
 _SQLITE_PAGE_BYTES = 8192
@@ -76,12 +77,13 @@ class Database:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, pool_size)
+        self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
         self._writer = self.engine.execution_options(hermes_write=True)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """For SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
-        with self._translated(), self._autocommit.connect() as connection:
+        with self._translated(), self._engine_or_pool() as connection:
             yield connection
 
     @contextmanager
@@ -101,8 +103,11 @@ class Database:
             with self.write() as connection:
                 yield connection
             return
-        with self._translated(), self._autocommit.connect() as connection:
+        with self._translated(), self._singles.connection() as connection:
             yield connection
+
+    def _engine_or_pool(self) -> AbstractContextManager[Connection]:
+        return self.engine.connect() if self.is_sqlite else self._singles.connection()
 
     def end_idle_transactions(self, after_s: float) -> None:
         """Let the server end a transaction in which this process does nothing for so long: frozen in the middle of
@@ -123,6 +128,7 @@ class Database:
             return float(connection.execute(sa.select(db_now())).scalar_one())
 
     def close(self) -> None:
+        self._singles.clear()
         for engine in self.engines:
             engine.dispose()
 
@@ -152,8 +158,7 @@ class Database:
     def _start_afresh(self) -> None:
         """When one connection is dead, so are the others: none of them is handed out again."""
         if not self.is_sqlite:
-            for engine in self.engines:
-                engine.dispose()
+            self.close()
 
     @property
     def engines(self) -> set[sa.Engine]:

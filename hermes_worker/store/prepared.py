@@ -22,7 +22,7 @@ from hermes_worker.core.errors import UnavailableError
 class _Compiled:
     """One statement in one dialect."""
 
-    __slots__ = ("fixed", "positions", "row", "sql")
+    __slots__ = ("fixed", "keeps_cursor", "positions", "row", "sql")
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
@@ -30,6 +30,8 @@ class _Compiled:
         self.fixed: dict[str, Any] = {
             name: value for name, value in compiled.params.items() if value is not None or name in _explicit(compiled)
         }
+        self.keeps_cursor = dialect.name == "postgresql"
+        """One cursor serves all statements of a connection; of SQLite a cursor holds its lock until it is closed."""
         self.positions: Sequence[str] | None = compiled.positiontup
         columns = [str(entry.keyname) for entry in getattr(compiled, "_result_columns", ())]
         self.row: Any = namedtuple("Row", columns) if columns else None
@@ -37,6 +39,22 @@ class _Compiled:
     def parameters(self, values: Mapping[str, Any]) -> Any:
         merged = {**self.fixed, **values} if self.fixed else values
         return merged if self.positions is None else [merged[name] for name in self.positions]
+
+    def cursor(self, connection: Connection) -> Any:
+        if not self.keeps_cursor:
+            return connection.connection.cursor()
+        info = connection.info  # of the driver's connection, and emptied when that is replaced
+        cursor = info.get(_CURSOR)
+        if cursor is None:
+            cursor = info[_CURSOR] = connection.connection.cursor()
+        return cursor
+
+    def release(self, cursor: Any) -> None:
+        if not self.keeps_cursor:
+            cursor.close()
+
+
+_CURSOR = "hermes_cursor"
 
 
 def _explicit(compiled: Any) -> set[str]:
@@ -58,7 +76,7 @@ class Prepared:
         compiled = self._compiled(connection)
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchone()
-        cursor.close()
+        compiled.release(cursor)
         return None if found is None else compiled.row._make(found)
 
     def all(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
@@ -66,14 +84,15 @@ class Prepared:
         compiled = self._compiled(connection)
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchall()
-        cursor.close()
+        compiled.release(cursor)
         return [compiled.row._make(row) for row in found]
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute and return the number of rows changed."""
-        cursor = self._run(connection, self._compiled(connection), values)
+        compiled = self._compiled(connection)
+        cursor = self._run(connection, compiled, values)
         changed = int(cursor.rowcount)
-        cursor.close()
+        compiled.release(cursor)
         return changed
 
     def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -91,7 +110,7 @@ class Prepared:
         return compiled
 
     def _run(self, connection: Connection, compiled: _Compiled, values: Mapping[str, Any]) -> Any:
-        cursor = connection.connection.cursor()
+        cursor = compiled.cursor(connection)
         try:
             cursor.execute(compiled.sql, compiled.parameters(values))
         except Exception as error:
@@ -99,12 +118,12 @@ class Prepared:
         return cursor
 
     def _run_many(self, connection: Connection, compiled: _Compiled, rows: Sequence[Mapping[str, Any]]) -> None:
-        cursor = connection.connection.cursor()
+        cursor = compiled.cursor(connection)
         try:
             cursor.executemany(compiled.sql, [compiled.parameters(values) for values in rows])
         except Exception as error:
             raise _translated(connection, compiled.sql, error) from error
-        cursor.close()
+        compiled.release(cursor)
 
 
 def _translated(connection: Connection, sql: str, error: Exception) -> Exception:
