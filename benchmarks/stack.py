@@ -128,7 +128,9 @@ class BenchStack:
         peak = 0.0
         cpu, cpu_all = self._cpu_s()
         began = time.monotonic()
-        for _ in range(load.runs):
+        for number in range(load.runs):
+            # Evenly over the first latency: a thousand at once would come back at once, and again and again.
+            time.sleep(max(0.0, began + load.latency_s * number / load.runs - time.monotonic()))
             created = self.client.runs.create(self._new_run())
             self.client.publisher.send(created.hints)
             run_ids.append(created.run_id)

@@ -94,7 +94,9 @@ Asked = Answered | Unanswered | Interrupted | Compacted
 def ask(parts: Parts, claim: TurnClaim, abort: AbortSignal, *, is_watched: Callable[[], bool]) -> Asked:
     """Make the claimed call. Blocks until there is an answer, or nothing more that can be tried without a long wait."""
     try:
-        return _Asking(parts, claim, abort, is_watched).outcome()
+        with parts.turnstile:
+            asking = _Asking(parts, claim, abort, is_watched)
+        return asking.outcome()
     except (CorruptTranscript, ValueError) as error:
         failure = Failure(kind="corrupt_transcript", message=str(error))
         return Unanswered(event=ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))

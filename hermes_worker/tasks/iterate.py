@@ -36,7 +36,8 @@ def iterate(parts: Parts, effect: AskModel, at: float) -> None:
     if parts.leases.is_draining:
         parts.sender.send([Hint(effect=effect, at=at)])
         return
-    claim = parts.runs.claim_turn(effect, parts.leases.owner)
+    with parts.turnstile:
+        claim = parts.runs.claim_turn(effect, parts.leases.owner)
     if claim is None:
         count("hint.stale")
         return
@@ -72,7 +73,9 @@ def _take_turn(parts: Parts, claim: TurnClaim, abort: AbortSignal) -> _Taken:
     judged = _judged(parts, claim, asked) if isinstance(asked, Answered) else None
     faults.point(FaultPoint.ITERATE_AFTER_REPLY)
     try:
-        hints = persist(partial(_commit, parts, claim, asked, judged, abort), abort, patience_s=parts.commit_patience_s)
+        hints = persist(
+            partial(_commit_in_turn, parts, claim, asked, judged, abort), abort, patience_s=parts.commit_patience_s
+        )
     except LeaseLost as lost:
         count("iteration.refused")
         log.warning("iteration.refused", reason=str(lost))
@@ -101,6 +104,11 @@ def _is_over(asked: Asked, judged: Judged | None) -> bool:
 
 
 def _judged(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:
+    with parts.turnstile:
+        return _judge(parts, claim, answered)
+
+
+def _judge(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:
     where = Circumstances(
         run=claim.loaded.run,
         memory=answered.memory,
@@ -115,6 +123,13 @@ def _judged(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:
         log.info("reply.discarded", finish_reason=answered.reply.finish_reason, event_kind=judged.event.kind)
         count("reply.discarded")
     return judged
+
+
+def _commit_in_turn(
+    parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None, abort: AbortSignal
+) -> list[Hint]:
+    with parts.turnstile:
+        return _commit(parts, claim, asked, judged, abort)
 
 
 def _commit(parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None, abort: AbortSignal) -> list[Hint]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -134,6 +135,8 @@ class Parts:
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
     model: ModelOptions = field(default_factory=ModelOptions)
+    turnstile: AbstractContextManager[None] = field(default_factory=nullcontext)
+    """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """What the installation says that models cost, by provider and model."""
     calls_max: int = 64
