@@ -11,13 +11,14 @@ from hermes_worker.core.run import WaitKind
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.results import error_result
 
-EXPIRES_S: Final = 3_600.0
+_EXPIRES_S: Final = 3_600.0
+"""How long the user may take."""
 _QUESTION_CHARS_MAX: Final = 10_000
 _CHOICE_CHARS_MAX: Final = 1_000
 
 
 class ClarifyTool:
-    """``clarify``. ``expires_s`` is how long the user may take."""
+    """``clarify``."""
 
     spec: Final = ToolSpec(
         name="clarify",
@@ -43,9 +44,6 @@ class ClarifyTool:
         timeout_s=30.0,
     )
 
-    def __init__(self, expires_s: float = EXPIRES_S) -> None:
-        self._expires_s = expires_s
-
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         question = arguments["question"].strip()
         if not question:
@@ -56,6 +54,6 @@ class ClarifyTool:
             kind=WaitKind.INPUT,
             request={"question": question[:_QUESTION_CHARS_MAX]},
             choices=choices,
-            expires_s=self._expires_s,
+            expires_s=_EXPIRES_S,
         )
         return ToolResult(text="", question=asked)
