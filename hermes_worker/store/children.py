@@ -206,17 +206,20 @@ _NEXT_QUEUED = Prepared(
 
 _started = (
     sa.select(runs.c.pk)
-    .where(
-        runs.c.parent_pk == sa.bindparam("run"),
-        _IS_OPEN,
-        sa.or_(runs.c.status != RunStatus.QUEUED.value, runs.c.hinted_at.is_not(None)),
-    )
+    # Who has begun has its task in its transcript; who was paused before that holds no place.
+    .where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN, runs.c.message_seq > 0)
     .limit(sa.bindparam("cap", type_=sa.Integer()))
     .subquery()
 )
 _COUNT_STARTED = Prepared(sa.select(sa.func.count().label("started")).select_from(_started))
 
-_LOCK_PARENT = Prepared(sa.select(runs.c.pk).where(runs.c.pk == sa.bindparam("run")).with_for_update())
+_LOCK_PARENT = Prepared(sa.select(runs.c.status).where(runs.c.pk == sa.bindparam("run")).with_for_update())
+
+_CAP = Prepared(
+    sa.select(sa.func.max(tool_calls.c.children_max).label("children_max")).where(
+        tool_calls.c.run_pk == sa.bindparam("run"), tool_calls.c.children_max.is_not(None)
+    )
+)
 
 
 def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
@@ -246,17 +249,25 @@ def has_open(connection: Connection, parent: ParentCall) -> bool:
 
 
 def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Any:
-    """The next child of a run to start, locked; ``None`` when none waits, or as many as may are at work already.
+    """The next child of a run to start, locked; ``None`` when none waits, as many as may are at work already, or the
+    run is paused.
 
     The cap is counted under the parent's lock, so that two children that end at once do not start three.
     """
     if _NEXT_QUEUED.first(connection, {"run": parent_pk}) is None:
         return None
-    _LOCK_PARENT.first(connection, {"run": parent_pk})
+    if _LOCK_PARENT.first(connection, {"run": parent_pk}).status == RunStatus.PAUSED.value:
+        return None
     counted = _COUNT_STARTED.first(connection, {"run": parent_pk, "cap": children_max})
     if counted.started >= children_max:
         return None
     return _NEXT_QUEUED.first(connection, {"run": parent_pk})
+
+
+def cap_of(connection: Connection, parent_pk: int) -> int | None:
+    """How many children of a run may work at once; ``None`` for a run that has handed nothing on."""
+    found = _CAP.first(connection, {"run": parent_pk}).children_max
+    return None if found is None else int(found)
 
 
 def _key(parent: ParentCall) -> dict[str, int]:
@@ -431,3 +442,9 @@ def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[
         .limit(most)
     )
     return list(found.scalars())
+
+
+def begun_children(connection: Connection, parent_pk: int) -> list[int]:
+    """Children of a run that are at work, paused ones included."""
+    found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, _IS_OPEN, runs.c.message_seq > 0)
+    return list(connection.execute(found.order_by(runs.c.pk)).scalars())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -11,17 +13,22 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.store import steering
+from hermes_worker.store.children import begun_children, cap_of, lock_background, lock_waiting
 from hermes_worker.store.database import Database
-from hermes_worker.store.rows import Hint, LoadedRun, lock_run
+from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import find
 from hermes_worker.store.tables import runs, sessions
-from hermes_worker.store.transitions import Additions, activate, save
+from hermes_worker.store.transitions import Additions, activate, save, start_children
 
 STEER_CHARS_MAX = 100_000
 
 
 class NotAtWork(HermesError):
     """The run has ended, is ending, or has not begun: there is nothing to do this to."""
+
+
+class NothingToSay(HermesError):
+    """The text is empty, or longer than anybody reads."""
 
 
 class Control:
@@ -31,37 +38,52 @@ class Control:
         self._database = database
 
     def pause(self, run_id: str) -> RunStatus:
-        """Begin nothing new; what is in flight ends as it would. Raises ``RunNotFound`` and ``NotAtWork``."""
+        """Begin nothing new in a run and in all it delegated; what is in flight ends as it would.
+
+        The run comes first and those below it from the top down, so that none of them begins another meanwhile.
+        Raises ``RunNotFound`` and ``NotAtWork``.
+        """
         with self._database.write() as connection:
             loaded = _lock(connection, run_id)
-            after = apply(loaded.run, ev.PauseRequested())
-            if after != loaded.run:
-                save(connection, loaded, after)
-            return after.status
+            status = _pause(connection, loaded)
+        for pk in self._below(loaded.pk):
+            with self._database.write() as connection:
+                below = _lock_open(connection, pk)
+                if below is not None:
+                    _pause(connection, below)
+        return status
 
     def resume(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
-        """Let a paused run go on where it was. Raises ``RunNotFound`` and ``NotAtWork``."""
+        """Let a run, and all it delegated, go on where they were. Raises ``RunNotFound`` and ``NotAtWork``."""
         with self._database.write() as connection:
             loaded = _lock(connection, run_id)
-            if loaded.run.status is not RunStatus.PAUSED:
-                return loaded.run.status, []
-            active, message_seq = _turn(connection, loaded)
-            after = apply(loaded.run, ev.ResumeRequested(has_turn=active == loaded.pk))
-            resumed = Additions(events=[RunEvent(name=RunEventName.RESUMED)])
-            hints = save(connection, loaded, after, resumed)
-            if active == loaded.pk:
-                return after.status, hints
-            # It was paused while it waited for its session's turn: it takes the turn if nobody has it, or waits again.
-            connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
-            if active is not None:
-                return after.status, []
-            return after.status, [activate(connection, loaded.session_pk, loaded.pk, run_id, message_seq)]
+            status, hints = _resume(connection, loaded)
+        for pk in self._below(loaded.pk):
+            with self._database.write() as connection:
+                below = _lock_open(connection, pk)
+                if below is not None:
+                    hints += _resume(connection, below)[1]
+        return status, hints
+
+    def _below(self, run_pk: int) -> Iterator[int]:
+        """The open runs that a run delegated and that have begun, at any depth, from the top down. Those that wait
+        for a place need nothing done to them: nobody starts a child of a paused run."""
+        waiting = [run_pk]
+        while waiting:
+            with self._database.read() as connection:
+                found = begun_children(connection, waiting.pop())
+            yield from found
+            waiting += found
 
     def steer(self, run_id: str, text: str) -> None:
         """Say something to a run at work; it reads it with the next tool result.
 
-        Raises ``RunNotFound``, and ``NotAtWork`` also for a run that waits for its turn.
+        Raises ``NothingToSay``, ``RunNotFound``, and ``NotAtWork`` also for a run that waits for its turn.
         """
+        if not text.strip():
+            raise NothingToSay("there is nothing to say: the text is empty")
+        if len(text) > STEER_CHARS_MAX:
+            raise NothingToSay(f"the text has more than {STEER_CHARS_MAX} characters")
         with self._database.write() as connection:
             loaded = _lock(connection, run_id)
             if _turn(connection, loaded)[0] != loaded.pk:
@@ -81,6 +103,48 @@ def _lock(connection: Connection, run_id: str) -> LoadedRun:
     if loaded.run.status.is_terminal or loaded.run.status is RunStatus.STOPPING:
         raise NotAtWork(f"run {run_id!r} is not at work any more ({loaded.run.status.value})")
     return loaded
+
+
+def _lock_open(connection: Connection, pk: int) -> LoadedRun | None:
+    """``None`` for a run that has ended or is ending."""
+    loaded = lock_run(connection, pk)
+    is_over = loaded is None or loaded.run.status.is_terminal or loaded.run.status is RunStatus.STOPPING
+    return None if is_over else loaded
+
+
+def _pause(connection: Connection, loaded: LoadedRun) -> RunStatus:
+    after = apply(loaded.run, ev.PauseRequested())
+    if after != loaded.run:
+        save(connection, loaded, after)
+    return after.status
+
+
+def _resume(connection: Connection, loaded: LoadedRun) -> tuple[RunStatus, list[Hint]]:
+    if loaded.run.status is not RunStatus.PAUSED:
+        return loaded.run.status, []
+    active, message_seq = _turn(connection, loaded)
+    after = apply(loaded.run, ev.ResumeRequested(has_turn=active == loaded.pk))
+    hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED)]))
+    if active == loaded.pk:
+        cap = cap_of(connection, loaded.pk)
+        return after.status, hints + (start_children(connection, loaded.pk, cap) if cap is not None else [])
+    # It was paused while it waited for a turn or a place: it waits again, or takes it if it is to be had.
+    connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
+    if loaded.parent is not None:
+        return after.status, _take_place(connection, loaded.parent)
+    if active is not None:
+        return after.status, []
+    return after.status, [activate(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq)]
+
+
+def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:
+    """Start whoever is next among the siblings. The parent's call is locked before the parent, as by every child."""
+    if parent.is_background:
+        cap = lock_background(connection, parent)
+    else:
+        waiting = lock_waiting(connection, parent)
+        cap = waiting.children_max if waiting is not None else None
+    return start_children(connection, parent.run_pk, cap) if cap is not None else []
 
 
 def _turn(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
