@@ -12,10 +12,12 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import ANSWER_CHARS_MAX
 from hermes_worker.core.run import WaitKind
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.waits import Waits
+from hermes_worker.store.waits import Waits, WaitView
 from hermes_worker.tools.arguments import coerce, violations
 
 __all__ = ["InvalidAnswer", "approve", "reply"]
+
+_NO_WAIT = 0
 
 
 class InvalidAnswer(HermesError):
@@ -23,9 +25,15 @@ class InvalidAnswer(HermesError):
 
 
 def approve(
-    waits: Waits, run_id: str, choice: Choice, *, reason: str | None = None, arguments: Mapping[str, Any] | None = None
+    waits: Waits,
+    run_id: str,
+    choice: Choice,
+    *,
+    reason: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    wait_id: int | None = None,
 ) -> list[Hint]:
-    """Answer the oldest open approval of a run; returns what to send.
+    """Answer an open approval of a run, the oldest unless ``wait_id`` says which; returns what to send.
 
     ``arguments`` replace the call's own and must fit the tool. Raises ``InvalidAnswer``, ``RunNotFound``,
     ``NotWaiting`` and ``NothingAsked``.
@@ -33,32 +41,36 @@ def approve(
     if reason is not None and len(reason) > ANSWER_CHARS_MAX:
         raise InvalidAnswer(f"the reason has more than {ANSWER_CHARS_MAX} characters")
     if arguments is None:
-        return waits.approve(run_id, choice, reason=reason)
+        return waits.approve(run_id, choice, reason=reason, wait_id=wait_id)
     if choice is not Choice.ONCE:
         raise InvalidAnswer("changed arguments can only be allowed once")
-    return waits.approve(run_id, choice, reason=reason, arguments=_checked(waits, run_id, arguments))
+    open_ones = waits.open(run_id=run_id, kind=WaitKind.APPROVAL)
+    asked = next((view for view in open_ones if wait_id in (None, view.wait_id)), None)
+    if asked is None:
+        # The store says what is the matter; it must not take this for an answer to what is asked a moment later.
+        return waits.approve(run_id, choice, wait_id=wait_id or _NO_WAIT)
+    fitting = _fitting(arguments, asked)
+    return waits.approve(run_id, choice, reason=reason, arguments=fitting, wait_id=asked.wait_id)
 
 
-def reply(waits: Waits, run_id: str, text: str) -> list[Hint]:
-    """Answer the oldest open question of a run. Raises as ``approve``."""
+def reply(waits: Waits, run_id: str, text: str, *, wait_id: int | None = None) -> list[Hint]:
+    """Answer an open question of a run, the oldest unless ``wait_id`` says which. Raises as ``approve``."""
     if not text.strip():
         raise InvalidAnswer("the answer is empty")
     if len(text) > ANSWER_CHARS_MAX:
         raise InvalidAnswer(f"the answer has more than {ANSWER_CHARS_MAX} characters")
-    return waits.reply(run_id, text)
+    return waits.reply(run_id, text, wait_id=wait_id)
 
 
-def _checked(waits: Waits, run_id: str, arguments: Mapping[str, Any]) -> str:
-    asked = waits.open(run_id=run_id, kind=WaitKind.APPROVAL, limit=1)
-    if not asked:
-        return canonical_json(dict(arguments))  # the store says what is the matter
-    functions = [definition["function"] for definition in json.loads(asked[0].tools)]
-    schema: Mapping[str, Any] = next((f["parameters"] for f in functions if f["name"] == asked[0].tool), {})
+def _fitting(arguments: Mapping[str, Any], asked: WaitView) -> str:
+    """The arguments as they are stored. Raises ``InvalidAnswer`` when they do not fit the tool that was asked about."""
+    functions = [definition["function"] for definition in json.loads(asked.tools)]
+    schema: Mapping[str, Any] = next((f["parameters"] for f in functions if f["name"] == asked.tool), {})
     wanted = coerce(arguments, schema)
     unknown = sorted(wanted.keys() - schema.get("properties", {}).keys())
     problems = [*violations(wanted, schema), *(f"{name!r} is not an argument" for name in unknown)]
     if problems:
-        raise InvalidAnswer(f"the arguments do not fit {asked[0].tool}: {'; '.join(problems)}")
+        raise InvalidAnswer(f"the arguments do not fit {asked.tool}: {'; '.join(problems)}")
     command = wanted.get("command")
     if isinstance(command, str) and is_hardline(command):
         raise InvalidAnswer("this command is never run here, whoever asks")

@@ -115,6 +115,8 @@ class ApprovalRequested:
     command: str
     description: str
     choices: Sequence[str]
+    wait_id: int | None = None
+    """Names the question in an answer."""
     kind: Literal["approval.request"] = "approval.request"
 
 
@@ -122,6 +124,7 @@ class ApprovalRequested:
 class InputRequested:
     question: str
     choices: Sequence[str]
+    wait_id: int | None = None
     kind: Literal["input.request"] = "input.request"
 
 
@@ -213,9 +216,14 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
         outcome=d.get("outcome"),
     ),
     "approval.request": lambda d: ApprovalRequested(
-        command=d.get("command") or "", description=d.get("description") or "", choices=tuple(d.get("choices") or ())
+        command=d.get("command") or "",
+        description=d.get("description") or "",
+        choices=tuple(d.get("choices") or ()),
+        wait_id=d.get("wait_id"),
     ),
-    "input.request": lambda d: InputRequested(question=d["question"], choices=tuple(d.get("choices") or ())),
+    "input.request": lambda d: InputRequested(
+        question=d["question"], choices=tuple(d.get("choices") or ()), wait_id=d.get("wait_id")
+    ),
     "run.waiting": _status("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
     "run.resumed": _status("run.resumed", lambda d: "The run goes on."),
     "run.stopping": _status("run.stopping", lambda d: "The run was asked to stop."),
@@ -297,13 +305,15 @@ class HermesClient:
         """Idempotent. Raises ``RefusedError``, ``UnavailableError``."""
         self._asked("POST", f"/v1/runs/{run_id}/stop")
 
-    def answer(self, run_id: str, text: str) -> None:
-        """Answer the run's question. Raises ``RefusedError``, ``UnavailableError``."""
-        self._asked("POST", f"/v1/runs/{run_id}/input", json={"text": text})
+    def answer(self, run_id: str, text: str, *, wait_id: int | None = None) -> None:
+        """Answer a question of the run, the oldest unless ``wait_id`` says which. Raises ``RefusedError``,
+        ``UnavailableError``."""
+        self._asked("POST", f"/v1/runs/{run_id}/input", json={"text": text, "wait_id": wait_id})
 
-    def approve(self, run_id: str, choice: str) -> None:
-        """Allow or deny what the run asked for. Raises ``RefusedError``, ``UnavailableError``."""
-        self._asked("POST", f"/v1/runs/{run_id}/approval", json={"choice": choice})
+    def approve(self, run_id: str, choice: str, *, wait_id: int | None = None) -> None:
+        """Allow or deny what the run asked for, the oldest unless ``wait_id`` says which. Raises ``RefusedError``,
+        ``UnavailableError``."""
+        self._asked("POST", f"/v1/runs/{run_id}/approval", json={"choice": choice, "wait_id": wait_id})
 
     def events(self, run_id: str, *, after: str = "0") -> Iterator[Event]:
         """Everything that happens to a run, from its beginning (or after the event with that id) to its end. Raises
@@ -443,13 +453,13 @@ class _Following:
         answer = _call(self._to.clarify_callback, event.question, event.choices)
         if answer is not None:
             with contextlib.suppress(RefusedError):  # somebody else was faster
-                self._client.answer(self._run_id, str(answer))
+                self._client.answer(self._run_id, str(answer), wait_id=event.wait_id)
 
     def _ask_permission(self, event: ApprovalRequested) -> None:
         choice = _call(self._to.approval_callback, event.command, event.description)
         if choice is not None:
             with contextlib.suppress(RefusedError):
-                self._client.approve(self._run_id, str(choice))
+                self._client.approve(self._run_id, str(choice), wait_id=event.wait_id)
 
 
 def _call(callback: Callable[..., Any] | None, *arguments: Any, **facts: Any) -> Any:

@@ -173,7 +173,7 @@ class _Task:
         if self._run_id is None:
             self._run_id = self._submit(settings, model)
         records = records_of(settings)
-        screen = Screen()
+        screen = Screen(self._run_id)
         told = Cursor.parse(self._last_event) if self._last_event else Cursor()
         is_elsewhere = self._settings.broker.url is not None
         on_idle = records.idle_notice if is_elsewhere else partial(_require_stack, settings.home)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,9 +16,10 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
-from hermes_worker.cli.screen import Screen, clean, coloured, one_line, summary, table
+from hermes_worker.cli.screen import Screen, asked, clean, coloured, one_line, summary, table
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.run import RunStatus
+from hermes_worker.redaction import redact
 from hermes_worker.results import training_sample, turn_result
 from hermes_worker.store.control import Control
 from hermes_worker.store.views import CallView, RunView
@@ -54,7 +57,7 @@ def list_runs(home: Path | None, limit: int, status: str | None, session: str | 
 @click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, run_id: str, as_json: bool) -> None:
-    """Status, usage, calls in doubt and the answer of one run."""
+    """Status, usage, what it asks, calls in doubt and the answer of one run."""
     records = open_records(home)
     view = records.views.run(run_id)
     calls = records.views.calls(run_id, limit=CALLS_SHOWN_MAX)
@@ -63,6 +66,9 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
         click.echo(json.dumps({**document, "budget": budget_document(records.trees.budget(run_id))}))
         return
     click.echo(_description(view, calls))
+    for wait in Waits(records.database).open(run_id=run_id):
+        question = {**wait.request, "choices": wait.choices, "expires_at": wait.expires_at}
+        click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
     if budget := budget_lines(records.trees.budget(run_id)):
         click.echo("\n".join(["", *budget]))
     if not view.status.is_terminal and (notice := records.idle_notice()):
@@ -121,7 +127,7 @@ def stop(home: Path | None, run_id: str) -> None:
 
 @runs.command(epilog="What is in flight ends as it would; 'runs resume' lets the run go on.")
 @common
-@click.argument("run_id")
+@click.argument("run_id", type=TEXT)
 def pause(home: Path | None, run_id: str) -> None:
     """Begin nothing new in one run."""
     click.echo(f"{run_id} {coloured(Control(open_records(home).database).pause(run_id))}")
@@ -129,7 +135,7 @@ def pause(home: Path | None, run_id: str) -> None:
 
 @runs.command(epilog="Resuming a run that is not paused changes nothing.")
 @common
-@click.argument("run_id")
+@click.argument("run_id", type=TEXT)
 def resume(home: Path | None, run_id: str) -> None:
     """Let a paused run go on."""
     records = open_records(home)
@@ -140,53 +146,64 @@ def resume(home: Path | None, run_id: str) -> None:
 
 @runs.command(epilog="Example: hermes-worker runs steer run_0123... 'leave the tests alone'")
 @common
-@click.argument("run_id")
-@click.argument("text")
+@click.argument("run_id", type=TEXT)
+@click.argument("text", type=TEXT)
 def steer(home: Path | None, run_id: str, text: str) -> None:
     """Say something to a run at work; it reads it with its next tool result."""
     Control(open_records(home).database).steer(run_id, text)
     click.echo(f"{run_id} will read it with its next tool result")
 
 
+_wait_option = click.option(
+    "--wait-id",
+    type=click.IntRange(1, 2**63 - 1),
+    help="Which question is meant: 'id' in GET /v1/approvals, 'wait_id' in its event. Default: the oldest.",
+)
+
+
 @runs.command(epilog="Example: hermes-worker runs approve run_0123... --choice session")
 @common
-@click.argument("run_id")
+@click.argument("run_id", type=TEXT)
 @click.option("--choice", type=click.Choice(["once", "session", "always"]), default="once", show_default=True)
-def approve(home: Path | None, run_id: str, choice: str) -> None:
+@_wait_option
+def approve(home: Path | None, run_id: str, choice: str, wait_id: int | None) -> None:
     """Allow the command that a run waits to be allowed."""
-    _answer(home, run_id, choice, None)
+    _answer(home, run_id, choice, None, wait_id)
 
 
 @runs.command(epilog="Example: hermes-worker runs deny run_0123... --reason 'not on this machine'")
 @common
-@click.argument("run_id")
-@click.option("--reason", help="For the model.")
-def deny(home: Path | None, run_id: str, reason: str | None) -> None:
+@click.argument("run_id", type=TEXT)
+@click.option("--reason", type=TEXT, help="For the model.")
+@_wait_option
+def deny(home: Path | None, run_id: str, reason: str | None, wait_id: int | None) -> None:
     """Refuse the command that a run waits to be allowed."""
-    _answer(home, run_id, "deny", reason)
+    _answer(home, run_id, "deny", reason, wait_id)
 
 
 @runs.command(epilog="Example: hermes-worker runs answer run_0123... 2")
 @common
-@click.argument("run_id")
-@click.argument("text")
-def answer(home: Path | None, run_id: str, text: str) -> None:
+@click.argument("run_id", type=TEXT)
+@click.argument("text", type=TEXT)
+@_wait_option
+def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> None:
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
     records = open_records(home)
-    records.tell_workers("watch", run_id, answering.reply(Waits(records.database), run_id, text))
+    hints = answering.reply(Waits(records.database), run_id, text, wait_id=wait_id)
+    records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
 
 
-def _answer(home: Path | None, run_id: str, choice: str, reason: str | None) -> None:
+def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
     records = open_records(home)
-    hints = answering.approve(Waits(records.database), run_id, Choice(choice), reason=reason)
+    hints = answering.approve(Waits(records.database), run_id, Choice(choice), reason=reason, wait_id=wait_id)
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
 
 
 def watch_run(records: Records, run_id: str, *, as_json: bool) -> int:
     """Show a run until it ends; returns the exit code that says how. Raises ``RunNotFound``."""
-    screen = Screen()
+    screen = Screen(run_id)
     for event in follow(records.sources, run_id, on_idle=records.idle_notice):
         if not as_json:
             screen.show(event)
@@ -238,6 +255,11 @@ def _description(view: RunView, calls: list[CallView]) -> str:
     if view.output:
         lines += ["", clean(view.output)]
     return "\n".join(lines)
+
+
+def _redacted(question: Mapping[str, Any]) -> dict[str, Any]:
+    """As its event tells it."""
+    return {**question, "command": redact(str(question["command"]))} if "command" in question else dict(question)
 
 
 def _doubt(call: CallView) -> str:

@@ -34,7 +34,8 @@ _COLOURS = {
 class Screen:
     """Shows the events of one run on stdout."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
         self._shown = ""
         """Of the reply that is being written."""
         self._is_mid_line = False
@@ -55,6 +56,9 @@ class Screen:
                 self.line(_tool_end(fields))
             case RunEventName.WAITING:
                 self.line(click.style(f"  {_waiting(fields)}", fg="yellow"))
+            case RunEventName.APPROVAL_REQUESTED | RunEventName.INPUT_REQUESTED:
+                for line in asked(self._run_id, fields):
+                    self.line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.STEP_RETRIED:
                 step = f"  a worker was lost; trying its {fields.get('step')} again, attempt {fields.get('attempt')}"
                 self.line(click.style(step, fg="yellow"))
@@ -177,6 +181,25 @@ def _waiting(fields: Mapping[str, Any]) -> str:
     what = str(fields.get("status", "")).replace("_", " ")
     until = fields.get("until")
     return f"{what} until {clock(until)}" if isinstance(until, int | float) else what
+
+
+def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:
+    """What a run asks, and how to answer it. ``question`` has the fields of its event."""
+    command = question.get("command")
+    until = question.get("expires_at")
+    in_time = f", until {clock(until)}" if isinstance(until, int | float) else ""
+    if command is not None:
+        why = f" ({one_line(str(question['description']), 80)})" if question.get("description") else ""
+        return [
+            f"? wants to run{why}: {one_line(str(command), 2_000)}",
+            f"  hermes-worker runs approve {run_id}, or 'deny' instead of 'approve'{in_time}",
+        ]
+    choices = [f"{n} {one_line(str(choice), 200)}" for n, choice in enumerate(question.get("choices") or (), start=1)]
+    offered = f" ({', '.join(choices)})" if choices else ""
+    return [
+        f"? {one_line(str(question.get('question') or ''), 2_000)}{offered}",
+        f"  hermes-worker runs answer {run_id} {'NUMBER-OR-TEXT' if choices else 'TEXT'}{in_time}",
+    ]
 
 
 def clock(at: float) -> str:

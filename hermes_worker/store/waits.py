@@ -1,7 +1,8 @@
 """Questions to people: asked by a call that then waits as a row, answered once, or by time.
 
 *Order of locks*: the calls of the iteration, the run, the wait. Under the run's lock an open wait is nobody else's, so
-of two answers the first counts and the second finds nothing open.
+of two answers the first counts and the second finds nothing open. An answer that names its question by ``wait_id`` is
+never taken for one to the question after it, which the run may have come to meanwhile.
 """
 
 from __future__ import annotations
@@ -157,8 +158,7 @@ class Waits:
             if after.calls[claim.position].status is not CallStatus.WAITING:
                 # The run is being stopped; the call was cancelled.
                 return save(connection, loaded, after, Additions(usage=usage, cost=cost))
-            expires_at = _insert(connection, claim, question)
-            asked = _asked_event(claim, question, expires_at)
+            asked = _asked_event(claim, question, _insert(connection, claim, question))
             return save(connection, loaded, after, Additions(events=[asked], usage=usage, cost=cost))
 
     def open(self, *, run_id: str | None = None, kind: WaitKind | None = None, limit: int = 100) -> list[WaitView]:
@@ -172,19 +172,26 @@ class Waits:
             return [_view(row) for row in connection.execute(statement)]
 
     def approve(
-        self, run_id: str, choice: Choice, *, reason: str | None = None, arguments: str | None = None, by: str = "user"
+        self,
+        run_id: str,
+        choice: Choice,
+        *,
+        reason: str | None = None,
+        arguments: str | None = None,
+        wait_id: int | None = None,
     ) -> list[Hint]:
-        """Answer the oldest open approval of a run; ``arguments`` (JSON) replace those the model gave.
+        """Answer an open approval of a run; ``arguments`` (JSON) replace those the model gave.
 
-        The first answer counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``, ``NotOffered``.
+        ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
+        ``NotWaiting``, ``NothingAsked``, ``NotOffered``.
         """
         with self._database.write() as connection:
-            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.APPROVAL)
+            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.APPROVAL, wait_id)
             request = json.loads(wait.request)
             if request.get("choices") and choice.value not in request["choices"]:
                 raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
             _close(connection, wait.pk, choice.value, reason)
-            answered_event = _answered_event(loaded, wait, choice=choice.value, by=by)
+            answered_event = _answered_event(loaded, wait, choice=choice.value, by="user")
             if choice is Choice.DENY:
                 text = denied(str(request.get("description", "")), reason)
                 return _settle(connection, loaded, wait, CallStatus.FAILED, text, answered_event)
@@ -193,17 +200,18 @@ class Waits:
             after = apply(loaded.run, ev.CallAllowed(position=wait.position))
             return save(connection, loaded, after, Additions(events=[answered_event]))
 
-    def reply(self, run_id: str, text: str, *, by: str = "user") -> list[Hint]:
-        """Answer the oldest open question of a run, by the number of a choice or by text.
+    def reply(self, run_id: str, text: str, *, wait_id: int | None = None) -> list[Hint]:
+        """Answer an open question of a run, by the number of a choice or by text.
 
-        The first answer counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``.
+        ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
+        ``NotWaiting``, ``NothingAsked``.
         """
         with self._database.write() as connection:
-            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.INPUT)
+            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.INPUT, wait_id)
             request = json.loads(wait.request)
             _close(connection, wait.pk, "answered", None)
             result = answered(request, request.get("choices", ()), text)
-            event = _answered_event(loaded, wait, by=by)
+            event = _answered_event(loaded, wait, by="user")
             return _settle(connection, loaded, wait, CallStatus.SUCCEEDED, result, event)
 
 
@@ -258,9 +266,10 @@ def _lock_claimed(connection: Connection, claim: CallClaim) -> None:
         raise LeaseLost(f"the claim on call {claim.position} of run {claim.run_id!r} was taken over; nothing was asked")
 
 
-def _insert(connection: Connection, claim: CallClaim, question: Question) -> float | None:
+def _insert(connection: Connection, claim: CallClaim, question: Question) -> Any:
+    """The new row's number and when it expires."""
     request = {**question.request, "choices": list(question.choices)}
-    row = connection.execute(
+    return connection.execute(
         sa.insert(waits)
         .values(
             run_pk=claim.run_pk,
@@ -271,19 +280,19 @@ def _insert(connection: Connection, claim: CallClaim, question: Question) -> flo
             opened_at=db_now(),
             expires_at=None if question.expires_s is None else db_now() + question.expires_s,
         )
-        .returning(waits.c.expires_at)
+        .returning(waits.c.pk, waits.c.expires_at)
     ).one()
-    return None if row.expires_at is None else float(row.expires_at)
 
 
-def _asked_event(claim: CallClaim, question: Question, expires_at: float | None) -> RunEvent:
+def _asked_event(claim: CallClaim, question: Question, asked: Any) -> RunEvent:
     shown = {name: value for name, value in question.request.items() if name != "arguments"}
     if "command" in shown:
         shown["command"] = redact(str(shown["command"]))
     data = {
         **shown,
+        "wait_id": asked.pk,
         "choices": list(question.choices),
-        "expires_at": expires_at,
+        "expires_at": asked.expires_at,
         "tool": claim.request.name,
         "tool_call_id": claim.request.id,
         "iteration": claim.iteration,
@@ -294,24 +303,23 @@ def _asked_event(claim: CallClaim, question: Question, expires_at: float | None)
 
 
 def _answered_event(loaded: LoadedRun, wait: Any, **more: Any) -> RunEvent:
-    data = {"resolved": 1, "iteration": wait.iteration, "position": wait.position, **more}
+    data = {"resolved": 1, "wait_id": wait.pk, "iteration": wait.iteration, "position": wait.position, **more}
     is_approval = wait.kind == WaitKind.APPROVAL.value
     return RunEvent(name=RunEventName.APPROVAL_ANSWERED if is_approval else RunEventName.INPUT_ANSWERED, data=data)
 
 
-def _lock_open(connection: Connection, pk: int, kind: WaitKind) -> tuple[LoadedRun, Any]:
+def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | None) -> tuple[LoadedRun, Any]:
     loaded = lock_run(connection, pk)
     assert loaded is not None
     if loaded.run.status.is_terminal:
         raise NotWaiting(f"run {loaded.run.run_id!r} has ended ({loaded.run.status.value})")
-    wait = connection.execute(
-        sa.select(waits)
-        .where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))
-        .order_by(waits.c.pk)
-        .limit(1)
-    ).first()
+    asked = sa.select(waits).where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))
+    if wait_id is not None:
+        asked = asked.where(waits.c.pk == wait_id)
+    wait = connection.execute(asked.order_by(waits.c.pk).limit(1)).first()
     if wait is None:
-        raise NothingAsked(f"run {loaded.run.run_id!r} waits for no {kind.value}")
+        which = "" if wait_id is None else f" {wait_id}, which was answered, or expired, or is none of its own"
+        raise NothingAsked(f"run {loaded.run.run_id!r} waits for no {kind.value}{which}")
     return loaded, wait
 
 

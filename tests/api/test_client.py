@@ -22,6 +22,7 @@ from hermes_worker.client import (
     ToolStarted,
     parse_event,
 )
+from hermes_worker.core.approvals import Choice
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.events import AskedAgain
 from hermes_worker.core.messages import ModelReply, Usage, user_body
@@ -118,6 +119,31 @@ def test_a_question_is_answered_by_the_callback(client: HermesClient, store: Sto
     assert recorder.of("clarify") == [("clarify", "Which?", ("red", "blue"))]
     assert "blue" in store.results(run_id)[0]
     assert ("status", "lifecycle", "The run is waiting for input.") in recorder.told
+
+
+def test_a_stream_that_is_read_again_answers_no_later_question(client: HermesClient, store: Store) -> None:
+    """The callback is asked about the first command although it was answered; its word is none to the second."""
+    run_id = store.with_tools(Replay.ONCE, Replay.ONCE, segments=[0, 1])
+    questions = Waits(store.database)
+    request = {"command": "rm -r build", "description": "recursive delete", "pattern_key": "k", "arguments": "{}"}
+    asked = Question(kind=WaitKind.APPROVAL, request=request, choices=["once", "deny"], expires_s=60)
+    questions.ask(store.call(run_id, 0), asked)
+    questions.approve(run_id, Choice.ONCE)
+    store.settle(run_id, 0)
+    questions.ask(store.call(run_id, 1), replace(asked, request={**request, "command": "rm -r src"}))
+
+    def allow(command: str, _: str) -> str | None:
+        return "once" if command == "rm -r build" else None
+
+    with ThreadPoolExecutor() as pool:
+        seen: list[str] = []
+        callbacks = Callbacks(approval_callback=allow, event_callback=lambda name, _: seen.append(name))
+        following = pool.submit(client.follow, run_id, callbacks)
+        until(lambda: seen.count("approval.request") == 2, "both questions")
+        [still_open] = questions.open()
+        assert still_open.request["command"] == "rm -r src"
+        store.runs.request_stop(run_id)
+        following.result(timeout=30)
 
 
 def test_permission_is_given_by_the_callback(client: HermesClient, store: Store) -> None:

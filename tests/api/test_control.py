@@ -74,6 +74,24 @@ def test_edited_arguments_must_fit_the_tool_and_are_never_hardline(
     assert store.call(run_id).request.arguments == '{"command":"ls"}'
 
 
+def test_an_answer_may_name_its_question_and_is_then_no_other_ones(
+    api: Served, store: Store, http: httpx.Client
+) -> None:
+    run_id, other = waiting(store), waiting(store, WaitKind.INPUT)
+    approval, question = [wait["id"] for wait in http.get("/v1/approvals").json()["data"]]
+    for arguments in ({}, {"arguments": {"command": "ls"}}):
+        late = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "once", "wait_id": question, **arguments})
+        assert (late.status_code, late.json()["error"]["code"]) == (409, "approval_not_pending")
+    late = http.post(f"/v1/runs/{other}/input", json={"text": "blue", "wait_id": approval})
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "input_not_pending")
+    wrong = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "once", "wait_id": 2**63})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "wait_id")
+    edited = {"choice": "once", "wait_id": approval, "arguments": {"command": "ls"}}
+    assert http.post(f"/v1/runs/{run_id}/approval", json=edited).status_code == 200
+    assert store.call(run_id).request.arguments == '{"command":"ls"}'
+    assert http.post(f"/v1/runs/{other}/input", json={"text": "blue", "wait_id": question}).status_code == 200
+
+
 def test_a_question_is_answered_once(api: Served, store: Store, http: httpx.Client) -> None:
     run_id = waiting(store, WaitKind.INPUT)
     assert http.post(f"/v1/runs/{run_id}/input", json={"text": " "}).status_code == 400

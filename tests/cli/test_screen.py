@@ -17,7 +17,7 @@ def event(name: str, **fields: Any) -> WireEvent:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *events: WireEvent | Notice) -> str:
-    screen = Screen()
+    screen = Screen("run_1")
     for each in events:
         screen.show(each)
     return click.unstyle(capsys.readouterr().out)

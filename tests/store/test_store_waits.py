@@ -95,6 +95,37 @@ def test_of_many_answers_one_counts(store: Store) -> None:
     check(store)
 
 
+@pytest.mark.parametrize("kind", [WaitKind.APPROVAL, WaitKind.INPUT])
+def test_an_answer_that_comes_late_is_none_to_the_next_question(store: Store, kind: WaitKind) -> None:
+    """Two people look at the same command; by the time the second one answers, the run asks about another."""
+    questions = Waits(store.database)
+    run_id = store.submit().run_id
+    store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE, segments=[0, 1]))
+
+    def answer(wait_id: int) -> None:
+        if kind is WaitKind.APPROVAL:
+            questions.approve(run_id, Choice.ONCE, wait_id=wait_id)
+        else:
+            questions.reply(run_id, "1", wait_id=wait_id)
+
+    question = DANGER if kind is WaitKind.APPROVAL else QUESTION
+    questions.ask(store.call(run_id, 0), question)
+    [first] = questions.open()
+    assert store.views.events_after(run_id, 0)[-2].data["wait_id"] == first.wait_id
+    answer(first.wait_id)
+    if kind is WaitKind.APPROVAL:
+        store.settle(run_id, 0)
+    questions.ask(store.call(run_id, 1), question)
+    [second] = questions.open()
+    for wrong in (first.wait_id, second.wait_id + 1):
+        with pytest.raises(NothingAsked, match=str(wrong)):
+            answer(wrong)
+    assert questions.open() == [second]
+    answer(second.wait_id)
+    assert questions.open() == []
+    check(store)
+
+
 def test_permission_for_the_session_and_for_good_are_remembered(store: Store) -> None:
     questions = Waits(store.database)
     run_id = parked(store)

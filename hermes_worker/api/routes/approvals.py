@@ -18,6 +18,11 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.waits import NothingAsked, NotOffered, NotWaiting, WaitView
 
 router = APIRouter(prefix="/v1", tags=["approvals"])
+_ID_MAX = 2**63 - 1
+_WAIT_ID = (
+    "Which question is meant: its 'id' in the list, 'wait_id' in its event. An answer that comes late is then refused "
+    "instead of being taken for one to the next question. Default: the oldest."
+)
 
 
 class Approval(BaseModel):
@@ -28,6 +33,7 @@ class Approval(BaseModel):
     choice: str = Field(max_length=20, description="once, session, always or deny.")
     reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
     arguments: dict[str, Any] | None = Field(None, description="Run the call with these instead; only with once.")
+    wait_id: int | None = Field(None, ge=1, le=_ID_MAX, description=_WAIT_ID)
 
 
 class Answer(BaseModel):
@@ -36,6 +42,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(max_length=100_000, description="The number of a choice, or the answer in words.")
+    wait_id: int | None = Field(None, ge=1, le=_ID_MAX, description=_WAIT_ID)
 
 
 class Answered(BaseModel):
@@ -84,7 +91,7 @@ async def list_waits(
 
 @router.post("/runs/{run_id}/approval", response_model=Answered, response_model_exclude_none=True)
 async def answer_approval(context: Context, run_id: str, body: Approval, later: BackgroundTasks) -> Answered:
-    """Allow or deny the oldest command of a run that waits for it. The first answer counts."""
+    """Allow or deny a command that a run waits for. The first answer counts."""
     try:
         choice = choice_of(body.choice)
     except ValueError:
@@ -93,7 +100,13 @@ async def answer_approval(context: Context, run_id: str, body: Approval, later: 
     waits = context.client.waits
     try:
         hints = await context.store(
-            answering.approve, waits, run_id, choice, reason=body.reason, arguments=body.arguments
+            answering.approve,
+            waits,
+            run_id,
+            choice,
+            reason=body.reason,
+            arguments=body.arguments,
+            wait_id=body.wait_id,
         )
     except answering.InvalidAnswer as error:
         raise invalid("arguments", f"Invalid 'arguments': {error}.") from None
@@ -109,9 +122,9 @@ async def answer_approval(context: Context, run_id: str, body: Approval, later: 
 
 @router.post("/runs/{run_id}/input", response_model=Answered, response_model_exclude_none=True)
 async def answer_question(context: Context, run_id: str, body: Answer, later: BackgroundTasks) -> Answered:
-    """Answer the oldest question of a run. The first answer counts."""
+    """Answer a question of a run. The first answer counts."""
     try:
-        hints = await context.store(answering.reply, context.client.waits, run_id, body.text)
+        hints = await context.store(answering.reply, context.client.waits, run_id, body.text, wait_id=body.wait_id)
     except answering.InvalidAnswer as error:
         raise invalid("text", f"Invalid 'text': {error}.") from None
     except NotWaiting as error:

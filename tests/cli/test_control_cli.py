@@ -1,0 +1,125 @@
+"""Answering, pausing and steering runs on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.commandline import CommandLine
+from support.store import Store, asks, opened
+
+from hermes_worker.core.approvals import Choice
+from hermes_worker.core.questions import Question
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import RunStatus, WaitKind
+from hermes_worker.store.waits import Waits
+
+DANGER = Question(
+    kind=WaitKind.APPROVAL,
+    request={
+        "command": "rm -r build --token=sk-abcdefghijklmnopqrstuvwxyz123456",
+        "description": "recursive delete",
+        "pattern_key": "recursive delete",
+        "arguments": '{"command":"rm -r build"}',
+    },
+    choices=["once", "session", "always", "deny"],
+    expires_s=60,
+)
+QUESTION = Question(kind=WaitKind.INPUT, request={"question": "Which?"}, choices=["red", "blue"], expires_s=3_600)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    (tmp_path / "home").mkdir()
+    with opened(f"sqlite:///{tmp_path / 'home' / 'hermes-worker.db'}") as store:
+        yield store
+
+
+@pytest.fixture
+def hermes(tmp_path: Path, store: Store) -> CommandLine:
+    # Nobody is there: what is announced is lost, and the rows say what is due.
+    return CommandLine(tmp_path / "home", {"HERMES_BROKER_URL": "redis://127.0.0.1:1/0"})
+
+
+def waiting(store: Store, question: Question) -> tuple[str, str]:
+    """A run that asks, and the number of its question."""
+    run_id = store.with_tools(Replay.ONCE)
+    waits = Waits(store.database)
+    waits.ask(store.call(run_id), question)
+    return run_id, str(waits.open(run_id=run_id)[0].wait_id)
+
+
+def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: Store) -> None:
+    run_id, wait_id = waiting(store, DANGER)
+    shown = hermes.inline("runs", "show", run_id).out
+    assert "? wants to run (recursive delete): rm -r build" in shown
+    assert "sk-abcdefghijklmnopqrstuvwxyz123456" not in shown
+    assert f"hermes-worker runs approve {run_id}, or 'deny' instead of 'approve', until " in shown
+    allowed = hermes.inline("runs", "approve", run_id, "--choice", "session", "--wait-id", wait_id)
+    assert (allowed.code, allowed.out.split()) == (0, [run_id, "running"])
+    assert store.call(run_id).is_approved
+    late = hermes.inline("runs", "deny", run_id, "--wait-id", wait_id)
+    assert (late.code, late.err.count("\n")) == (2, 1)
+    assert f"waits for no approval {wait_id}" in late.err
+
+
+def test_a_command_that_waits_is_refused_with_a_reason(hermes: CommandLine, store: Store) -> None:
+    run_id, _ = waiting(store, DANGER)
+    assert hermes.inline("runs", "deny", run_id, "--reason", "not here").code == 0
+    assert "not here" in store.results(run_id)[0]
+
+
+@pytest.mark.parametrize(("said", "understood"), [("2", "blue"), ("green", "green")])
+def test_a_question_is_shown_and_answered(hermes: CommandLine, store: Store, said: str, understood: str) -> None:
+    run_id, _ = waiting(store, QUESTION)
+    shown = hermes.inline("runs", "show", run_id).out
+    assert "? Which? (1 red, 2 blue)" in shown
+    assert f"hermes-worker runs answer {run_id} NUMBER-OR-TEXT, until " in shown
+    assert hermes.inline("runs", "answer", run_id, said).code == 0
+    assert understood in store.results(run_id)[0]
+    empty = hermes.inline("runs", "answer", run_id, " ")
+    assert (empty.code, empty.err) == (2, "hermes-worker: the answer is empty\n")
+
+
+def test_a_run_is_paused_steered_and_goes_on(hermes: CommandLine, store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE)
+    assert hermes.inline("runs", "pause", run_id).out.split() == [run_id, "paused"]
+    assert store.status(run_id) is RunStatus.PAUSED
+    assert hermes.inline("runs", "steer", run_id, "in French").code == 0
+    assert hermes.inline("runs", "resume", run_id).out.split() == [run_id, "running"]
+    store.settle(run_id)
+    assert "in French" in store.results(run_id)[0]
+    store.answer(run_id)
+    for verb in (["pause"], ["resume"], ["steer", "x"]):
+        over = hermes.inline("runs", verb[0], run_id, *verb[1:])
+        assert (over.code, over.err.count("\n")) == (2, 1), over.said
+        assert "not at work" in over.err
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "approve", "deny", "steer", "answer"])
+def test_an_id_that_no_database_takes_is_an_unknown_run(hermes: CommandLine, verb: str) -> None:
+    more = ["x"] if verb in ("steer", "answer") else []
+    unknown = hermes.inline("runs", verb, "run_\udcff", *more)
+    assert (unknown.code, unknown.err.count("\n")) == (2, 1), unknown.said
+    assert "there is no run" in unknown.err
+
+
+def test_nothing_is_no_steer(hermes: CommandLine, store: Store) -> None:
+    run_id = store.submit().run_id
+    said = hermes.inline("runs", "steer", run_id, " ")
+    assert (said.code, said.err) == (2, "hermes-worker: there is nothing to say: the text is empty\n")
+
+
+def test_what_a_run_asks_is_shown_while_it_is_watched(hermes: CommandLine, store: Store) -> None:
+    run_id = store.submit().run_id
+    store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE, segments=[0, 1]))
+    waits = Waits(store.database)
+    waits.ask(store.call(run_id, 0), DANGER)
+    waits.approve(run_id, Choice.ONCE)
+    store.settle(run_id, 0)
+    waits.ask(store.call(run_id, 1), QUESTION)
+    store.runs.request_stop(run_id)
+    watched = hermes.inline("runs", "watch", run_id)
+    assert "? wants to run (recursive delete): rm -r build" in watched.out
+    assert "? Which? (1 red, 2 blue)" in watched.out
