@@ -225,6 +225,9 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
         question=d["question"], choices=tuple(d.get("choices") or ()), wait_id=d.get("wait_id")
     ),
     "run.waiting": _status("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
+    "budget.exhausted": _status(
+        "budget.exhausted", lambda d: f"The limit of {str(d.get('dimension')).replace('_', ' ')} is reached."
+    ),
     "run.resumed": _status("run.resumed", lambda d: "The run goes on."),
     "run.stopping": _status("run.stopping", lambda d: "The run was asked to stop."),
     "session.compress": _status(

@@ -62,6 +62,9 @@ class Screen:
             case RunEventName.STEP_RETRIED:
                 step = f"  a worker was lost; trying its {fields.get('step')} again, attempt {fields.get('attempt')}"
                 self.line(click.style(step, fg="yellow"))
+            case RunEventName.BUDGET_EXHAUSTED:
+                limit = str(fields.get("dimension", "")).replace("_", " ")
+                self.line(click.style(f"  the limit of {limit} is reached; it sums up", fg="yellow"))
             case RunEventName.STOP_REQUESTED:
                 self.line(click.style("  stopping", fg="yellow"))
             case name if name in (REASONING_AVAILABLE, TOOL_GENERATING):

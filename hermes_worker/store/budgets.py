@@ -63,13 +63,18 @@ _HOLD = Prepared(
     .where(runs.c.pk == sa.bindparam("run"))
     .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
 )
-_EXHAUST = Prepared(sa.update(runs).where(runs.c.pk == sa.bindparam("run")).values(exhausted=sa.bindparam("dimension")))
+_EXHAUST = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(exhausted=sa.bindparam("dimension"), event_seq=runs.c.event_seq + 1)
+    .returning(runs.c.event_seq)
+)
 
 
 def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
     """Reserve the model call that ``loaded`` was just claimed for, or say which dimension refuses it.
 
-    The caller's transaction has claimed the run. A refusal stays with the run: it may only sum up from now on.
+    The caller's transaction has claimed the run.
     """
     assert loaded.budget_pk is not None
     budget = budget_of(_LOCK.first(connection, {"root": loaded.budget_pk}))
@@ -77,7 +82,6 @@ def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
     depth = 0 if loaded.budget_pk == loaded.pk else loaded.depth
     granted = reservation(budget, loaded.used, depth=depth)
     if isinstance(granted, Dimension):
-        exhaust(connection, loaded.pk, granted)
         return granted
     values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
     _RESERVE.run(connection, {"root": loaded.budget_pk, **values})
@@ -85,9 +89,9 @@ def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
     return granted
 
 
-def exhaust(connection: Connection, run_pk: int, dimension: Dimension) -> None:
-    """The run may only sum up from now on."""
-    _EXHAUST.run(connection, {"run": run_pk, "dimension": dimension.value})
+def exhaust(connection: Connection, run_pk: int, dimension: Dimension) -> int:
+    """The run may only sum up from now on. Returns the number for the event that says so."""
+    return int(_EXHAUST.first(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
 
 
 def read_budget(connection: Connection, budget_pk: int) -> Budget:

@@ -47,6 +47,8 @@ from hermes_worker.store.transitions import (
     StateMoved,
     activate,
     break_off,
+    exhausted_event,
+    insert_events,
     nano_usd_of,
     needs_transaction,
     save,
@@ -266,16 +268,15 @@ class Runs:
                 return loaded  # a summary is not counted
             granted = budgets.reserve(connection, loaded)
             if isinstance(granted, Dimension):
-                return with_run(loaded, exhausted=granted)
+                return _exhausted(connection, loaded, granted)
             return replace(loaded, reserved=granted)
 
     def _in_time(self, loaded: LoadedRun) -> LoadedRun:
         """The claimed run; one whose time is as good as over writes down what it has."""
         if loaded.run.wants_summary or not is_wall_spent(loaded.left_s, loaded.wall_s):
             return loaded
-        with self._database.statement() as connection:
-            budgets.exhaust(connection, loaded.pk, Dimension.WALL_CLOCK)
-        return with_run(loaded, exhausted=Dimension.WALL_CLOCK)
+        with self._database.write() as connection:
+            return _exhausted(connection, loaded, Dimension.WALL_CLOCK)
 
     def session_of(self, session_pk: int) -> SessionContext:
         """What the session's prompts begin with; kept in memory, because it never changes."""
@@ -508,6 +509,17 @@ def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> 
         is_open = tool_calls.c.settled_at.is_(None)
     is_ours = sa.or_(table.c.lease_token.is_(None), table.c.lease_owner == owner)
     return connection.execute(sa.select(sa.literal(1)).where(same, is_open, is_ours)).first() is not None
+
+
+def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) -> LoadedRun:
+    """Write that the claimed run may only sum up.
+
+    Who wrote to the run between its claim and here is noticed by the commit, as always: the number of the last event
+    is then not the one that is expected.
+    """
+    seq = budgets.exhaust(connection, loaded.pk, dimension)
+    insert_events(connection, loaded.pk, seq - 1, [exhausted_event(dimension)])
+    return replace(with_run(loaded, exhausted=dimension), event_seq=loaded.event_seq + 1)
 
 
 def find(connection: Connection, run_id: str) -> int:

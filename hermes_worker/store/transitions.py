@@ -113,7 +113,12 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     if after.status.is_terminal:
         message_seq, closing = _closing_rows(after, message_seq, additions)
         late += closing
-    happened = [*additions.events, *_call_events(loaded, after), *_status_events(before, after, additions)]
+    happened = [
+        *additions.events,
+        *_call_events(loaded, after),
+        *_budget_events(before, after),
+        *_status_events(before, after, additions),
+    ]
     written = [*additions.messages, *late]
     if before.unsettled and not after.unsettled and not after.status.is_terminal:
         written = _with_notes(connection, loaded, after, written)
@@ -424,6 +429,17 @@ def _closing_rows(after: Run, message_seq: int, additions: Additions) -> tuple[i
 _STOPPED_BODY = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
 
 
+def _budget_events(before: Run, after: Run) -> list[RunEvent]:
+    """Of a run whose own model calls are used up. What a tree's budget refuses is told by the claim it refuses."""
+    if before.wants_summary or not after.wants_summary or after.status.is_terminal:
+        return []
+    return [exhausted_event(Dimension.ITERATIONS)]
+
+
+def exhausted_event(dimension: Dimension) -> RunEvent:
+    return RunEvent(name=RunEventName.BUDGET_EXHAUSTED, data={"dimension": dimension.value})
+
+
 def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEvent]:
     if after.status is before.status:
         return []
@@ -443,6 +459,8 @@ def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEve
         case _ if after.status.is_parked:
             until = after.resume_at
             return [RunEvent(name=RunEventName.WAITING, data={"status": after.status.value, "until": until})]
+        case RunStatus.RUNNING if before.status is RunStatus.WAITING_FOR_CAPACITY:
+            return [RunEvent(name=RunEventName.RESUMED)]
         case _:
             return []
 

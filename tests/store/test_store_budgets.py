@@ -55,6 +55,10 @@ def spent(store: Store) -> tuple[int, int]:
     return row.iterations_reserved, row.iterations_spent
 
 
+def exhaustions(store: Store, run_id: str) -> list[Any]:
+    return [event.data for event in store.views.events_after(run_id, 0) if event.name == "budget.exhausted"]
+
+
 def go_on(store: Store, run_id: str) -> None:
     """One iteration of a run that always wants another; its summary once it gets none."""
     claim = store.turn(run_id)
@@ -154,6 +158,7 @@ def test_other_limits_end_a_run_with_a_summary_and_their_name(
     with store.database.read() as connection:
         assert connection.execute(sa.select(runs.c.exhausted)).scalar_one() == dimension
     assert store.views.run(run_id).iteration == 2
+    assert [data["dimension"] for data in exhaustions(store, run_id)] == [dimension]
     check(store)
 
 
@@ -184,6 +189,21 @@ def test_a_run_whose_time_is_as_good_as_over_sums_up(store: Store) -> None:
     assert claim.loaded.run.wants_summary
     store.runs.commit_reply(claim, asks(Replay.PURE).reply, ())
     assert store.views.run(run_id).exit_text == "budget_exhausted(wall_clock)"
+    assert exhaustions(store, run_id) == [{"dimension": "wall_clock"}]
+    check(store)
+
+
+def test_a_stop_between_the_claim_and_its_refusal_for_time_is_seen(store: Store) -> None:
+    """What was written to the run meanwhile has the number that the refusal would have had."""
+    run_id = store.with_tools(Replay.PURE, wall_s_max=1_000.0)
+    store.settle(run_id)
+    store.let_pass(960)
+    claim = store.turn(run_id)
+    Control(store.database).steer(run_id, "faster")
+    store.runs.request_stop(run_id)
+    store.runs.commit_reply(claim, asks(Replay.PURE).reply, ())
+    assert store.status(run_id) is RunStatus.CANCELLED
+    assert "run.stopping" in store.event_names(run_id)
     check(store)
 
 
@@ -198,8 +218,10 @@ def test_from_seventy_percent_on_the_last_result_says_how_much_is_used(store: St
         "ok\n\n[BUDGET WARNING: 10 of 10 model calls are used. Write your final answer now; call tools only for what "
         "it cannot do without.]"
     )
+    assert exhaustions(store, run_id) == [{"dimension": "iterations"}]
     go_on(store, run_id)
     assert store.views.run(run_id).exit_text == "max_iterations_reached(10/10)"
+    assert len(exhaustions(store, run_id)) == 1
     check(store)
 
 
@@ -233,6 +255,28 @@ def test_a_script_costs_no_iteration_but_is_not_endless(store: Store) -> None:
     view = store.views.run(run_id)
     assert (view.iteration, view.exit_text) == (4, "max_iterations_reached(2/2)")
     assert spent(store) == (0, 2)
+
+
+def test_mixed_children_have_a_cap_of_their_own_and_draw_from_the_tree(store: Store) -> None:
+    """As ``tasks.delegating`` makes them: four calls each, of a tree that has ten."""
+    root = store.with_tools(Replay.PURE, iterations_max=10)
+    spec = replace(SPEC, iterations_max=4, budget="mixed")
+    new = [NewChild(run_id=new_run_id(), spec=spec, system_prompt="", tools="[]", workspace="{}") for _ in range(3)]
+    store.calls.delegate(store.call(root), new, children_max=3, is_budget_shared=True)
+    children = [child.run_id for child in new]
+    for child in children:
+        while not store.status(child).is_terminal:
+            go_on(store, child)
+    assert [store.views.run(child).exit_text for child in children] == [
+        "max_iterations_reached(4/4)",
+        "max_iterations_reached(4/4)",
+        "max_iterations_reached(0/4)",
+    ]
+    assert spent(store) == (0, 9)
+    while not store.status(root).is_terminal:
+        go_on(store, root)
+    assert spent(store) == (0, 10)
+    check(store)
 
 
 def test_independent_children_have_the_same_limits_each_for_itself(store: Store) -> None:

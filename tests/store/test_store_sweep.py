@@ -371,6 +371,7 @@ def test_a_parked_run_goes_on_when_its_time_has_come(store: Store) -> None:
     swept = store.sweep()
 
     assert [hint.effect for hint in swept.hints] == [AskModel(run_id=run_id, iteration=1, attempt=1)]
+    assert store.event_names(run_id) == ["run.waiting", "run.resumed"]
     assert store.turn(run_id).loaded.run.recovery == '{"tries":1}'
     check(store)
 
