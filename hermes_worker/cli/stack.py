@@ -136,7 +136,8 @@ class Stack:
     def _scripted(self) -> ChildSpec:
         port = free_port()
         model = self.settings.model
-        model = replace(model, provider="custom", name="scripted", base_url=f"http://127.0.0.1:{port}/v1")
+        address, free = f"http://127.0.0.1:{port}/v1", ("custom:scripted=0/0", *model.prices)
+        model = replace(model, provider="custom", name="scripted", base_url=address, prices=free)
         self.settings = replace(self.settings, model=model)
         ready = _answers_on("127.0.0.1", port)
         # Its own entry point, because it starts in a fifth of the time of a command.

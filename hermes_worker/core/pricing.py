@@ -77,6 +77,8 @@ def cost_of(
     """The cost of ``usage``. ``own_prices`` are the user's, by provider and model as configured; they win."""
     if provider.lower() in SUBSCRIPTIONS:
         return Cost(usd=Decimal(0), status=CostStatus.INCLUDED)
+    if provider.lower() == STAND_IN:
+        return billed(Decimal(0))
     price = (own_prices or {}).get((provider, model)) or price_of(provider, model)
     usd = None if price is None else _total(usage, price)
     return Cost(usd=usd, status=CostStatus.UNKNOWN if usd is None else CostStatus.ESTIMATED)
@@ -84,7 +86,7 @@ def cost_of(
 
 def is_priced(provider: str, model: str, own_prices: Mapping[tuple[str, str], Price] | None = None) -> bool:
     """Whether it will be known what a call costs."""
-    if provider.lower() in SUBSCRIPTIONS | BILLING:
+    if provider.lower() in SUBSCRIPTIONS | BILLING | {STAND_IN}:
         return True
     return (provider, model) in (own_prices or {}) or price_of(provider, model) is not None
 
@@ -151,6 +153,9 @@ def _total(usage: Usage, price: Price) -> Decimal | None:
 
 SUBSCRIPTIONS = frozenset({"openai-codex"})
 """Providers that bill by the month."""
+
+STAND_IN = "scripted"
+"""The scripted stand-in for a model, which costs nothing."""
 
 BILLING = frozenset({"openrouter"})
 """Providers that say with every reply what they billed."""

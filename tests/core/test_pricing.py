@@ -64,6 +64,11 @@ def test_a_subscription_is_not_free_but_paid() -> None:
     assert (cost.usd, cost.status) == (Decimal(0), CostStatus.INCLUDED)
 
 
+def test_the_stand_in_costs_nothing() -> None:
+    cost = cost_of(Usage(input=9, cache_read=9), provider="scripted", model="scripted")
+    assert (cost.usd, cost.status) == (Decimal(0), CostStatus.KNOWN)
+
+
 def test_the_user_s_price_wins() -> None:
     own = {("openai", "gpt-4o"): Price(input=Decimal(1), output=Decimal(2))}
     cost = cost_of(Usage(input=1_000_000), provider="openai", model="gpt-4o", own_prices=own)
@@ -106,5 +111,6 @@ def test_it_is_known_beforehand_whether_a_cost_will_be_known() -> None:
     assert is_priced("anthropic", "claude-sonnet-5")
     assert is_priced("openrouter", "whatever")
     assert is_priced("openai-codex", "whatever")
+    assert is_priced("scripted", "whatever")
     assert not is_priced("custom", "mine")
     assert is_priced("custom", "mine", dict([own_price("custom:mine=1/2")]))
