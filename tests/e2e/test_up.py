@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from support.commandline import CommandLine, Running, call, script, wait_for
 
 pytestmark = pytest.mark.e2e
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 Shared = tuple[CommandLine, Running]
 
 
@@ -69,6 +71,15 @@ def test_a_prompt_may_come_from_a_pipe_and_a_session_goes_on(shared: Shared) -> 
     second = hermes.inline("submit", script(final="Two."), "--session", "chat", "--json")
     assert "One." in first.out
     assert json.loads(second.out)["session_id"] == "chat"
+
+
+def test_a_limit_in_money_can_be_kept_where_the_stand_in_answers(shared: Shared) -> None:
+    hermes, _ = shared
+    said = hermes.inline("submit", script(call("todo"), final="Cheap."), "--max-cost-usd", "0.01", "--watch")
+    assert said.code == 0, said.said
+    shown = hermes.inline("runs", "show", said.out.split()[0])
+    assert "text_response" in shown.out
+    assert "price of a model is not known" not in shown.out
 
 
 def test_the_same_idempotency_key_is_the_same_run(shared: Shared) -> None:
@@ -172,6 +183,35 @@ def test_a_watcher_survives_the_end_and_the_return_of_everything(hermes: Command
         assert running.output.count("touch begun") == 1
     finally:
         watching.__exit__(None, None, None)
+
+
+def test_the_tour_of_the_readme_works_as_it_is_written(shared: Shared, project: Path) -> None:
+    hermes, up = shared
+    tour = README.partition("In another terminal")[2].partition("\n## ")[0]
+    [shell] = re.findall(r"^```sh\n(.*?)^```$", tour, re.MULTILINE | re.DOTALL)
+    [program] = re.findall(r"^```python\n(.*?)^```$", tour, re.MULTILINE | re.DOTALL)
+    environ = {**hermes.environ, "PATH": f"{Path(sys.executable).parent}:{hermes.environ['PATH']}"}
+    here = api_of(up)
+    run_id = "none"
+
+    def played(argv: list[str]) -> str:
+        ended = subprocess.run(argv, env=environ, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 0, (argv, ended.stdout, ended.stderr)
+        return ended.stdout
+
+    said = {}
+    for line in shell.splitlines():
+        concrete = line.replace("localhost:8642", here.removeprefix("http://")).replace("RUN_ID", run_id)
+        said[line] = played(["bash", "-c", concrete])
+        if " submit " in line or "-d '" in line:
+            found = re.search(r"run_[0-9a-f]{32}", said[line])
+            assert found, said[line]
+            run_id = found[0]
+    events = next(text for line, text in said.items() if "/events" in line)
+    assert '"event":"run.completed"' in events
+    assert next(text for line, text in said.items() if "runs stop" in line).endswith("completed\n")
+    told = played([sys.executable, "-c", program.replace("http://127.0.0.1:8642", here)])
+    assert re.search(r"text_response [1-9]\d*\n$", told), told
 
 
 def test_curl_as_printed_works(shared: Shared) -> None:
