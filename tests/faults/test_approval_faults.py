@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
-from support.rig import Rig, until
+from support.rig import Rig, rig_on, until
 
 from hermes_worker import answering
 from hermes_worker.core.approvals import Choice
+from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.run import RunStatus
+from hermes_worker.embedded.postgres import EmbeddedPostgres
+from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.store.waits import WaitView
 
 pytestmark = pytest.mark.faults
 
@@ -18,11 +24,47 @@ def asked(rig: Rig, run_id: str, status: RunStatus) -> None:
     until(lambda: rig.view(run_id).status is status or None, f"the run to be {status.value}")
 
 
+def questions(rig: Rig) -> list[WaitView] | None:
+    try:
+        return rig.client.waits.open()
+    except UnavailableError:
+        return None  # a connection from before the restart
+
+
+# Three times, because a worker that was not scheduled for most of its lease declines to start what may run once.
+DANGEROUS = [{"calls": [{"name": "terminal", "arguments": {"command": "rm -r victim"}}], "repeat": 3}]
+
+
+def test_a_dangerous_command_waits_through_a_restart_of_everything(
+    tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: EmbeddedValkey
+) -> None:
+    with rig_on(tmp_path, database_url=own_postgres.url(), broker_url=own_valkey.url) as rig:
+        victim = rig.directory / "workspace" / "victim"
+        victim.mkdir(parents=True)
+        run_id = rig.submit(DANGEROUS)
+        asked(rig, run_id, RunStatus.WAITING_FOR_APPROVAL)
+        for worker in rig.fleet.workers:
+            rig.fleet.kill(worker)
+        own_valkey.kill()
+        shutil.rmtree(own_valkey.directory / "appendonlydir")
+        own_postgres.kill()
+        own_postgres.start()
+        own_valkey.start()
+        for worker in list(rig.fleet.workers):
+            rig.fleet.replace(worker)
+        [wait] = until(lambda: questions(rig), "the database to answer")
+        assert rig.view(run_id).status is RunStatus.WAITING_FOR_APPROVAL
+        assert victim.exists()
+        rig.client.publisher.send(answering.approve(rig.client.waits, run_id, Choice.SESSION, wait_id=wait.wait_id))
+        [run] = rig.ended(run_id)
+        assert run.status is RunStatus.COMPLETED
+        assert not victim.exists()
+
+
 def test_a_dangerous_command_waits_without_a_worker_and_runs_once_allowed(rig: Rig) -> None:
     victim = rig.directory / "workspace" / "victim"
     victim.mkdir(parents=True)
-    # Three times, because a worker that was not scheduled for most of its lease declines to start what may run once.
-    run_id = rig.submit([{"calls": [{"name": "terminal", "arguments": {"command": "rm -r victim"}}], "repeat": 3}])
+    run_id = rig.submit(DANGEROUS)
     asked(rig, run_id, RunStatus.WAITING_FOR_APPROVAL)
     for worker in rig.fleet.workers:
         rig.fleet.kill(worker)

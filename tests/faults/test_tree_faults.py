@@ -147,14 +147,27 @@ def test_a_thousand_children_of_one_root(postgres_trees: Rig) -> None:
     assert rig.broken_invariants() == []
 
 
-def test_a_tree_spends_its_roots_model_calls_and_no_more_while_workers_die(postgres_trees: Rig) -> None:
-    rig = postgres_trees
+@pytest.fixture
+def crowded(tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey) -> Iterator[Rig]:
+    """As ``postgres_trees``, where two hundred children of one run may work at once."""
+    more = {**DELEGATION, "HERMES_MAX_CONCURRENT_CHILDREN": "200"}
+    with rig_on(tmp_path, database_url=postgres_url, broker_url=own_valkey.url, more_environ=more) as rig:
+        yield rig
+
+
+@pytest.mark.parametrize(
+    ("children", "allowed"), [(10, 40), pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
+)
+def test_a_tree_spends_its_roots_model_calls_and_no_more_while_workers_die(
+    crowded: Rig, children: int, allowed: int
+) -> None:
+    rig = crowded
     rig.ended(rig.submit([]))
     workers = [worker for worker in rig.fleet.workers if worker.role is Role.MODEL]
     for worker, plan in zip(workers, ("iterate.after_claim=kill@5", "iterate.after_commit=kill@9"), strict=True):
         rig.fleet.arm(worker, plan)
     greedy = script({"calls": [sink_call("pure", "again")], "repeat": 100})
-    run_id = rig.submit([{"calls": [delegate(*[greedy] * 10)]}], iterations_max=40)
+    run_id = rig.submit([{"calls": [delegate(*[greedy] * children)]}], iterations_max=allowed)
 
     def ended() -> bool | None:
         for worker in list(rig.fleet.workers):
@@ -162,8 +175,8 @@ def test_a_tree_spends_its_roots_model_calls_and_no_more_while_workers_die(postg
                 rig.fleet.replace(worker)
         return True if rig.view(run_id).status.is_terminal else None
 
-    until(ended, "the tree to end")
-    views = rig.client.views.runs(limit=11)
-    assert sum(view.iteration for view in views) == 40
+    until(ended, "the tree to end", patience_s=240)
+    views = rig.client.views.runs(limit=children + 1)
+    assert sum(view.iteration for view in views) == allowed
     assert {entry["exit_reason"] for entry in reports(rig, run_id)} == {"max_iterations"}
     assert rig.broken_invariants() == []
