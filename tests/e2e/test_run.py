@@ -74,6 +74,15 @@ def test_a_run_that_fails_is_exit_code_1_and_says_why(hermes: CommandLine, proje
     assert "failed in" in ended.out
 
 
+def test_a_model_server_that_is_away_is_named_with_its_setting(hermes: CommandLine, project: Path) -> None:
+    hermes.environ["HERMES_API_MAX_RETRIES"] = "1"  # by default it is asked three times, which takes twenty seconds
+    away = ("--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    ended = hermes("run", "hello", *away, "--workspace", str(project))
+    assert ended.code == 1, ended.said
+    assert "Could not connect to http://127.0.0.1:9/v1" in ended.out
+    assert "HERMES_BASE_URL (model.base_url in config.yaml)" in ended.out
+
+
 def test_a_second_run_joins_the_first_and_carries_on_alone(hermes: CommandLine, project: Path) -> None:
     waiting = script(call("terminal", command="until test -e go; do sleep 0.1; done"), final="First.")
     longer = script({"text": "Wait.", "delay_s": 3, **call("terminal", command="echo mine")}, final="Second.")
