@@ -3,10 +3,10 @@
     python -m benchmarks.model_calls [--calls 300] [--in-flight 500]
 
 Prints CPU per turn at 10, 100 and 500 messages beside that of the same call through the official SDK's typed
-parameters, CPU per streamed chunk, whether many streams keep up with their server, memory per call in flight, and how
-long an abort takes beside healthy calls. Our figure holds everything a turn does before and after the bytes: the
-message pipeline, cache markers and the reply put together; the SDK's is the bare call. CPU is that of this process
-only; the first calls of each kind are not counted.
+parameters, CPU per streamed chunk beside the SDK's typed stream and a bare ``recv``, whether many streams keep up with
+their server, memory per call in flight, and how long an abort takes beside healthy calls. Our figure holds everything a
+turn does before and after the bytes: the message pipeline, cache markers and the reply put together; the SDK's is the
+bare call. CPU is that of this process only; the first calls of each kind are not counted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -96,9 +99,9 @@ def silent(_: Delta) -> None:
     return
 
 
-def cpu_of(work: Callable[[], object], times: int) -> float:
+def cpu_of(work: Callable[[], object], times: int, *, warm_up: int = WARM_UP) -> float:
     """CPU seconds of this thread per repetition."""
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         work()
     started_s = time.thread_time()
     for _ in range(times):
@@ -143,35 +146,35 @@ def role_of(body: str) -> Role:
 
 
 def measure_streams(streams: int, seconds: float = 5.0, chunks_per_s: int = 50) -> None:
-    """Whether so many streams at once keep up with servers that send each of them so many chunks a second."""
+    """Whether so many streams at once keep up with servers that send each of them so many chunks a second; and the
+    same with threads that only receive, which no client on threads can beat."""
     chunks = int(seconds * chunks_per_s)
     options = ("--chunks", str(chunks), "--reply-chars", str(4 * chunks), "--chunk-gap-s", str(1 / chunks_per_s))
-    request = ModelRequest(model="bench", messages=(user_body("no marker"),))
-    took_s: list[float] = []
+    print(f"{streams} streams of {chunks_per_s} chunks/s:")
     with contextlib.ExitStack() as stack:
-        chats = [
-            OpenAIChat(Endpoint(base_url=stack.enter_context(model_server(*options)), api_key="bench"))
-            for _ in range(2)
-        ]
-        alone_s = timed(lambda: chats[0].ask(request, on_delta=silent, abort=AbortSignal()))
+        servers = [stack.enter_context(model_server(*options)) for _ in range(2)]
+        chats = [OpenAIChat(Endpoint(base_url=base_url, api_key="bench")) for base_url in servers]
+        alone_s = timed(partial(stream_ours, chats[0]))
+        ours = [partial(stream_ours, chats[number % 2]) for number in range(streams)]
+        bare = [partial(stream_bare, servers[number % 2]) for number in range(streams)]
+        for name, works in (("ours", ours), ("bare recv", bare)):
+            took_s, cpu_s = together(works)
+            print(
+                f"  {name:9}  alone {alone_s:.1f} s, median {took_s[streams // 2]:.1f} s, slowest {took_s[-1]:.1f} s; "
+                f"{cpu_s / (streams * chunks) * 1e6:.0f} us CPU per chunk, {cpu_s / took_s[-1]:.0%} of a core"
+            )
 
-        def stream(number: int) -> None:
-            ask = chats[number % len(chats)].ask
-            took_s.append(timed(lambda: ask(request, on_delta=silent, abort=AbortSignal())))
 
-        threads = [threading.Thread(target=stream, args=(number,)) for number in range(streams)]
-        cpu_started_s, started_s = time.process_time(), time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        cpu_s, wall_s = time.process_time() - cpu_started_s, time.monotonic() - started_s
-    took_s.sort()
-    median_s, per_chunk_s = took_s[len(took_s) // 2], cpu_s / (streams * chunks)
-    print(
-        f"{streams} streams of {chunks_per_s} chunks/s: alone {alone_s:.1f} s, median {median_s:.1f} s, "
-        f"slowest {took_s[-1]:.1f} s; {per_chunk_s * 1e6:.0f} us CPU per chunk, {cpu_s / wall_s:.0%} of a core"
-    )
+def together(works: Sequence[Callable[[], object]]) -> tuple[list[float], float]:
+    """How long each took on a thread of its own, in order of that, and the CPU seconds of all."""
+    took_s: list[float] = []
+    threads = [threading.Thread(target=lambda work=work: took_s.append(timed(work))) for work in works]  # type: ignore[misc]
+    started_s = time.process_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(took_s), time.process_time() - started_s
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -180,19 +183,68 @@ def timed(work: Callable[[], object]) -> float:
     return time.monotonic() - started_s
 
 
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """How the chunks of a reply come, and how often it is measured."""
+
+    name: str
+    chunks: int
+    gap_s: float
+    rounds: int
+    times: int
+
+
+FLOWS = (
+    Flow("in a burst", chunks=2_000, gap_s=0.0, rounds=3, times=3),
+    Flow("2,000/s", chunks=500, gap_s=0.0005, rounds=4, times=3),
+    Flow("50/s", chunks=50, gap_s=0.02, rounds=3, times=1),
+)
+
+
 def measure_chunks() -> None:
-    """In a burst the cost is ours; one by one, waking a thread and reading its socket costs as much again."""
-    for chunks, gap_s, name in ((2_000, 0.0, "in a burst"), (500, 0.0005, "one by one")):
-        ours, theirs = {}, {}
-        for count in (1, chunks):
-            size = str(4 * chunks)
-            with model_server("--chunks", str(count), "--reply-chars", size, "--chunk-gap-s", str(gap_s)) as base_url:
-                chat = OpenAIChat(Endpoint(base_url=base_url, api_key="bench"))
-                plain = openai.OpenAI(base_url=base_url, api_key="bench", max_retries=0)
-                ours[count] = min(cpu_of(partial(stream_ours, chat), 3) for _ in range(3))
-                theirs[count] = min(cpu_of(partial(stream_typed, plain), 1) for _ in range(2))
-        mine, sdk = ((cpu_s[chunks] - cpu_s[1]) / (chunks - 1) for cpu_s in (ours, theirs))
-        print(f"streamed chunk, {name}   {mine * 1e6:6.1f} us CPU; typed SDK stream {sdk * 1e6:6.1f} us")
+    """In a burst the cost is ours; one by one, waking a thread and reading its socket costs more than that. A thread
+    that only receives shows how much more."""
+    for flow in FLOWS:
+        ours, theirs, bare = (cpu_per_chunk(flow, client) for client in (ours_of, typed_of, bare_of))
+        print(
+            f"streamed chunk, {flow.name:10}  {ours * 1e6:6.1f} us CPU; typed SDK stream {theirs * 1e6:6.1f} us; "
+            f"bare recv {bare * 1e6:6.1f} us"
+        )
+
+
+def cpu_per_chunk(flow: Flow, client: Callable[[str], Callable[[], object]]) -> float:
+    """A long reply less a short one, the best of several."""
+    cpu_s = {}
+    for count in (1, flow.chunks):
+        options = ("--chunks", str(count), "--reply-chars", str(4 * flow.chunks), "--chunk-gap-s", str(flow.gap_s))
+        with model_server(*options) as base_url:
+            work = client(base_url)
+            work()
+            cpu_s[count] = min(cpu_of(work, flow.times, warm_up=1) for _ in range(flow.rounds))
+    return (cpu_s[flow.chunks] - cpu_s[1]) / (flow.chunks - 1)
+
+
+def ours_of(base_url: str) -> Callable[[], object]:
+    return partial(stream_ours, OpenAIChat(Endpoint(base_url=base_url, api_key="bench")))
+
+
+def typed_of(base_url: str) -> Callable[[], object]:
+    return partial(stream_typed, openai.OpenAI(base_url=base_url, api_key="bench", max_retries=0))
+
+
+def bare_of(base_url: str) -> Callable[[], object]:
+    return partial(stream_bare, base_url)
+
+
+def stream_bare(base_url: str) -> None:
+    """Receive a streamed reply and do nothing with it."""
+    where = urllib.parse.urlsplit(base_url)
+    body = b'{"stream":true}'
+    with socket.create_connection((where.hostname, where.port), timeout=60) as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        end = b""
+        while not end.endswith(b"0\r\n\r\n"):
+            end = end[-8:] + sock.recv(16_384)
 
 
 def stream_ours(chat: OpenAIChat) -> None:

@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import httpx2
 
@@ -226,11 +226,20 @@ def _beginning(chunks: Iterator[bytes]) -> bytes:
     return first
 
 
+_raw_decode = json.JSONDecoder().raw_decode
+"""``json.loads`` without what it does around this: to guess an encoding, and to look for white space with regular
+expressions, which takes as long as to parse an event."""
+
+
 def _parsed(data: bytes) -> object:
     try:
-        return json.loads(data.decode())  # told bytes, it first guesses their encoding
+        text = data.decode().strip(" \t\n\r")
+        document, end = _raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise MalformedReply(f"{data[:60]!r} is not JSON") from error
+    if end != len(text):
+        raise MalformedReply(f"{data[:60]!r} is more than JSON")
+    return cast(object, document)
 
 
 def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line) -> bool:

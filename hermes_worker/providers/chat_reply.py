@@ -103,7 +103,7 @@ class ReplyAssembler:
             self._feed_choice(_first_choice(choices))
         if not self._model and isinstance(model := chunk.get("model"), str):
             self._model = model
-        if usage := chunk.get("usage") or _mapping(chunk.get("x_groq")).get("usage"):
+        if usage := chunk.get("usage") or ("x_groq" in chunk and _mapping(chunk["x_groq"]).get("usage")):
             self._usage = usage_of(_mapping(usage))
             self._cost_usd = cost_of(_mapping(usage))
 

@@ -33,6 +33,8 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
+from hermes_worker.providers.pace import Pace
+
 KEEPALIVE_S = 30.0
 """How long an idle connection is kept: well below the 60 s after which common load balancers drop one."""
 IDLE_MAX = 256
@@ -136,22 +138,47 @@ class _Stream(httpcore2.NetworkStream):
         self._sock = sock
         self._lock = threading.Lock()
         self._is_closed = False
+        self._pace = Pace()
         self.read_timeout_max_s: float | None = None
-        """A limit on top of the timeout each read asks for."""
+        """A limit on top of the timeout each read asks for; it says that the reply is over."""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        limit = self.read_timeout_max_s
+        limit, bytes_max = self.read_timeout_max_s, min(max_bytes, _READ_BYTES_MAX)
+        rest_s = self._pace.rest_s if limit is None else 0.0
+        if rest_s:
+            time.sleep(rest_s)
         try:
-            self._sock.settimeout(timeout if limit is None else limit)
-            return self._sock.recv(min(max_bytes, _READ_BYTES_MAX))
+            self._limit(timeout if limit is None else limit)
+            started_s = time.monotonic()
+            data = self._sock.recv(bytes_max)
+            blocked_s = time.monotonic() - started_s
         except TimeoutError as error:
             raise httpcore2.ReadTimeout(str(error)) from error
         except OSError as error:
             raise httpcore2.ReadError(str(error)) from error
+        if rest_s and isinstance(self._sock, ssl.SSLSocket):
+            data = self._with_records_behind(data, bytes_max)
+        self._pace.saw(blocked_s=blocked_s, received=len(data), is_full=len(data) >= bytes_max)
+        return data
+
+    def _with_records_behind(self, data: bytes, bytes_max: int) -> bytes:
+        """A read under TLS brings one record at most, and servers send one for every event."""
+        records, room = [data], bytes_max - len(data)
+        with contextlib.suppress(OSError):  # nothing more for now; a broken connection breaks the next read too
+            self._limit(0.0)
+            while room > 0 and (record := self._sock.recv(room)):
+                records.append(record)
+                room -= len(record)
+        return b"".join(records)
+
+    def _limit(self, timeout: float | None) -> None:
+        if self._sock.gettimeout() != timeout:  # setting it costs a system call
+            self._sock.settimeout(timeout)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._pace.begin()  # a new request, hence a new response
         try:
-            self._sock.settimeout(timeout)
+            self._limit(timeout)
             rest = memoryview(buffer)
             while rest:  # not sendall: its timeout is for everything, and a long prompt on a slow line takes long
                 rest = rest[self._sock.send(rest) :]

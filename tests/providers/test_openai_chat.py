@@ -25,6 +25,7 @@ from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage, 
 from hermes_worker.providers import calling, connections
 from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.openai_chat import Dialect, OpenAIChat, adapted, request_body
+from hermes_worker.providers.pace import REST_S
 
 KEY = "sk-test-0123456789abcdefghij"
 TOOL = canonical_json({"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}})
@@ -232,6 +233,66 @@ def test_a_server_that_dawdles_after_done_costs_its_connection_and_no_time(serve
     assert time.monotonic() - started < 2
     assert ask(chat).text == "hello"
     assert server.connections == 2
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_many_small_events_take_few_reads(serve: Serve, monkeypatch: pytest.MonkeyPatch, is_secure: bool) -> None:
+    """Each read wakes a thread, which costs more than all that is done with the event."""
+    events, reads = 400, counted_reads(monkeypatch)
+
+    def trickle(_: Received, reply: Reply) -> None:
+        reply.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reply.head()
+        for _ in range(events):
+            reply.event(text_chunk("x"))
+            time.sleep(0.0005)
+        reply.event(finish_chunk())
+        reply.event("[DONE]")
+        reply.end()
+
+    server = serve(trickle, tls=trusting_tls(monkeypatch) if is_secure else None)
+    deltas: list[Delta] = []
+    reply = ask(provider(server), deltas=deltas)
+
+    assert reply.text == "x" * events
+    assert len(deltas) == events
+    assert len(reads) < events / 2
+
+
+def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each read of a connection brings, from now on."""
+    reads: list[int] = []
+    read = connections._Stream.read
+
+    def counted(stream: connections._Stream, max_bytes: int, timeout: float | None = None) -> bytes:
+        data = read(stream, max_bytes, timeout)
+        reads.append(len(data))
+        return data
+
+    monkeypatch.setattr(connections._Stream, "read", counted)
+    return reads
+
+
+def test_a_call_that_rests_between_reads_ends_at_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    resting = threading.Event()
+    sleep = time.sleep
+
+    def observed(seconds: float) -> None:
+        if seconds == REST_S:
+            resting.set()
+        sleep(seconds)
+
+    def trickle(_: Received, reply: Reply) -> None:
+        reply.head()
+        while not reply.closing.wait(0.0005):
+            reply.event(text_chunk("x"))
+
+    monkeypatch.setattr(time, "sleep", observed)
+    error, took_s = abort_while_blocked(provider(serve(trickle)), resting.is_set)
+
+    assert resting.is_set()
+    assert error.kind is FailureKind.INTERRUPTED
+    assert took_s < ENDS_AT_ONCE_S
 
 
 def test_calls_on_many_threads_do_not_mix(serve: Serve) -> None:
@@ -560,7 +621,7 @@ def test_a_broken_stream_in_the_middle_of_a_tool_call_is_asked_again_by_the_loop
     assert failure(provider(serve(handler))).kind is FailureKind.TIMEOUT
 
 
-@pytest.mark.parametrize("event", ["{not json", '"text"', '{"choices":5}', "[" * 100_000])
+@pytest.mark.parametrize("event", ["{not json", '{"choices":[]} {}', '"text"', '{"choices":5}', "[" * 100_000])
 def test_a_malformed_chunk_is_a_server_error(serve: Serve, event: str) -> None:
     server = serve(lambda _, reply: reply.sse(text_chunk("x"), event, "[DONE]"))
 
