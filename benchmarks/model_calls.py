@@ -166,12 +166,19 @@ def measure_streams(streams: int, seconds: float = 5.0, chunks_per_s: int = 50) 
 
 
 def together(works: Sequence[Callable[[], object]]) -> tuple[list[float], float]:
-    """How long each took on a thread of its own, in order of that, and the CPU seconds of all."""
+    """How long each took on a thread of its own, all begun at once, in order of that; and the CPU seconds of all."""
     took_s: list[float] = []
-    threads = [threading.Thread(target=lambda work=work: took_s.append(timed(work))) for work in works]  # type: ignore[misc]
-    started_s = time.process_time()
+    begin = threading.Barrier(len(works) + 1)
+
+    def run(work: Callable[[], object]) -> None:
+        begin.wait()
+        took_s.append(timed(work))
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
+    begin.wait()
+    started_s = time.process_time()
     for thread in threads:
         thread.join()
     return sorted(took_s), time.process_time() - started_s

@@ -39,6 +39,7 @@ __all__ = [
     "number",
     "optional_integer",
     "optional_number",
+    "provider_model_address",
     "socket_url",
 ]
 
@@ -214,14 +215,24 @@ def optional_integer(minimum: int, maximum: int) -> Kind[int | None]:
     return Kind(f"{limited.allowed}, or 0", parse, lambda value: str(value or 0))
 
 
-_FALLBACK = re.compile(r"[a-z][\w.-]{0,63}:[\w.:/@+-]{1,200}")
+_FALLBACK = re.compile(r"([a-z][\w.-]{0,63}):([\w.:/@+-]{1,200})")
+_BEFORE_ADDRESS = re.compile(r"@(?=https?://)")
+
+
+def provider_model_address(text: str) -> tuple[str, str, str | None]:
+    """The parts of ``provider:model`` or ``provider:model@address``. Raises ``ValueError`` when it is neither."""
+    named, *address = _BEFORE_ADDRESS.split(text, maxsplit=1)
+    parts = _FALLBACK.fullmatch(named)
+    if parts is None:
+        raise ValueError
+    return parts[1], parts[2], _parse_web_url(address[0]) if address else None
 
 
 def _parse_fallbacks(raw: object) -> tuple[str, ...]:
-    """``provider:model``, or the mappings of the reference."""
+    """``provider:model`` with or without ``@address``, or the mappings of the reference."""
     found = tuple(_fallback(item) for item in ([raw] if isinstance(raw, dict) else _as_list(raw)))
-    if not all(_FALLBACK.fullmatch(text) for text in found):
-        raise ValueError
+    for text in found:
+        provider_model_address(text)
     return tuple(dict.fromkeys(found))
 
 
@@ -235,9 +246,10 @@ def _parse_prices(raw: object) -> tuple[str, ...]:
 def _fallback(item: object) -> str:
     if not isinstance(item, dict):
         return _as_text(item)
-    if set(item) != {"provider", "model"}:
+    if set(item) - {"base_url"} != {"provider", "model"}:
         raise ValueError
-    return f"{_as_text(item['provider']).lower()}:{_as_text(item['model'])}"
+    address = f"@{_as_text(item['base_url'])}" if item.get("base_url") else ""
+    return f"{_as_text(item['provider']).lower()}:{_as_text(item['model'])}{address}"
 
 
 def _as_list(raw: object) -> list[object] | tuple[object, ...]:
@@ -272,7 +284,10 @@ def _parse_approvals_mode(raw: object) -> str:
 
 
 FALLBACKS: Kind[tuple[str, ...]] = Kind(
-    "a list of provider:model, or of mappings with provider and model", _parse_fallbacks, ",".join
+    "a list of provider:model or provider:model@address, or of mappings with provider, model and base_url",
+    _parse_fallbacks,
+    ",".join,
+    is_quotable=False,  # an address may hold a password, which is what is wrong with it
 )
 PRICES: Kind[tuple[str, ...]] = Kind(
     "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",

@@ -196,8 +196,9 @@ class ModelSettings:
     attempts_max: int = _setting("agent.api_max_retries", "HERMES_API_MAX_RETRIES", integer(1, 100), 3)
     """Calls that are made of one provider before it is given up on."""
     fallbacks: tuple[str, ...] = _setting("fallback_providers", "HERMES_FALLBACK_PROVIDERS", FALLBACKS, ())
-    """Whom to ask when the provider fails for good, in order, as `provider:model`. Their keys come from their usual
-    variables; one without a key is passed over."""
+    """Whom to ask when the provider fails for good, in order, as `provider:model`, or as
+    `provider:model@https://address` where it is elsewhere than usual. Their keys come from their usual variables; one
+    without a key is passed over."""
     compacts: bool = _setting("compression.enabled", "HERMES_COMPRESSION", SWITCH, True)
     """Whether conversations that grow too long are compacted; otherwise their runs fail."""
     compact_at: float = _setting(

@@ -29,6 +29,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.prompt.pipeline import import_history
 from hermes_worker.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.providers.catalog import find_provider, provider_of_host
+from hermes_worker.setting_kinds import provider_model_address
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.store.runs import Created, Multitask, NewRun, fingerprint, new_run_id
 from hermes_worker.tools.catalog import Catalog, default_catalog
@@ -264,7 +265,7 @@ def _require_known_prices(settings: Settings, model: str, provider: str) -> None
     """A limit in money can only be kept where it is known what everybody costs who may be asked."""
     own = dict(own_price(text) for text in settings.model.prices)
     asked = [(provider, model)]
-    asked += [(name, other) for name, _, other in (entry.partition(":") for entry in settings.model.fallbacks)]
+    asked += [provider_model_address(entry)[:2] for entry in settings.model.fallbacks]
     if settings.delegation.model:
         asked.append((provider, settings.delegation.model))
     for name, other in asked:

@@ -27,6 +27,7 @@ from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_
 from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import Live
 from hermes_worker.queue import Publisher, QueueName, redis_client
+from hermes_worker.setting_kinds import provider_model_address
 from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
 from hermes_worker.store.revisions import require_current
@@ -226,15 +227,15 @@ def aside_of(settings: Settings) -> dict[str, Chain]:
 
 
 def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
-    """The settings of providers that are given as ``provider:model``."""
+    """The settings of providers that are given as ``provider:model`` or ``provider:model@address``."""
     from hermes_worker.providers.chain import ModelChoice
 
     return [
         _keyed(
-            ModelChoice(provider=provider, model=model, proxy_url=settings.model.proxy_url),
-            _vendor_keys(settings, provider, None),
+            ModelChoice(provider=provider, model=model, base_url=address, proxy_url=settings.model.proxy_url),
+            _vendor_keys(settings, provider, address),
         )
-        for provider, _, model in (text.partition(":") for text in named)
+        for provider, model, address in map(provider_model_address, named)
     ]
 
 
@@ -264,12 +265,14 @@ def _keyed(choice: ModelChoice, keys: Sequence[str]) -> ModelChoice:
 
 
 def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None) -> list[str]:
-    """The provider's keys from its usual variables; never for an address that is not its own."""
+    """The provider's keys from its usual variables; never for an address that is not its own. Servers that people run
+    themselves (``vllm``) have no address of their own, so theirs go where they are said to be."""
     from hermes_worker.providers.catalog import find_provider, provider_of_host
 
     at_address = provider_of_host(base_url or "")
     row = find_provider(provider) if provider else at_address
-    if row is None or (base_url and row is not at_address):
+    is_theirs = row is at_address or (row is not None and not row.needs_key and at_address is None)
+    if row is None or (base_url and not is_theirs):
         return []
     held = settings.model.vendor_keys
     first = next((name for name in row.key_variables if name in held), None)

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar, cast
@@ -32,6 +33,9 @@ REPLY_BYTES_MAX = 64 * 1024 * 1024
 AFTER_END_S = 0.2
 """How long we wait for the end of a stream whose last event has come. A server that is slower than this costs a new
 connection; one that is waited for would cost the whole read timeout."""
+STALE_FACTOR = 1.5
+"""A server that only says that it is still there, by comments or blank lines, is borne so much longer than a silent
+one (reference, loop §2.4: 180 s and 120 s)."""
 
 _Dialect = TypeVar("_Dialect")
 
@@ -175,7 +179,7 @@ def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> Model
             using(line),
             contextlib.closing(exchange.post(exchange.body, read_timeout_s=read_timeout_s)) as response,
         ):
-            reply = _read_reply(response, exchange, line)
+            reply = _read_reply(response, exchange, line, _Progress(STALE_FACTOR * read_timeout_s))
             limits = read_rate_limits(response.headers.raw)
             return replace(reply, limits=limits) if limits else reply
     except (exchange.sdk_error, httpx2.HTTPError, StreamedError) as error:
@@ -187,17 +191,38 @@ def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> Model
         raise translate(error, exchange.place, size) from error
 
 
-def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line) -> ModelReply:
+class _Progress:
+    """Tells a stream that gets somewhere from one that is only kept open."""
+
+    __slots__ = ("_heard_s", "_stale_after_s")
+
+    def __init__(self, stale_after_s: float) -> None:
+        self._stale_after_s = stale_after_s
+        self._heard_s = time.monotonic()
+
+    def heard(self) -> None:
+        """An event came."""
+        self._heard_s = time.monotonic()
+
+    def watched(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+            # Only now its events, if it held any, have been heard.
+            if time.monotonic() - self._heard_s > self._stale_after_s:
+                raise httpx2.ReadTimeout(f"no event came for {self._stale_after_s:g} s, only signs of life")
+
+
+def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line, progress: _Progress) -> ModelReply:
     """Consume the response, streamed or not: some servers ignore ``stream`` and answer in one piece."""
     chunks = _limited(_body_of(response))
     assembler, place = exchange.assembler, exchange.place
     try:
-        first = _beginning(chunks)
-        body = itertools.chain([first], chunks)
+        watched = progress.watched(chunks)
+        first = _beginning(watched)
         if first[:1] == b"{":
-            assembler.feed_whole(_parsed(b"".join(body)))
+            assembler.feed_whole(_parsed(first + b"".join(chunks)))
             return assembler.finish()
-        is_done = _feed_events(body, assembler, line)
+        is_done = _feed_events(itertools.chain([first], watched), assembler, line, progress)
     except (MalformedReply, EventTooLarge) as error:
         raise _not_a_reply(str(error), exchange) from error
     if first and not first.startswith(_EVENT_FIELDS):
@@ -242,10 +267,11 @@ def _parsed(data: bytes) -> object:
     return cast(object, document)
 
 
-def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line) -> bool:
+def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line, progress: _Progress) -> bool:
     """Feed every event; tells whether the stream came to its regular end."""
     events = event_data(chunks)
     for data in events:
+        progress.heard()
         if data != b"[DONE]":
             try:
                 document = _parsed(data)

@@ -51,6 +51,7 @@ from hermes_worker.prompt.cache_markers import CacheLayout, with_cache_markers
 from hermes_worker.prompt.pipeline import WireNeeds, import_history, prepare
 from hermes_worker.providers.anthropic_messages import AnthropicMessages
 from hermes_worker.providers.base import Provider
+from hermes_worker.providers.calling import STALE_FACTOR
 from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.openai_chat import OpenAIChat
 from hermes_worker.providers.openai_responses import OpenAIResponses
@@ -548,6 +549,7 @@ NETWORK: dict[str, tuple[Fault, FailureKind]] = {
     "empty body as a stream": (body(200, b"", "text/event-stream"), K.TIMEOUT),
     "blank lines and no more": (body(200, b"\n\n\n\n"), K.TIMEOUT),
     "only comments": (body(200, b": keep-alive\n\n: keep-alive\n\n", "text/event-stream"), K.TIMEOUT),
+    "comments for ever": (cut_after(0, "linger"), K.TIMEOUT),
     "a web page": (body(200, b"<!DOCTYPE html><html>login</html>", "text/html"), K.SERVER_ERROR),
     "plain text": (body(200, b"OK", "text/plain"), K.SERVER_ERROR),
     "a JSON list": (body(200, b"[]"), K.SERVER_ERROR),
@@ -575,15 +577,36 @@ def test_trouble_on_the_way_is_classified_and_tried_again(wire: Wire, server: St
     assert ask(asked).text == HELLO.text, "the next call must not suffer"
 
 
-def test_silence_in_the_middle_keeps_what_was_shown(wire: Wire, server: StrictServer) -> None:
+@pytest.mark.parametrize("ending", ["block", "linger"])
+def test_silence_in_the_middle_keeps_what_was_shown(wire: Wire, server: StrictServer, ending: str) -> None:
+    """Comments that keep a stream open are no more than silence: whoever makes the reply may be gone for long."""
+
     def stall(s: StrictServer, rules: WireRules, request: Any, reply: Any) -> None:
-        cut_after(first_text(rules) + 1, "block")(s, rules, request, reply)
+        cut_after(first_text(rules) + 1, ending)(s, rules, request, reply)
 
     server.faults(stall)
 
     reply = ask(provider(wire, server, read_timeout_s=0.2))
 
     assert (reply.text, reply.finish_reason, reply.was_cut_by_network) == (HELLO.text[:6], "length", True)
+
+
+def test_a_reply_that_takes_its_time_is_waited_for_as_long_as_it_comes(wire: Wire, server: StrictServer) -> None:
+    """Each event, and not the reply, has to come in time."""
+
+    def dawdle(s: StrictServer, rules: WireRules, _: object, reply: Any) -> None:
+        reply.head()
+        for event in rules.events(s.next_reply()):
+            reply.piece(b": keep-alive\n\n")
+            reply.closing.wait(0.1)
+            reply.piece(encoded(event))
+        reply.end()
+
+    server.faults(dawdle)
+    asked = provider(wire, server, read_timeout_s=0.3)
+
+    assert ask(asked).text == HELLO.text
+    assert len(wire.rules.events(HELLO)) * 0.1 > 0.3 * STALE_FACTOR
 
 
 def first_text(rules: WireRules, said: Said = HELLO) -> int:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
 import redis
 from support.fault_server import FaultServer, Received, Reply, say_hello
+from support.limited_endpoint import LimitedEndpoint
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
@@ -230,38 +229,9 @@ def test_a_script_that_redis_forgot_is_sent_again(client: redis.Redis) -> None:
 # ------------------------------------------------------------------------------------------------- against an endpoint
 
 
-class LimitedEndpoint:
-    """Allows so many requests in any span of a minute, and refuses the rest with 429."""
-
-    def __init__(self, per_min: int, *, tells: bool) -> None:
-        self._per_min = per_min
-        self._tells = tells
-        self._recent: deque[float] = deque()
-        self._lock = threading.Lock()
-        self.accepted = 0
-        self.refused = 0
-
-    def answer(self, request: Received, reply: Reply) -> None:
-        if self._is_full():
-            reply.document(429, {"error": {"message": "Too Many Requests"}}, "Retry-After: 0.3")
-        elif self._tells:
-            said = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
-            told = (f"x-ratelimit-limit-requests: {self._per_min}", "x-ratelimit-reset-requests: 1s")
-            reply.document(200, said, *told)
-        else:
-            say_hello(request, reply)
-
-    def _is_full(self) -> bool:
-        now = time.monotonic()
-        with self._lock:
-            while self._recent and self._recent[0] <= now - MINUTE_S:
-                self._recent.popleft()
-            if len(self._recent) >= self._per_min:
-                self.refused += 1
-                return True
-            self._recent.append(now)
-            self.accepted += 1
-            return False
+def say_hello_and_the_limit(_: Received, reply: Reply) -> None:
+    said = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
+    reply.document(200, said, "x-ratelimit-limit-requests: 60", "x-ratelimit-reset-requests: 1s")
 
 
 REQUEST = ModelRequest(model="m", messages=(user_body("hello"),))
@@ -284,7 +254,7 @@ def test_fifty_callers_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refus
     client: redis.Redis, is_learned: bool
 ) -> None:
     """60 requests a minute, minutes of 4 s, three of them; the callers are spread over five processes' governors."""
-    endpoint = LimitedEndpoint(60, tells=is_learned)
+    endpoint = LimitedEndpoint(60, say_hello_and_the_limit if is_learned else say_hello, minute_s=MINUTE_S)
     fleet = [governor(client, **({} if is_learned else {"requests_per_min": 60})) for _ in range(5)]
     with FaultServer(endpoint.answer) as server:
         chat = OpenAIChat(Endpoint(base_url=server.base_url))
@@ -308,5 +278,5 @@ def test_fifty_callers_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refus
             list(pool.map(call_again_and_again, range(50)))
 
     allowed = 3 * 60
-    assert endpoint.refused <= 0.03 * allowed
-    assert endpoint.accepted >= 0.95 * allowed
+    assert len(endpoint.refused) <= 0.03 * allowed
+    assert len(endpoint.accepted) >= 0.95 * allowed

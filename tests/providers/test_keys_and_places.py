@@ -15,6 +15,7 @@ from hermes_worker.providers.base import Abort
 from hermes_worker.providers.catalog import PROVIDERS
 from hermes_worker.providers.chain import Chain
 from hermes_worker.settings import as_environ, load
+from hermes_worker.tasks.auxiliary import AuxTask
 from hermes_worker.wiring import aside_of, chain_of, endpoint_of, logins_of
 
 
@@ -73,13 +74,44 @@ def test_providers_to_fall_back_on_have_pools_of_their_own(tmp_path: Path) -> No
     assert (keys(made, 0), keys(made, 1)) == (["k1"], ["g1", "g2"])
 
 
-def test_summaries_may_have_providers_of_their_own(tmp_path: Path) -> None:
-    named = {"HERMES_COMPRESSION_PROVIDERS": "groq:tiny,openai:small,zai:none", "OPENAI_API_KEY": "k1"}
-    aside = aside_of(load({"HERMES_MODEL": "m", "GROQ_API_KEY": "g1", **named}, home=tmp_path))
-    [own] = aside.values()
+@pytest.mark.parametrize("task", AuxTask)
+def test_each_call_beside_the_conversation_may_have_providers_of_its_own(tmp_path: Path, task: AuxTask) -> None:
+    providers = {f"HERMES_{task.name}_PROVIDERS": "groq:tiny,openai:small,zai:none"}
+    held = {"GROQ_API_KEY": "g1", "OPENAI_API_KEY": "k1"}
+    aside = aside_of(load({"HERMES_MODEL": "m", **held, **providers}, home=tmp_path))
+    own = aside[task]
     routes = [own.route("", position) for position in range(len(own))]
     assert [(route.name, route.model) for route in routes] == [("groq", "tiny"), ("openai", "small")]
-    assert aside_of(load({"HERMES_MODEL": "m", **named, "OPENAI_API_KEY": ""}, home=tmp_path)) == {}
+    assert set(aside) == {task}
+    assert aside_of(load({"HERMES_MODEL": "m", **providers}, home=tmp_path)) == {}
+
+
+def test_a_provider_in_a_chain_may_have_an_address_of_its_own(tmp_path: Path) -> None:
+    """Whose key goes where: a vendor's to the vendor, that of a server one runs oneself to where it is said to be."""
+    named = (
+        "vllm:qwen@http://gpu.test:8000/v1,custom:@cf/llama@https://gateway.test/v1,openai:gpt@https://gateway.test/v1"
+        ",azure:gpt@https://me.openai.azure.com/openai/v1,vllm:sly@https://api.openai.com/v1"
+    )
+    given = {"VLLM_API_KEY": "v1", "OPENAI_API_KEY": "k1", "AZURE_OPENAI_API_KEY": "a1", "HERMES_API_KEY": "h1"}
+    aside = aside_of(load({**given, "HERMES_TITLE_PROVIDERS": named}, home=tmp_path))
+    own = aside[AuxTask.TITLE]
+
+    found = [(own.route("", n).name, own.route("", n).model, own.route("", n).host) for n in range(len(own))]
+    assert found == [
+        ("vllm", "qwen", "gpu.test"),
+        ("custom", "@cf/llama", "gateway.test"),
+        ("azure", "gpt", "me.openai.azure.com"),
+        ("vllm", "sly", "api.openai.com"),
+    ]
+    assert [keys(own, n) for n in range(len(own))] == [["v1"], [""], ["a1"], [""]]
+
+
+@pytest.mark.parametrize("address", ["https://me:hunter2@gateway.test/v1", "https://", "http://gateway.test:0/v1"])
+def test_an_address_that_cannot_be_used_is_refused_and_not_shown(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load({"HERMES_TITLE_PROVIDERS": f"custom:m@{address}"}, home=tmp_path)
+    assert "HERMES_TITLE_PROVIDERS" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
 
 
 def test_a_wrong_key_is_named_and_not_shown(tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ class Reply:
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
+    def linger(self) -> None:
+        """Say nothing but that the stream is still open, until the server shuts down or the client is gone."""
+        while not self.closing.wait(0.05):
+            self.piece(b": keep-alive\n\n")
+
     def block(self) -> None:
         """Say nothing more until the server shuts down."""
         self.closing.wait(60)

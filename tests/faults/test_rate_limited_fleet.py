@@ -1,0 +1,49 @@
+"""Many runs of a real fleet against a provider that allows few requests: next to all that is allowed gets used."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support.fault_server import FaultServer, Received, Reply, finish_chunk
+from support.limited_endpoint import LimitedEndpoint
+from support.rig import rig_on, until
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+RUNS, PER_MIN, MINUTES = 50, 60, 2
+
+
+def ask_for_a_tool(request: Received, reply: Reply) -> None:
+    """For ever: each run asks again as soon as it may."""
+    function = {"name": "sink_pure", "arguments": f'{{"mark": "m{request.number}"}}'}
+    call = {"index": 0, "id": f"call_{request.number}", "function": function}
+    reply.sse({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}, finish_chunk("tool_calls"), "[DONE]")
+
+
+@pytest.mark.timeout(400)
+def test_fifty_runs_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refusal(
+    tmp_path: Path, broker_url: str
+) -> None:
+    endpoint = LimitedEndpoint(PER_MIN, ask_for_a_tool, minute_s=60.0)
+    with FaultServer(endpoint.answer) as server:
+        environ = {
+            "HERMES_BASE_URL": server.base_url,
+            "HERMES_API_KEY": "sk-test-0123456789abcdef",
+            "HERMES_MODEL_REQUESTS_PER_MIN": str(PER_MIN),
+        }
+        database_url = f"sqlite:///{tmp_path / 'test.db'}"
+        with rig_on(
+            tmp_path, database_url=database_url, broker_url=broker_url, workers_per_role=2, more_environ=environ
+        ) as rig:
+            for _ in range(RUNS):
+                rig.submit([], iterations_max=1_000)
+            until(lambda: endpoint.accepted or None, "the first call")
+            ends_at = endpoint.accepted[0] + 60 * MINUTES
+            time.sleep(max(0.0, ends_at - time.monotonic()))
+            accepted = sum(at <= ends_at for at in endpoint.accepted)
+            print(f"{accepted} accepted and {len(endpoint.refused)} refused in {MINUTES} minutes of {PER_MIN}")
+
+            assert len(endpoint.refused) <= 0.03 * PER_MIN * MINUTES
+            assert accepted >= 0.95 * PER_MIN * MINUTES
