@@ -90,7 +90,7 @@ class CredentialPool:
         with self._lock:
             if len(self._resting) > _RESTS_REMEMBERED:
                 self._resting.clear()
-            self._resting[name] = time.monotonic() + seconds
+            self._resting[name] = max(self._resting.get(name, 0.0), time.monotonic() + seconds)
         self._run(self._rest, [name, max(0.0, seconds), _KEPT_S])
         count("model.key_rested")
         log.info("model.key_rested", credential=name, seconds=round(seconds))
@@ -178,7 +178,8 @@ _REST = (
     + """
 local until_time = now + tonumber(ARGV[2])
 if until_time > field('until:' .. ARGV[1]) then
-  redis.call('HSET', KEYS[1], 'until:' .. ARGV[1], string.format('%.3f', until_time))
+  -- As fine as the clock: rounded to milliseconds, a rest of no time would last for half of one.
+  redis.call('HSET', KEYS[1], 'until:' .. ARGV[1], string.format('%.6f', until_time))
 end
 redis.call('EXPIRE', KEYS[1], tonumber(ARGV[3]))
 return 1

@@ -81,8 +81,9 @@ def test_a_lease_that_nobody_gave_back_ends(pool: CredentialPool, client: redis.
 def test_a_rest_ends_and_a_shorter_one_does_not_shorten_it(pool: CredentialPool) -> None:
     pool.rest("a", 60)
     pool.rest("a", 0)
-    pool.rest("b", 0)
-    assert pool.choose(KEYS, ticket="t").name == "b"
+    for _ in range(20):
+        pool.rest("b", 0)
+        assert pool.choose(KEYS, ticket="t").name == "b", "a rest of no time is over at once"
 
 
 def test_without_a_usable_key_the_one_that_comes_back_first_is_tried(pool: CredentialPool) -> None:
@@ -96,6 +97,7 @@ def test_without_redis_a_process_goes_by_what_it_has_seen(own_valkey: EmbeddedVa
     pool = CredentialPool(redis.Redis.from_url(own_valkey.url, decode_responses=True, socket_connect_timeout=0.2))
     own_valkey.kill()
     pool.rest("a", 60)
+    pool.rest("a", 0)
     assert pool.choose(KEYS, ticket="t").name == "b"
 
 
