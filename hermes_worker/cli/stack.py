@@ -83,7 +83,7 @@ class Stack:
         import celery.concurrency.thread
         import celery.worker.consumer  # noqa: F401
 
-        import hermes_worker.providers.factory
+        import hermes_worker.providers.openai_chat
         import hermes_worker.providers.scripted.__main__
         import hermes_worker.tasks.main
         import hermes_worker.tools.catalog

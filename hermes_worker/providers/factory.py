@@ -21,8 +21,6 @@ from hermes_worker.providers.catalog import (
     resolve_wire,
 )
 from hermes_worker.providers.endpoint import READ_TIMEOUT_S, Endpoint, checked
-from hermes_worker.providers.openai_chat import OpenAIChat
-from hermes_worker.providers.openai_responses import OpenAIResponses
 
 
 class ModelSettings(Protocol):
@@ -43,16 +41,28 @@ class ModelSettings(Protocol):
 _NO_ROW = PROVIDERS["custom"]
 
 
+# Imported when they are needed: an SDK takes half a second, and no process needs both; a scheduler needs none.
+def _chat_completions(endpoint: Endpoint) -> Provider:
+    from hermes_worker.providers.openai_chat import OpenAIChat
+
+    return OpenAIChat(endpoint)
+
+
+def _responses(endpoint: Endpoint) -> Provider:
+    from hermes_worker.providers.openai_responses import OpenAIResponses
+
+    return OpenAIResponses(endpoint)
+
+
 def _messages(endpoint: Endpoint) -> Provider:
-    # Imported when it is needed: the anthropic SDK takes half a second that most workers need not spend.
     from hermes_worker.providers.anthropic_messages import AnthropicMessages
 
     return AnthropicMessages(endpoint)
 
 
 _WIRES: Mapping[Wire, Callable[[Endpoint], Provider]] = {
-    Wire.CHAT_COMPLETIONS: OpenAIChat,
-    Wire.CODEX_RESPONSES: OpenAIResponses,
+    Wire.CHAT_COMPLETIONS: _chat_completions,
+    Wire.CODEX_RESPONSES: _responses,
     Wire.ANTHROPIC_MESSAGES: _messages,
 }
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import redis
 
@@ -20,7 +21,9 @@ from hermes_worker.observe import count, log
 from hermes_worker.queue import CONTROL_CHANNEL
 from hermes_worker.store.sweep import Sweeper, Swept
 from hermes_worker.tasks.leases import AbortReason, Leases
-from hermes_worker.tasks.parts import Sender
+
+if TYPE_CHECKING:  # what a task works with is more than a scheduler needs
+    from hermes_worker.tasks.parts import Sender
 
 _PRUNE_EVERY_S = 600.0
 STALLED_AFTER_S = 30.0
