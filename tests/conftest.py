@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from support.postgres import PostgresFarm, postgres_farm
+from support.statements import share_compiled_statements
 from support.valkey import emptied, valkey_server
 
 from hermes_worker.embedded.postgres import EmbeddedPostgres
@@ -17,6 +19,22 @@ from hermes_worker.embedded.valkey import EmbeddedValkey
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: there is always one that waits for a server or a worker."""
     return min(8, (os.cpu_count() or 1) + 1)
+
+
+def pytest_configure() -> None:
+    share_compiled_statements()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the tests themselves and what they import, which stay for good, out of every search for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def _copy_on_server(url: sa.URL) -> None:
             connection.execute(sa.text(f'CREATE DATABASE "{_TEMPLATE}"'))
             _migrate(url.set(database=_TEMPLATE).render_as_string(hide_password=False))
         connection.execute(sa.text(f'DROP DATABASE "{url.database}"'))
-        connection.execute(sa.text(f'CREATE DATABASE "{url.database}" TEMPLATE "{_TEMPLATE}"'))
+        connection.execute(sa.text(f'CREATE DATABASE "{url.database}" TEMPLATE "{_TEMPLATE}" STRATEGY file_copy'))
 
 
 def _migrate(url: str) -> None:
