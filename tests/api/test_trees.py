@@ -137,7 +137,8 @@ def test_limits_that_make_no_sense_are_refused(http: httpx.Client, field: dict[s
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(field)))
 
 
-def test_a_cost_limit_needs_known_prices(http: httpx.Client) -> None:
+def test_a_cost_limit_needs_known_prices(serve: Any, settings: Settings) -> None:
+    http = serve(replace(settings, model=ModelSettings(provider="custom"))).http
     answer = http.post("/v1/runs", json={"input": "hi", "model": "nobody-knows", "max_cost_usd": 1.0})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "max_cost_usd")

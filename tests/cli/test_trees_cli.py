@@ -70,6 +70,7 @@ def test_limits_of_a_submission_are_stored_with_its_run(hermes: CommandLine, sto
 
 
 def test_a_limit_in_money_needs_a_price(hermes: CommandLine, store: Store) -> None:
+    hermes.environ |= {"HERMES_PROVIDER": "custom", "HERMES_BASE_URL": "http://127.0.0.1:1/v1"}
     refused = hermes.inline("submit", "hello", "--max-cost-usd", "0.5", "--model", "nobody-knows")
     assert refused.code == 2
     assert "it is not known what 'nobody-knows' costs" in refused.err
