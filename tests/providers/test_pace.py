@@ -57,9 +57,19 @@ def test_rests_go_on_while_each_brings_several_pieces() -> None:
 def test_a_pause_of_the_server_ends_the_rests() -> None:
     pace = resting()
 
-    read(pace, blocked_s=0.3, received=30 * PIECE)
+    read(pace, blocked_s=0.3)
 
     assert pace.rest_s == 0
+
+
+def test_reads_that_come_late_are_rare_from_then_on_however_long_they_blocked() -> None:
+    """What looks like a wait for the server was one for the interpreter, which too many others used."""
+    pace = Pace()
+
+    read(pace, blocked_s=0.3)
+    read(pace, QUICK_READS, blocked_s=0.3, received=2 * PIECE)
+
+    assert pace.rest_s == REST_S
 
 
 def test_a_rest_that_brought_a_single_piece_is_the_last() -> None:
