@@ -194,7 +194,7 @@ class Running:
 
     def survivors(self) -> list[str]:
         """Of the noted processes those that still run. A process number that was given to another does not count."""
-        alive = [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        alive = [process for process in self._seen.values() if _is_alive(process)]
         return [f"{p.pid} {_name_of(p)} {_command_of(p)}" for p in alive]
 
     def interrupt(self) -> None:
@@ -223,6 +223,13 @@ class Running:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.append((time.monotonic(), line))
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it went between the two questions
+        return False
 
 
 def _name_of(process: psutil.Process) -> str:
