@@ -26,14 +26,16 @@ class Pace:
 
     __slots__ = ("_piece_bytes", "_quick_reads", "rest_s")
 
+    rest_s: float
+    """How long to rest before the next read; 0 for not at all."""
+
     def __init__(self) -> None:
-        self._piece_bytes = 0
         self.begin()
 
     def begin(self) -> None:
         """A new response."""
         self._piece_bytes = 0
-        self._slow_down(0)
+        self._have_seen(0)
 
     def saw(self, *, blocked_s: float, received: int, is_full: bool) -> None:
         """A read blocked for so long and brought so many bytes; ``is_full`` says that it was all it asked for.
@@ -42,17 +44,16 @@ class Pace:
         does.
         """
         if is_full:
-            self._slow_down(0)
+            self._have_seen(0)
             return
         self._piece_bytes = min(received, self._piece_bytes or received)
         is_late = received >= _WORTHWHILE_PIECES * self._piece_bytes
         if self.rest_s:
             if not is_late:
-                self._slow_down(0)
+                self._have_seen(0)
         else:
-            self._slow_down(self._quick_reads + 1 if is_late or blocked_s < QUICK_S else 0)
+            self._have_seen(self._quick_reads + 1 if is_late or blocked_s < QUICK_S else 0)
 
-    def _slow_down(self, quick_reads: int) -> None:
+    def _have_seen(self, quick_reads: int) -> None:
         self._quick_reads = quick_reads
         self.rest_s = REST_S if quick_reads >= QUICK_READS else 0.0
-        """How long to rest before the next read; 0 for not at all."""

@@ -83,7 +83,8 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """For SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
-        with self._translated(), self._engine_or_pool() as connection:
+        connections = self.engine.connect if self.is_sqlite else self._singles.connection
+        with self._translated(), connections() as connection:
             yield connection
 
     @contextmanager
@@ -96,18 +97,9 @@ class Database:
         with self._translated(), self._write_turn, self._writer.begin() as connection:
             yield connection
 
-    @contextmanager
-    def statement(self) -> Iterator[Connection]:
+    def statement(self) -> AbstractContextManager[Connection]:
         """For a single statement that is its own transaction; saves the round trips of BEGIN and COMMIT."""
-        if self.is_sqlite:
-            with self.write() as connection:
-                yield connection
-            return
-        with self._translated(), self._singles.connection() as connection:
-            yield connection
-
-    def _engine_or_pool(self) -> AbstractContextManager[Connection]:
-        return self.engine.connect() if self.is_sqlite else self._singles.connection()
+        return self.write() if self.is_sqlite else self.read()
 
     def end_idle_transactions(self, after_s: float) -> None:
         """Let the server end a transaction in which this process does nothing for so long: frozen in the middle of

@@ -70,12 +70,18 @@ class _Taken:
 
 def _take_turn(parts: Parts, claim: TurnClaim, abort: AbortSignal) -> _Taken:
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
-    judged = _judged(parts, claim, asked) if isinstance(asked, Answered) else None
+    judged = None
+    if isinstance(asked, Answered):
+        with parts.turnstile:
+            judged = _judged(parts, claim, asked)
     faults.point(FaultPoint.ITERATE_AFTER_REPLY)
+
+    def commit() -> list[Hint]:
+        with parts.turnstile:
+            return _commit(parts, claim, asked, judged, abort)
+
     try:
-        hints = persist(
-            partial(_commit_in_turn, parts, claim, asked, judged, abort), abort, patience_s=parts.commit_patience_s
-        )
+        hints = persist(commit, abort, patience_s=parts.commit_patience_s)
     except LeaseLost as lost:
         count("iteration.refused")
         log.warning("iteration.refused", reason=str(lost))
@@ -104,11 +110,6 @@ def _is_over(asked: Asked, judged: Judged | None) -> bool:
 
 
 def _judged(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:
-    with parts.turnstile:
-        return _judge(parts, claim, answered)
-
-
-def _judge(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:
     where = Circumstances(
         run=claim.loaded.run,
         memory=answered.memory,
@@ -123,13 +124,6 @@ def _judge(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:
         log.info("reply.discarded", finish_reason=answered.reply.finish_reason, event_kind=judged.event.kind)
         count("reply.discarded")
     return judged
-
-
-def _commit_in_turn(
-    parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None, abort: AbortSignal
-) -> list[Hint]:
-    with parts.turnstile:
-        return _commit(parts, claim, asked, judged, abort)
 
 
 def _commit(parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None, abort: AbortSignal) -> list[Hint]:
