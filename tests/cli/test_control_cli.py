@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from support.commandline import CommandLine
-from support.store import Store, asks, opened
+from support.questions import DANGER, QUESTION
+from support.store import Store, asks
 
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import RunStatus, WaitKind
+from hermes_worker.core.run import RunStatus
 from hermes_worker.store.waits import Waits
 
-DANGER = Question(
-    kind=WaitKind.APPROVAL,
-    request={
-        "command": "rm -r build --token=sk-abcdefghijklmnopqrstuvwxyz123456",
-        "description": "recursive delete",
-        "pattern_key": "recursive delete",
-        "arguments": '{"command":"rm -r build"}',
-    },
-    choices=["once", "session", "always", "deny"],
-    expires_s=60,
-)
-QUESTION = Question(kind=WaitKind.INPUT, request={"question": "Which?"}, choices=["red", "blue"], expires_s=3_600)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    (tmp_path / "home").mkdir()
-    with opened(f"sqlite:///{tmp_path / 'home' / 'hermes-worker.db'}") as store:
-        yield store
-
-
-@pytest.fixture
-def hermes(tmp_path: Path, store: Store) -> CommandLine:
-    # Nobody is there: what is announced is lost, and the rows say what is due.
-    return CommandLine(tmp_path / "home", {"HERMES_BROKER_URL": "redis://127.0.0.1:1/0"})
+SECRET = "sk-abcdefghijklmnopqrstuvwxyz123456"
+WITH_SECRET = replace(DANGER, request={**DANGER.request, "command": f"rm -r build --token={SECRET}"})
 
 
 def waiting(store: Store, question: Question) -> tuple[str, str]:
@@ -51,10 +28,10 @@ def waiting(store: Store, question: Question) -> tuple[str, str]:
 
 
 def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: Store) -> None:
-    run_id, wait_id = waiting(store, DANGER)
+    run_id, wait_id = waiting(store, WITH_SECRET)
     shown = hermes.inline("runs", "show", run_id).out
     assert "? wants to run (recursive delete): rm -r build" in shown
-    assert "sk-abcdefghijklmnopqrstuvwxyz123456" not in shown
+    assert SECRET not in shown
     assert f"hermes-worker runs approve {run_id}, or 'deny' instead of 'approve', until " in shown
     allowed = hermes.inline("runs", "approve", run_id, "--choice", "session", "--wait-id", wait_id)
     assert (allowed.code, allowed.out.split()) == (0, [run_id, "running"])
@@ -65,7 +42,7 @@ def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: S
 
 
 def test_a_command_that_waits_is_refused_with_a_reason(hermes: CommandLine, store: Store) -> None:
-    run_id, _ = waiting(store, DANGER)
+    run_id, _ = waiting(store, WITH_SECRET)
     assert hermes.inline("runs", "deny", run_id, "--reason", "not here").code == 0
     assert "not here" in store.results(run_id)[0]
 
@@ -115,7 +92,7 @@ def test_what_a_run_asks_is_shown_while_it_is_watched(hermes: CommandLine, store
     run_id = store.submit().run_id
     store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE, segments=[0, 1]))
     waits = Waits(store.database)
-    waits.ask(store.call(run_id, 0), DANGER)
+    waits.ask(store.call(run_id, 0), WITH_SECRET)
     waits.approve(run_id, Choice.ONCE)
     store.settle(run_id, 0)
     waits.ask(store.call(run_id, 1), QUESTION)

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from support.commandline import CommandLine
-from support.store import SPEC, Store, asks, opened
+from support.store import SPEC, Store, asks
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.children import NewChild
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    (tmp_path / "home").mkdir()
-    with opened(f"sqlite:///{tmp_path / 'home' / 'hermes-worker.db'}") as store:
-        yield store
-
-
-@pytest.fixture
-def hermes(tmp_path: Path, store: Store) -> CommandLine:
-    # Nobody is there: what is announced is lost, and the rows say what is due.
-    return CommandLine(tmp_path / "home", {"HERMES_BROKER_URL": "redis://127.0.0.1:1/0"})
 
 
 def tree(store: Store) -> tuple[str, str]:

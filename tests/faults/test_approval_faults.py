@@ -35,16 +35,22 @@ def questions(rig: Rig) -> list[WaitView] | None:
 DANGEROUS = [{"calls": [{"name": "terminal", "arguments": {"command": "rm -r victim"}}], "repeat": 3}]
 
 
+def waiting_without_workers(rig: Rig) -> tuple[str, Path]:
+    """A run that waits for leave to remove a directory, which is there, while every worker was killed."""
+    victim = rig.directory / "workspace" / "victim"
+    victim.mkdir(parents=True)
+    run_id = rig.submit(DANGEROUS)
+    asked(rig, run_id, RunStatus.WAITING_FOR_APPROVAL)
+    for worker in rig.fleet.workers:
+        rig.fleet.kill(worker)
+    return run_id, victim
+
+
 def test_a_dangerous_command_waits_through_a_restart_of_everything(
     tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: EmbeddedValkey
 ) -> None:
     with rig_on(tmp_path, database_url=own_postgres.url(), broker_url=own_valkey.url) as rig:
-        victim = rig.directory / "workspace" / "victim"
-        victim.mkdir(parents=True)
-        run_id = rig.submit(DANGEROUS)
-        asked(rig, run_id, RunStatus.WAITING_FOR_APPROVAL)
-        for worker in rig.fleet.workers:
-            rig.fleet.kill(worker)
+        run_id, victim = waiting_without_workers(rig)
         own_valkey.kill()
         shutil.rmtree(own_valkey.directory / "appendonlydir")
         own_postgres.kill()
@@ -62,12 +68,7 @@ def test_a_dangerous_command_waits_through_a_restart_of_everything(
 
 
 def test_a_dangerous_command_waits_without_a_worker_and_runs_once_allowed(rig: Rig) -> None:
-    victim = rig.directory / "workspace" / "victim"
-    victim.mkdir(parents=True)
-    run_id = rig.submit(DANGEROUS)
-    asked(rig, run_id, RunStatus.WAITING_FOR_APPROVAL)
-    for worker in rig.fleet.workers:
-        rig.fleet.kill(worker)
+    run_id, victim = waiting_without_workers(rig)
     assert victim.exists()
     for worker in list(rig.fleet.workers):
         rig.fleet.replace(worker)

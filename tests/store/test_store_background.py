@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from support.store import SPEC, Store, asks, check, deadlocks
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.children import NewChild
-from hermes_worker.store.runs import new_run_id
 from hermes_worker.store.tables import deliveries, runs
 
 NOTE = '{"status":"dispatched"}'
@@ -23,18 +21,7 @@ NOTE = '{"status":"dispatched"}'
 def sent(store: Store, count: int, *, children_max: int = 1_000, **spec: Any) -> tuple[str, list[str]]:
     """A run that has sent children into the background and is about to go on."""
     root = store.with_tools(Replay.PURE, session_id="s", **spec)
-    new = [
-        NewChild(
-            run_id=new_run_id(),
-            spec=replace(SPEC, input=f"task {number}", iterations_max=100_000),
-            system_prompt="You are a child.",
-            tools="[]",
-            workspace="{}",
-        )
-        for number in range(count)
-    ]
-    store.calls.delegate(store.call(root), new, children_max=children_max, note=NOTE)
-    return root, [child.run_id for child in new]
+    return root, store.delegate(root, count, children_max=children_max, note=NOTE)
 
 
 def turns(store: Store) -> list[str]:

@@ -8,30 +8,15 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
-from support.store import ANSWER, EMPTY, SPEC, Store, asks, check, deadlocks, settlement
+from support.store import ANSWER, EMPTY, Store, asks, check, deadlocks, new_children, settlement
 
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.store.children import NewChild
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import new_run_id
 from hermes_worker.store.tables import run_inputs, runs, tool_calls
-
-
-def new_children(count: int, **spec: object) -> list[NewChild]:
-    return [
-        NewChild(
-            run_id=new_run_id(),
-            spec=replace(SPEC, input=f"task {number}", **spec),
-            system_prompt="You are a child.",
-            tools="[]",
-            workspace="{}",
-        )
-        for number in range(count)
-    ]
 
 
 def delegated(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from threading import Barrier
 
 import pytest
@@ -77,22 +76,6 @@ def test_an_ended_run_is_neither_paused_nor_steered(store: Store) -> None:
             act(run_id)
 
 
-def delegated(store: Store, parent: str, count: int, *, children_max: int, note: str | None = None) -> list[str]:
-    """Hand the call that is due of a run to children."""
-    new = [
-        NewChild(
-            run_id=new_run_id(),
-            spec=replace(SPEC, input=f"task {number}", iterations_max=100_000),
-            system_prompt="You are a child.",
-            tools="[]",
-            workspace="{}",
-        )
-        for number in range(count)
-    ]
-    store.calls.delegate(store.call(parent), new, children_max=children_max, note=note)
-    return [child.run_id for child in new]
-
-
 def at_work(store: Store, children: list[str]) -> list[str]:
     return [child for child in children if store.due(child)]
 
@@ -100,9 +83,9 @@ def at_work(store: Store, children: list[str]) -> list[str]:
 def test_a_pause_reaches_the_whole_tree_and_so_does_its_end(store: Store) -> None:
     control = Control(store.database)
     root = store.with_tools(Replay.PURE)
-    children = delegated(store, root, 3, children_max=2)
+    children = store.delegate(root, 3, children_max=2)
     store.ask_tools(children[0], asks(Replay.PURE))
-    [grandchild] = delegated(store, children[0], 1, children_max=2)
+    [grandchild] = store.delegate(children[0], 1, children_max=2)
     in_flight = store.turn(grandchild)
     control.pause(root)
     assert [store.status(run_id) for run_id in (root, *children[:2], grandchild)] == [RunStatus.PAUSED] * 4
@@ -152,7 +135,7 @@ def test_a_child_that_is_paused_before_it_began_holds_no_place_and_takes_none_la
 ) -> None:
     control = Control(store.database)
     root = store.with_tools(Replay.PURE)
-    first, second, third = children = delegated(store, root, 3, children_max=1, note=note)
+    first, second, third = children = store.delegate(root, 3, children_max=1, note=note)
     control.pause(second)
     store.answer(first)
     assert at_work(store, children) == [third]
@@ -168,7 +151,7 @@ def test_a_child_that_is_paused_before_it_began_holds_no_place_and_takes_none_la
 def test_a_paused_child_keeps_its_place(store: Store) -> None:
     control = Control(store.database)
     root = store.with_tools(Replay.PURE)
-    children = delegated(store, root, 3, children_max=2)
+    children = store.delegate(root, 3, children_max=2)
     control.pause(children[0])
     store.answer(children[1])
     assert at_work(store, children) == children[2:]
@@ -182,7 +165,7 @@ def test_pauses_and_ends_of_one_family_do_not_deadlock(postgres_store: Store) ->
     control = Control(store.database)
     for _ in range(5):
         root = store.with_tools(Replay.PURE)
-        children = delegated(store, root, 12, children_max=4)
+        children = store.delegate(root, 12, children_max=4)
         claims = [store.turn(child) for child in at_work(store, children)]
         acts = [
             *(lambda claim=claim: store.runs.commit_reply(claim, asks().reply, ()) for claim in claims),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -17,34 +16,17 @@ from hermes_worker.core.budget import Dimension
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.children import NewChild
-from hermes_worker.store.runs import RunNotFound, new_run_id
+from hermes_worker.store.runs import RunNotFound
 from hermes_worker.store.tables import tree_events
 from hermes_worker.store.trees import TreeEvent, Trees, in_order
-
-
-def delegated(store: Store, parent: str, count: int, *, children_max: int = 1_000) -> list[str]:
-    """Hand the call that is due of a run to children."""
-    new = [
-        NewChild(
-            run_id=new_run_id(),
-            spec=replace(SPEC, input=f"task {number}", iterations_max=100_000),
-            system_prompt="You are a child.",
-            tools="[]",
-            workspace="{}",
-        )
-        for number in range(count)
-    ]
-    store.calls.delegate(store.call(parent), new, children_max=children_max)
-    return [child.run_id for child in new]
 
 
 def tree(store: Store, **spec: Any) -> tuple[str, str, str]:
     """A root, its child and its grandchild, which is at work."""
     root = store.with_tools(Replay.PURE, **spec)
-    [child] = delegated(store, root, 1)
+    [child] = store.delegate(root, 1)
     store.ask_tools(child, asks(Replay.PURE))
-    [grandchild] = delegated(store, child, 1)
+    [grandchild] = store.delegate(child, 1)
     return root, child, grandchild
 
 
@@ -104,7 +86,7 @@ def test_a_tree_that_nobody_follows_costs_nothing(store: Store) -> None:
 def test_readers_that_number_at_the_same_time_agree(postgres_store: Store) -> None:
     store = postgres_store
     root = store.with_tools(Replay.PURE)
-    children = delegated(store, root, 20)
+    children = store.delegate(root, 20)
     trees = Trees(store.database)
 
     def read(_: int) -> list[tuple[int, str, int]]:
@@ -202,7 +184,7 @@ def test_a_stop_reaches_every_run_below_and_is_idempotent(store: Store) -> None:
 
 def test_children_that_wait_for_a_place_are_stopped_without_a_model_call(store: Store) -> None:
     root = store.with_tools(Replay.PURE)
-    children = delegated(store, root, 5, children_max=2)
+    children = store.delegate(root, 5, children_max=2)
     store.runs.stop_tree(root)
     assert {store.status(child) for child in children} == {RunStatus.CANCELLED}
     assert [store.views.run(child).iteration for child in children] == [0] * 5

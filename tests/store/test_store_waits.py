@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
+from support.questions import DANGER, QUESTION
 from support.store import Store, asks, check
 
 from hermes_worker.core.approvals import Choice
@@ -17,19 +18,6 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
 from hermes_worker.store.tables import waits
 from hermes_worker.store.waits import NothingAsked, NotWaiting, Waits
-
-DANGER = Question(
-    kind=WaitKind.APPROVAL,
-    request={
-        "command": "rm -r build",
-        "description": "recursive delete",
-        "pattern_key": "recursive delete",
-        "arguments": '{"command":"rm -r build"}',
-    },
-    choices=["once", "session", "always", "deny"],
-    expires_s=60,
-)
-QUESTION = Question(kind=WaitKind.INPUT, request={"question": "Which?"}, choices=["red", "blue"], expires_s=3_600)
 
 
 def parked(store: Store, question: Question = DANGER) -> str:

@@ -18,9 +18,10 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
+from hermes_worker.store.children import NewChild
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import Hint, lock_run
-from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim
+from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim, new_run_id
 from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
 from hermes_worker.store.tables import events, maintenance, messages, metadata, runs, sessions, tool_calls, workers
 from hermes_worker.store.transcripts import Transcripts
@@ -42,6 +43,20 @@ def new_run(**changes: Any) -> NewRun:
     of_spec = {name: changes.pop(name) for name in list(changes) if name in RunSpec.__slots__}
     facts = {"system_prompt": "You are a test.", "tools": "[]", "workspace": "{}"}
     return NewRun(spec=replace(SPEC, **of_spec), **{**facts, **changes})
+
+
+def new_children(count: int, **spec: Any) -> list[NewChild]:
+    """Children to be made; ``spec`` are fields of ``RunSpec``."""
+    return [
+        NewChild(
+            run_id=new_run_id(),
+            spec=replace(SPEC, input=f"task {number}", **spec),
+            system_prompt="You are a child.",
+            tools="[]",
+            workspace="{}",
+        )
+        for number in range(count)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +179,12 @@ class Store:
         run_id = self.submit(**changes).run_id
         self.ask_tools(run_id, asks(*replays, segments=segments))
         return run_id
+
+    def delegate(self, run_id: str, count: int, *, children_max: int = 1_000, note: str | None = None) -> list[str]:
+        """Hand the call that is due of a run to children, in the background with a ``note``; their ids."""
+        new = new_children(count, iterations_max=100_000)
+        self.calls.delegate(self.call(run_id), new, children_max=children_max, note=note)
+        return [child.run_id for child in new]
 
     def status(self, run_id: str) -> RunStatus:
         return self.views.run(run_id).status
