@@ -33,6 +33,7 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
+from hermes_worker.providers.framing import Reframed
 from hermes_worker.providers.pace import Pace
 
 KEEPALIVE_S = 30.0
@@ -139,10 +140,17 @@ class _Stream(httpcore2.NetworkStream):
         self._lock = threading.Lock()
         self._is_closed = False
         self._pace = Pace()
+        self._reframed = Reframed()
         self.read_timeout_max_s: float | None = None
         """A limit on top of the timeout each read asks for; it says that the reply is over."""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        while data := self._read(max_bytes, timeout):
+            if reframed := self._reframed.feed(data):
+                return reframed
+        return self._reframed.end()
+
+    def _read(self, max_bytes: int, timeout: float | None) -> bytes:
         limit, bytes_max = self.read_timeout_max_s, min(max_bytes, _READ_BYTES_MAX)
         rest_s = self._pace.rest_s if limit is None else 0.0
         if rest_s:
@@ -177,6 +185,7 @@ class _Stream(httpcore2.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._pace.begin()  # a new request, hence a new response
+        self._reframed.begin()
         try:
             self._limit(timeout)
             rest = memoryview(buffer)
@@ -273,6 +282,8 @@ class _Lookup:
         self._error: OSError | None = None
 
     def addresses(self, line: Line, deadline: float | None) -> list[_Address]:
+        with contextlib.suppress(OSError, UnicodeError):  # not an address: a name, or nothing at all
+            return _resolved(self._host, self._port, socket.AI_NUMERICHOST)
         line.attach(self._is_done.set)
         threading.Thread(target=self._look_up, name="resolve", daemon=True).start()
         self._is_done.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -285,12 +296,16 @@ class _Lookup:
 
     def _look_up(self) -> None:
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            self._addresses = [(family, kind, protocol, address) for family, kind, protocol, _, address in found]
+            self._addresses = _resolved(self._host, self._port)
         except (OSError, UnicodeError) as error:  # UnicodeError: a label of the name is empty or too long
             self._error = error if isinstance(error, OSError) else OSError(f"{self._host!r} is not a host name")
         finally:
             self._is_done.set()
+
+
+def _resolved(host: str, port: int, flags: int = 0) -> list[_Address]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [(family, kind, protocol, address) for family, kind, protocol, _, address in found]
 
 
 def _connect_any(addresses: list[_Address], line: Line, deadline: float | None) -> _Stream:

@@ -21,9 +21,13 @@ def event_data(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """
     parser = _Parser()
     for chunk in chunks:
-        # Nearly every chunk is exactly one event of one line, and nothing is left over from before.
-        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and chunk.count(b"\n") == 2 and parser.is_between_events:
-            yield chunk[6:-2].rstrip(b"\r")
+        # Nearly every chunk is a number of whole events of one line each, and nothing is left over from before.
+        if chunk[-2:] == b"\n\n" and parser.is_between_events:
+            for event in chunk[:-2].split(b"\n\n"):
+                if event[:6] == b"data: " and b"\n" not in event:
+                    yield event[6:].rstrip(b"\r")
+                else:
+                    yield from parser.feed(event + b"\n\n")
         else:
             yield from parser.feed(chunk)
     yield from parser.feed(b"\n\n")

@@ -753,7 +753,9 @@ def test_a_call_that_waits_for_a_connection_ends_at_once() -> None:
 def test_a_call_that_waits_for_a_name_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, release = threading.Event(), threading.Event()
 
-    def stuck_lookup(*_: Any, **__: Any) -> list[Any]:
+    def stuck_lookup(*_: Any, flags: int = 0, **__: Any) -> list[Any]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror("a name is no address")
         asked.set()
         release.wait(30)
         raise OSError("too late")
