@@ -46,6 +46,7 @@ from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.openai_chat import OpenAIChat
 from hermes_worker.store.runs import SessionContext
 from hermes_worker.tasks.requests import ModelOptions, build_request
+from hermes_worker.wiring import SWITCH_INTERVAL_S
 
 WARM_UP = 5
 
@@ -145,49 +146,74 @@ def role_of(body: str) -> Role:
     return Role.TOOL if '"role":"tool"' in body else Role.ASSISTANT if '"role":"assistant"' in body else Role.USER
 
 
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """One stream among many, in seconds."""
+
+    first_s: float
+    """From the begin of the call to its first chunk: a connection and a request among many."""
+    flow_s: float
+    """From the first chunk to the end. A stream that falls behind its server takes longer than the server does."""
+
+
+Stream = Callable[[Callable[[], None]], None]
+"""Receives a streamed reply to its end, and calls what it is given at least once, first at the first chunk."""
+
+
 def measure_streams(streams: int, seconds: float = 5.0, chunks_per_s: int = 50) -> None:
-    """Whether so many streams at once keep up with servers that send each of them so many chunks a second; and the
+    """Whether so many streams at once keep up with a server that sends each of them so many chunks a second; and the
     same with threads that only receive, which no client on threads can beat."""
     chunks = int(seconds * chunks_per_s)
     options = ("--chunks", str(chunks), "--reply-chars", str(4 * chunks), "--chunk-gap-s", str(1 / chunks_per_s))
-    print(f"{streams} streams of {chunks_per_s} chunks/s:")
-    with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(model_server(*options)) for _ in range(2)]
-        chats = [OpenAIChat(Endpoint(base_url=base_url, api_key="bench")) for base_url in servers]
-        alone_s = timed(partial(stream_ours, chats[0]))
-        ours = [partial(stream_ours, chats[number % 2]) for number in range(streams)]
-        bare = [partial(stream_bare, servers[number % 2]) for number in range(streams)]
-        for name, works in (("ours", ours), ("bare recv", bare)):
-            took_s, cpu_s = together(works)
-            print(
-                f"  {name:9}  alone {alone_s:.1f} s, median {took_s[streams // 2]:.1f} s, slowest {took_s[-1]:.1f} s; "
-                f"{cpu_s / (streams * chunks) * 1e6:.0f} us CPU per chunk, {cpu_s / took_s[-1]:.0%} of a core"
-            )
+    switch_interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as a worker has it
+    print(f"{streams} streams of {chunks_per_s} chunks/s, {seconds:.0f} s each:")
+    with model_server(*options) as base_url:
+        ours = partial(stream_ours, OpenAIChat(Endpoint(base_url=base_url, api_key="bench")))
+        for name, stream in (("ours", ours), ("bare recv", partial(stream_bare, base_url))):
+            for over_s in (0.0, 2.0):
+                results, cpu_s, took_s = together(stream, streams, over_s)
+                first = sorted(result.first_s for result in results)
+                flow = sorted(result.flow_s for result in results)
+                print(
+                    f"  {name:9}  begun over {over_s:.0f} s: first chunk after {middle(first):.2f} s, "
+                    f"to the end {middle(flow):.2f} s (p99 {last_but_few(flow):.2f} s, slowest {flow[-1]:.2f} s); "
+                    f"{cpu_s / (streams * chunks) * 1e6:.0f} us CPU per chunk, {cpu_s / took_s:.0%} of a core"
+                )
+    sys.setswitchinterval(switch_interval_s)
 
 
-def together(works: Sequence[Callable[[], object]]) -> tuple[list[float], float]:
-    """How long each took on a thread of its own, all begun at once, in order of that; and the CPU seconds of all."""
-    took_s: list[float] = []
-    begin = threading.Barrier(len(works) + 1)
+def middle(ordered: Sequence[float]) -> float:
+    return ordered[len(ordered) // 2]
 
-    def run(work: Callable[[], object]) -> None:
+
+def last_but_few(ordered: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return ordered[len(ordered) * 99 // 100]
+
+
+def together(stream: Stream, count: int, over_s: float) -> tuple[list[Streamed], float, float]:
+    """Each of them on a thread of its own, begun evenly over so many seconds; with the CPU seconds and the seconds of
+    all."""
+    results: list[Streamed] = []
+    begin = threading.Barrier(count + 1)
+
+    def run(number: int) -> None:
+        seen_s: list[float] = []
         begin.wait()
-        took_s.append(timed(work))
+        time.sleep(number / count * over_s)
+        began_s = time.monotonic()
+        stream(lambda: None if seen_s else seen_s.append(time.monotonic()))
+        results.append(Streamed(first_s=seen_s[0] - began_s, flow_s=time.monotonic() - seen_s[0]))
 
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     begin.wait()
-    started_s = time.process_time()
+    cpu_s, started_s = time.process_time(), time.monotonic()
     for thread in threads:
         thread.join()
-    return sorted(took_s), time.process_time() - started_s
-
-
-def timed(work: Callable[[], object]) -> float:
-    started_s = time.monotonic()
-    work()
-    return time.monotonic() - started_s
+    return results, time.process_time() - cpu_s, time.monotonic() - started_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +269,7 @@ def bare_of(base_url: str) -> Callable[[], object]:
     return partial(stream_bare, base_url)
 
 
-def stream_bare(base_url: str) -> None:
+def stream_bare(base_url: str, on_chunk: Callable[[], None] = lambda: None) -> None:
     """Receive a streamed reply and do nothing with it."""
     where = urllib.parse.urlsplit(base_url)
     body = b'{"stream":true}'
@@ -252,11 +278,12 @@ def stream_bare(base_url: str) -> None:
         end = b""
         while not end.endswith(b"0\r\n\r\n"):
             end = end[-8:] + sock.recv(16_384)
+            on_chunk()
 
 
-def stream_ours(chat: OpenAIChat) -> None:
+def stream_ours(chat: OpenAIChat, on_chunk: Callable[[], None] = lambda: None) -> None:
     request = ModelRequest(model="bench", messages=(user_body("no marker"),))
-    chat.ask(request, on_delta=silent, abort=AbortSignal())
+    chat.ask(request, on_delta=lambda _: on_chunk(), abort=AbortSignal())
 
 
 def stream_typed(plain: openai.OpenAI) -> None:

@@ -22,6 +22,8 @@ import asyncio
 import json
 import re
 import time
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _MARKER = b"bench:steps="
@@ -168,12 +170,46 @@ def _http_chunk(data: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------------------------- server
 
 
+class _Trickle:
+    """Sends the events of all replies at their times, each reply's by a clock of its own that began with it.
+
+    All have the same gap between two events, so whoever was sent one is next behind all others: a queue, no timers.
+    """
+
+    def __init__(self, gap_s: float) -> None:
+        self._gap_s = gap_s
+        self._due: deque[tuple[float, Iterator[bytes], _Connection]] = deque()
+        self._is_sending = False
+
+    def add(self, pieces: Iterator[bytes], connection: _Connection) -> None:
+        """The first event goes out at once."""
+        self._due.append((time.monotonic(), pieces, connection))
+        if not self._is_sending:
+            self._is_sending = True
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        due, now_s = self._due, time.monotonic()
+        while due and due[0][0] <= now_s:
+            at_s, pieces, connection = due.popleft()
+            piece = next(pieces, None)
+            if piece is None:
+                connection.end_reply()
+            else:
+                connection.write_piece(piece)
+                due.append((at_s + self._gap_s, pieces, connection))
+        self._is_sending = bool(due)
+        if due:
+            asyncio.get_running_loop().call_later(max(0.0, due[0][0] - time.monotonic()), self._send_due)
+
+
 class _Connection(asyncio.Protocol):
     """One client connection. Requests on it are answered in order."""
 
-    def __init__(self, options: Options, counters: Counters) -> None:
+    def __init__(self, options: Options, counters: Counters, trickle: _Trickle) -> None:
         self._options = options
         self._counters = counters
+        self._trickle = trickle
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._is_answering = False
@@ -235,18 +271,18 @@ class _Connection(asyncio.Protocol):
         pieces = events(body, reply, self._options.chunks)
         if self._options.chunk_gap_s:
             self._write(_SSE_HEAD)
-            self._trickle(pieces)
+            self._trickle.add(iter(map(_http_chunk, pieces)), self)
             return
         self._write(_SSE_HEAD + b"".join(map(_http_chunk, pieces)) + b"0\r\n\r\n")
         self._finish()
 
-    def _trickle(self, pieces: list[bytes]) -> None:
-        self._write(_http_chunk(pieces[0]))
-        if len(pieces) > 1 and self._transport is not None:
-            asyncio.get_running_loop().call_later(self._options.chunk_gap_s, self._trickle, pieces[1:])
-        else:
-            self._write(b"0\r\n\r\n")
-            self._finish()
+    def write_piece(self, piece: bytes) -> None:
+        """One event of a reply that comes bit by bit."""
+        self._write(piece)
+
+    def end_reply(self) -> None:
+        self._write(b"0\r\n\r\n")
+        self._finish()
 
     def _send_json(self, status: int, document: bytes) -> None:
         self._write(_JSON_HEAD % (status, len(document)) + document)
@@ -270,7 +306,8 @@ async def start(options: Options, port: int = 0) -> asyncio.Server:
     """A server that is already listening, on loopback."""
     counters = Counters()
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: _Connection(options, counters), "127.0.0.1", port, backlog=4096)
+    trickle = _Trickle(options.chunk_gap_s)
+    return await loop.create_server(lambda: _Connection(options, counters, trickle), "127.0.0.1", port, backlog=4096)
 
 
 async def _serve(options: Options, port: int) -> None:
