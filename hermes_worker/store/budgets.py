@@ -35,7 +35,7 @@ class Charge:
 _this = budgets.c.root_pk == sa.bindparam("root")
 _LOCK = Prepared(sa.select(budgets).where(_this).with_for_update())
 _READ = Prepared(sa.select(budgets).where(_this))
-_RESERVE = Prepared(
+_reserve = (
     sa.update(budgets)
     .where(_this)
     .values(
@@ -44,6 +44,15 @@ _RESERVE = Prepared(
         nano_usd_reserved=budgets.c.nano_usd_reserved + sa.bindparam("nano_usd"),
     )
 )
+_hold = (
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
+)
+_RESERVE = Prepared(_reserve)
+_HOLD = Prepared(_hold)
+_RESERVE_AT_ONCE = Prepared(_reserve.add_cte(_hold.cte("held")))
+"""Both in one statement, which PostgreSQL can."""
 _SETTLE = Prepared(
     sa.update(budgets)
     .where(_this)
@@ -57,11 +66,6 @@ _SETTLE = Prepared(
         nano_usd_spent=budgets.c.nano_usd_spent + sa.bindparam("nano_usd"),
         unknown_costs=budgets.c.unknown_costs + sa.bindparam("unknown"),
     )
-)
-_HOLD = Prepared(
-    sa.update(runs)
-    .where(runs.c.pk == sa.bindparam("run"))
-    .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
 )
 _EXHAUST = Prepared(
     sa.update(runs)
@@ -84,8 +88,11 @@ def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
     if isinstance(granted, Dimension):
         return granted
     values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
-    _RESERVE.run(connection, {"root": loaded.budget_pk, **values})
-    _HOLD.run(connection, {"run": loaded.pk, **values})
+    if connection.dialect.name == "postgresql":
+        _RESERVE_AT_ONCE.run(connection, {"root": loaded.budget_pk, "run": loaded.pk, **values})
+    else:
+        _RESERVE.run(connection, {"root": loaded.budget_pk, **values})
+        _HOLD.run(connection, {"run": loaded.pk, **values})
     return granted
 
 
@@ -172,30 +179,32 @@ def _new(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
     }
 
 
-_SHARE = Prepared(
-    sa.insert(budgets).from_select(
-        [
-            "root_pk",
-            "iterations_max",
-            "iterations_spent",
-            "tokens_spent",
-            "nano_usd_spent",
-            "tool_calls_spent",
-            "unknown_costs",
-        ],
-        sa.select(
-            runs.c.pk,
-            runs.c.iterations_max,
-            sa.cast(sa.bindparam("iterations"), budgets.c.iterations_spent.type),
-            sa.cast(sa.bindparam("tokens"), budgets.c.tokens_spent.type),
-            sa.cast(sa.bindparam("nano_usd"), budgets.c.nano_usd_spent.type),
-            sa.select(sa.func.count()).where(tool_calls.c.run_pk == runs.c.pk).scalar_subquery(),
-            sa.case((runs.c.cost_status == "unknown", 1), else_=0),
-        ).where(runs.c.pk == sa.bindparam("root")),
-        include_defaults=False,
-    )
+_share = sa.insert(budgets).from_select(
+    [
+        "root_pk",
+        "iterations_max",
+        "iterations_spent",
+        "tokens_spent",
+        "nano_usd_spent",
+        "tool_calls_spent",
+        "unknown_costs",
+    ],
+    sa.select(
+        runs.c.pk,
+        runs.c.iterations_max,
+        sa.cast(sa.bindparam("iterations"), budgets.c.iterations_spent.type),
+        sa.cast(sa.bindparam("tokens"), budgets.c.tokens_spent.type),
+        sa.cast(sa.bindparam("nano_usd"), budgets.c.nano_usd_spent.type),
+        sa.select(sa.func.count()).where(tool_calls.c.run_pk == runs.c.pk).scalar_subquery(),
+        sa.case((runs.c.cost_status == "unknown", 1), else_=0),
+    ).where(runs.c.pk == sa.bindparam("root")),
+    include_defaults=False,
 )
-_HAS_BUDGET = Prepared(sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(has_budget=1))
+_has_budget = sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(has_budget=1)
+_SHARE = Prepared(_share)
+_HAS_BUDGET = Prepared(_has_budget)
+_SHARE_AT_ONCE = Prepared(_has_budget.add_cte(_share.cte("shared")))
+"""Both in one statement, which PostgreSQL can."""
 
 
 def share_budget(connection: Connection, root: LoadedRun) -> None:
@@ -207,5 +216,8 @@ def share_budget(connection: Connection, root: LoadedRun) -> None:
         return
     used = root.used
     values = {"root": root.pk, "iterations": used.iterations, "tokens": used.tokens, "nano_usd": used.nano_usd}
-    _SHARE.run(connection, values)
-    _HAS_BUDGET.run(connection, {"root": root.pk})
+    if connection.dialect.name == "postgresql":
+        _SHARE_AT_ONCE.run(connection, values)
+    else:
+        _SHARE.run(connection, values)
+        _HAS_BUDGET.run(connection, {"root": root.pk})

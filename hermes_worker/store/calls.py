@@ -35,7 +35,7 @@ from hermes_worker.store.rows import (
 )
 from hermes_worker.store.steps import SETTLE_CALL
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
-from hermes_worker.store.transitions import Additions, StateMoved, needs_transaction, save, start_children
+from hermes_worker.store.transitions import Additions, StateMoved, needs_transaction, save
 
 OVERTIME_S = 30.0
 """How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
@@ -158,7 +158,7 @@ _READ_DOCUMENTS = Prepared(
     )
 )
 
-_HAND_OVER = Prepared(
+_hand_over = (
     sa.update(tool_calls)
     .where(
         tool_calls.c.run_pk == sa.bindparam("run"),
@@ -168,6 +168,26 @@ _HAND_OVER = Prepared(
     )
     .values(children_max=sa.bindparam("children_max"))
 )
+_HAND_OVER = Prepared(_hand_over)
+_HAND_OVER_AND_WAIT = Prepared(
+    _hand_over.values(
+        status=CallStatus.WAITING.value,
+        waits_for=WaitKind.CHILDREN.value,
+        lease_token=None,
+        lease_owner=None,
+        deadline_at=None,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Handed:
+    """What a call is handed to."""
+
+    new: Sequence[NewChild]
+    children_max: int
+    is_budget_shared: bool
+    note: str | None
 
 
 class ToolCalls:
@@ -260,24 +280,38 @@ class ToolCalls:
         of the last child begins a new turn of the session. Safe to repeat: the second time the token is gone. Raises
         ``LeaseLost``.
         """
+        handed = _Handed(new=new, children_max=children_max, is_budget_shared=is_budget_shared, note=note)
+        if len(claim.loaded.run.calls) == 1:
+            try:
+                return self._delegate(claim, handed, claim.loaded)
+            except StateMoved:
+                pass  # as in ``settle``
+        return self._delegate(claim, handed, None)
+
+    def _delegate(self, claim: CallClaim, handed: _Handed, known: LoadedRun | None) -> list[Hint]:
+        """On the state ``known``, which ``save`` verifies, or else on the state read under the run's lock."""
         with self._database.write() as connection:
-            if _HAND_OVER.run(connection, _claimed(claim, children_max=children_max)) == 0:
+            hand_over = _HAND_OVER_AND_WAIT if handed.note is None else _HAND_OVER
+            if hand_over.run(connection, _claimed(claim, children_max=handed.children_max)) == 0:
                 raise _lost(claim)
-            loaded = lock_run_after_call(connection, claim.run_pk)
+            loaded = known or _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
             if loaded.run.status is RunStatus.STOPPING:
                 cancelled = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
                 return save(connection, loaded, cancelled)
-            hints = _let_wait(connection, claim, loaded) if note is None else _let_go(connection, claim, loaded, note)
-            insert_children(
+            if handed.note is None:
+                hints = _let_wait(connection, claim, loaded)
+            else:
+                hints = _let_go(connection, claim, loaded, handed.note)
+            begun = insert_children(
                 connection,
                 loaded,
                 claim.position,
-                new,
-                is_budget_shared=is_budget_shared,
-                is_background=note is not None,
+                handed.new,
+                children_max=handed.children_max,
+                is_budget_shared=handed.is_budget_shared,
+                is_background=handed.note is not None,
             )
-            started = start_children(connection, claim.run_pk, children_max)
-            return hints + [replace(hint, group=claim.run_id) for hint in started]
+            return hints + [replace(hint, group=claim.run_id) for hint in begun]
 
     def release(self, claim: CallClaim) -> list[Hint]:
         """Hand a call back that has not been started, for another worker to take now. Raises ``LeaseLost``."""
@@ -355,7 +389,12 @@ def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
 
 def _let_wait(connection: Connection, claim: CallClaim, loaded: LoadedRun) -> list[Hint]:
     waiting = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
-    return save(connection, loaded, waiting, Additions(events=[started_event(claim)]))
+    return save(
+        connection,
+        loaded,
+        waiting,
+        Additions(events=[started_event(claim)], written_calls=frozenset({claim.position})),
+    )
 
 
 def _let_go(connection: Connection, claim: CallClaim, loaded: LoadedRun, note: str) -> list[Hint]:
@@ -395,7 +434,7 @@ def _lost(claim: CallClaim) -> LeaseLost:
 
 def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
     calls = loaded.run.calls
-    ours = replace(calls[claim.position], status=CallStatus.RUNNING)
+    ours = replace(calls[claim.position], status=CallStatus.RUNNING, waits_for=None)
     return with_run(loaded, calls=(*calls[: claim.position], ours, *calls[claim.position + 1 :]))
 
 

@@ -21,15 +21,17 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
 from hermes_worker.core.delegation import ChildOutcome
+from hermes_worker.core.effects import AskModel
 from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.budgets import has_limits, open_own_budgets, share_budget
 from hermes_worker.store.database import db_now
-from hermes_worker.store.inputs import keep_specs
+from hermes_worker.store.inputs import first_message, keep_specs
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import LoadedRun, ParentCall, read_messages, store_blob
+from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, message_values, read_messages, store_blob
+from hermes_worker.store.steps import INSERT_MESSAGE
 from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
 
 _IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
@@ -60,10 +62,28 @@ class Waiting:
     waited_s: float
 
 
-_LIMITS = Prepared(
+_started = (
+    sa.select(runs.c.pk)
+    # Who has begun has its task in its transcript; who was paused before that holds no place.
+    .where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN, runs.c.message_seq > 0)
+    .limit(sa.bindparam("cap", type_=sa.Integer()))
+    .subquery()
+)
+_started_count = sa.select(sa.func.count()).select_from(_started)
+_COUNT_STARTED = Prepared(sa.select(_started_count.scalar_subquery().label("started")))
+_PARENT = Prepared(
     sa.select(
-        runs.c.deadline_at, runs.c.idle_s_max, runs.c.attempts_max, runs.c.iterations_max, db_now().label("now")
+        runs.c.status,
+        runs.c.deadline_at,
+        runs.c.idle_s_max,
+        runs.c.attempts_max,
+        runs.c.iterations_max,
+        _started_count.scalar_subquery().label("started"),
+        db_now().label("now"),
     ).where(runs.c.pk == sa.bindparam("run"))
+)
+_GIVE_TURN = Prepared(
+    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
 )
 
 
@@ -73,17 +93,20 @@ def insert_children(
     position: int,
     children: Sequence[NewChild],
     *,
+    children_max: int,
     is_budget_shared: bool,
     is_background: bool = False,
-) -> None:
-    """Make the children of a call, none of them started. The caller holds the parent's row.
+) -> list[Hint]:
+    """Make the children of a call, and start as many as find a place among the children of the run. The caller holds
+    the parent's row.
 
     With ``is_budget_shared`` they draw from the root's budget, as every descendant of a child that does so does too.
     """
     if is_budget_shared and parent.parent is None:
         share_budget(connection, parent)
     has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
-    limits = _LIMITS.first(connection, {"run": parent.pk})
+    asked = _PARENT.first(connection, {"run": parent.pk, "cap": children_max})
+    begun = 0 if asked.status == RunStatus.PAUSED.value else children_max - asked.started
     hashes = {text: store_blob(connection, text) for text in {child.tools for child in children}}
     session_pks = _insert_returning(
         connection,
@@ -94,7 +117,7 @@ def insert_children(
                 "system_prompt": child.system_prompt,
                 "tools_hash": hashes[child.tools],
                 "workspace": child.workspace,
-                "created_at": limits.now,
+                "created_at": asked.now,
             }
             for child in children
         ],
@@ -117,14 +140,16 @@ def insert_children(
                 "is_background": int(is_background),
                 "has_budget": int(has_budget),
                 "state_version": STATE_VERSION,
-                "iterations_max": min(child.spec.iterations_max, limits.iterations_max)
+                "iterations_max": min(child.spec.iterations_max, asked.iterations_max)
                 if has_budget
                 else child.spec.iterations_max,
-                "attempts_max": limits.attempts_max,
-                "deadline_at": _earlier(limits.deadline_at, limits.now + child.spec.wall_s_max),
-                "idle_s_max": limits.idle_s_max,
-                "created_at": limits.now,
-                "updated_at": limits.now,
+                "attempts_max": asked.attempts_max,
+                "deadline_at": _earlier(asked.deadline_at, asked.now + child.spec.wall_s_max),
+                "idle_s_max": asked.idle_s_max,
+                "message_seq": int(index < begun),
+                "hinted_at": asked.now if index < begun else None,
+                "created_at": asked.now,
+                "updated_at": asked.now,
             }
             for index, (child, session_pk) in enumerate(zip(children, session_pks, strict=True))
         ],
@@ -133,6 +158,19 @@ def insert_children(
     keep_specs(connection, made)
     if not has_budget and has_limits(children[0].spec):
         open_own_budgets(connection, made)
+    return _begin(connection, list(zip(children, session_pks, run_pks, strict=True))[: max(0, begun)], asked.now)
+
+
+def _begin(connection: Connection, made: Sequence[tuple[NewChild, int, int]], at: float) -> list[Hint]:
+    """The first turn of children whose rows say already that they have begun: child, session and run of each."""
+    opening = [
+        row
+        for child, session_pk, run_pk in made
+        for row in message_values(connection, session_pk, run_pk, [first_message(child.spec, 1)])
+    ]
+    INSERT_MESSAGE.run_each(connection, opening)
+    _GIVE_TURN.run_each(connection, [{"session": session_pk, "run": run_pk} for _, session_pk, run_pk in made])
+    return [Hint(effect=AskModel(run_id=child.run_id, iteration=1, attempt=1), at=float(at)) for child, _, _ in made]
 
 
 def _insert_returning(connection: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> list[int]:
@@ -203,15 +241,6 @@ _NEXT_QUEUED = Prepared(
     .limit(1)
     .with_for_update(skip_locked=True, of=runs)
 )
-
-_started = (
-    sa.select(runs.c.pk)
-    # Who has begun has its task in its transcript; who was paused before that holds no place.
-    .where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN, runs.c.message_seq > 0)
-    .limit(sa.bindparam("cap", type_=sa.Integer()))
-    .subquery()
-)
-_COUNT_STARTED = Prepared(sa.select(sa.func.count().label("started")).select_from(_started))
 
 _LOCK_PARENT = Prepared(sa.select(runs.c.status).where(runs.c.pk == sa.bindparam("run")).with_for_update())
 

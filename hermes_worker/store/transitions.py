@@ -665,9 +665,11 @@ def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]
     waiting = children.lock_waiting(connection, parent)
     if waiting is None:
         return []
-    hints = start_children(connection, parent.run_pk, waiting.children_max)
-    if children.has_open(connection, parent) or children.lock_waiting(connection, parent) is None:
-        return hints  # (a child that could not even start may have settled the call just now)
+    hints, has_broken = _start_children(connection, parent.run_pk, waiting.children_max)
+    if children.has_open(connection, parent):
+        return hints
+    if has_broken and children.lock_waiting(connection, parent) is None:
+        return hints  # a child that could not even start settled the call just now
     loaded = lock_run_after_call(connection, parent.run_pk)
     outcomes = children.outcomes(connection, parent)
     has_success = any(outcome.status is RunStatus.COMPLETED for outcome in outcomes)
@@ -699,9 +701,11 @@ def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
     children_max = children.lock_background(connection, parent)
     if children_max is None:
         return []
-    hints = start_children(connection, parent.run_pk, children_max)
-    if children.has_open(connection, parent) or children.lock_background(connection, parent) is None:
-        return hints  # (as above)
+    hints, has_broken = _start_children(connection, parent.run_pk, children_max)
+    if children.has_open(connection, parent):
+        return hints
+    if has_broken and children.lock_background(connection, parent) is None:
+        return hints  # as above
     children.mark_joined(connection, parent)
     turn = background.insert_turn(connection, parent)
     if turn is None or not turn.is_next:
@@ -711,14 +715,21 @@ def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
 
 def start_children(connection: Connection, parent_pk: int, children_max: int) -> list[Hint]:
     """Start children of a run until ``children_max`` of them are at work. The caller holds one of its calls."""
+    return _start_children(connection, parent_pk, children_max)[0]
+
+
+def _start_children(connection: Connection, parent_pk: int, children_max: int) -> tuple[list[Hint], bool]:
+    """The same, and whether a child could not start and was ended."""
     hints: list[Hint] = []
+    has_broken = False
     while (child := children.take_queued(connection, parent_pk, children_max)) is not None:
         try:
             hints.append(activate(connection, child.session_pk, child.pk, child.run_id, child.message_seq))
         except CorruptInput as error:
             log.error("run.broken", run_id=child.run_id, error=str(error))
             hints += _force_end(connection, child.pk, _INPUT_UNREADABLE)
-    return hints
+            has_broken = True
+    return hints, has_broken
 
 
 def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int) -> Hint:
