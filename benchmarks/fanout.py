@@ -64,6 +64,14 @@ class PerChild:
     wall_ms: float
 
 
+BARE = Trees(roots=100, children=0)
+
+
+def mean(one: Measured, other: Measured) -> Measured:
+    """Of two measurements of the same trees."""
+    return Measured(trees=one.trees, cpu_s=(one.cpu_s + other.cpu_s) / 2, wall_s=(one.wall_s + other.wall_s) / 2)
+
+
 def per_child(measured: Measured, bare: Measured) -> PerChild:
     """``measured`` without what its roots cost by themselves, for one child."""
     trees = measured.trees
@@ -172,12 +180,13 @@ def main() -> None:
         directory.chmod(0o755)
         with Bench(directory, own_postgres=not options.quick) as bench:
             bench.measure(Trees(roots=20, children=1))  # the first calls import what they need
-            bare = bench.measure(Trees(roots=100, children=0))
-            rows = []
-            for trees in wanted:
+            measured = []
+            # Bare roots first and last: a row is a difference, and the machine's speed changes meanwhile.
+            for trees in (BARE, *wanted, BARE):
                 print(trees, file=sys.stderr, flush=True)
-                rows.append(per_child(bench.measure(trees), bare))
-    print(table(rows))
+                measured.append(bench.measure(trees))
+    bare = mean(measured[0], measured[-1])
+    print(table([per_child(each, bare) for each in measured[1:-1]]))
 
 
 if __name__ == "__main__":

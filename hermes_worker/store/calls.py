@@ -21,9 +21,9 @@ from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStat
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
-from hermes_worker.store.children import NewChild, insert_children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import read_spec
+from hermes_worker.store.new_children import NewChild, insert_children
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     RUN_COLUMNS,

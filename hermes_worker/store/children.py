@@ -1,4 +1,4 @@
-"""Child runs: made when a call is handed to them, started as far as the cap allows, gathered when the last has ended.
+"""Child runs: started as far as the cap allows, gathered when the last has ended. ``new_children`` makes them.
 
 A child is a run of its own in a session of its own. The join is on rows (invariant I3): whoever ends a child looks,
 under the lock of the parent's call, whether another child of that call is still open.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,35 +20,18 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
 from hermes_worker.core.delegation import ChildOutcome
-from hermes_worker.core.effects import AskModel
 from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
-from hermes_worker.core.spec import RunSpec
-from hermes_worker.store.budgets import has_limits, open_own_budgets, share_budget
 from hermes_worker.store.database import db_now
-from hermes_worker.store.inputs import first_message, keep_specs
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, message_values, read_messages, store_blob
-from hermes_worker.store.steps import INSERT_MESSAGE
+from hermes_worker.store.rows import LoadedRun, ParentCall, read_messages
 from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
 
 _IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
 """Spelled as in the partial index ``ix_runs_open_children``."""
 _TRACE_MAX = 500
 """Tool calls of all children together that a report may name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewChild:
-    """A child run to be made. Its deadline is the parent's, or ``spec.wall_s_max`` from now if that is earlier."""
-
-    run_id: str
-    spec: RunSpec
-    system_prompt: str
-    tools: str
-    """The tool definitions of its session, as a JSON array."""
-    workspace: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,127 +51,9 @@ _started = (
     .limit(sa.bindparam("cap", type_=sa.Integer()))
     .subquery()
 )
-_started_count = sa.select(sa.func.count()).select_from(_started)
-_COUNT_STARTED = Prepared(sa.select(_started_count.scalar_subquery().label("started")))
-_PARENT = Prepared(
-    sa.select(
-        runs.c.status,
-        runs.c.deadline_at,
-        runs.c.idle_s_max,
-        runs.c.attempts_max,
-        runs.c.iterations_max,
-        _started_count.scalar_subquery().label("started"),
-        db_now().label("now"),
-    ).where(runs.c.pk == sa.bindparam("run"))
-)
-_GIVE_TURN = Prepared(
-    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
-)
-
-
-def insert_children(
-    connection: Connection,
-    parent: LoadedRun,
-    position: int,
-    children: Sequence[NewChild],
-    *,
-    children_max: int,
-    is_budget_shared: bool,
-    is_background: bool = False,
-) -> list[Hint]:
-    """Make the children of a call, and start as many as find a place among the children of the run. The caller holds
-    the parent's row.
-
-    With ``is_budget_shared`` they draw from the root's budget, as every descendant of a child that does so does too.
-    """
-    if is_budget_shared and parent.parent is None:
-        share_budget(connection, parent)
-    has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
-    asked = _PARENT.first(connection, {"run": parent.pk, "cap": children_max})
-    begun = 0 if asked.status == RunStatus.PAUSED.value else children_max - asked.started
-    hashes = {text: store_blob(connection, text) for text in {child.tools for child in children}}
-    session_pks = _insert_returning(
-        connection,
-        sessions,
-        [
-            {
-                "session_id": child.run_id,
-                "system_prompt": child.system_prompt,
-                "tools_hash": hashes[child.tools],
-                "workspace": child.workspace,
-                "created_at": asked.now,
-            }
-            for child in children
-        ],
-    )
-    run_pks = _insert_returning(
-        connection,
-        runs,
-        [
-            {
-                "run_id": child.run_id,
-                "session_pk": session_pk,
-                "model": child.spec.model,
-                "status": RunStatus.QUEUED.value,
-                "parent_pk": parent.pk,
-                "parent_iteration": parent.run.iteration,
-                "parent_position": position,
-                "child_index": index,
-                "root_pk": parent.root_pk,
-                "depth": parent.depth + 1,
-                "is_background": int(is_background),
-                "has_budget": int(has_budget),
-                "state_version": STATE_VERSION,
-                "iterations_max": min(child.spec.iterations_max, asked.iterations_max)
-                if has_budget
-                else child.spec.iterations_max,
-                "attempts_max": asked.attempts_max,
-                "deadline_at": _earlier(asked.deadline_at, asked.now + child.spec.wall_s_max),
-                "idle_s_max": asked.idle_s_max,
-                "message_seq": int(index < begun),
-                "hinted_at": asked.now if index < begun else None,
-                "created_at": asked.now,
-                "updated_at": asked.now,
-            }
-            for index, (child, session_pk) in enumerate(zip(children, session_pks, strict=True))
-        ],
-    )
-    made = list(zip(run_pks, (child.spec for child in children), strict=True))
-    keep_specs(connection, made)
-    if not has_budget and has_limits(children[0].spec):
-        open_own_budgets(connection, made)
-    return _begin(connection, list(zip(children, session_pks, run_pks, strict=True))[: max(0, begun)], asked.now)
-
-
-def _begin(connection: Connection, made: Sequence[tuple[NewChild, int, int]], at: float) -> list[Hint]:
-    """The first turn of children whose rows say already that they have begun: child, session and run of each."""
-    opening = [
-        row
-        for child, session_pk, run_pk in made
-        for row in message_values(connection, session_pk, run_pk, [first_message(child.spec, 1)])
-    ]
-    INSERT_MESSAGE.run_each(connection, opening)
-    _GIVE_TURN.run_each(connection, [{"session": session_pk, "run": run_pk} for _, session_pk, run_pk in made])
-    return [Hint(effect=AskModel(run_id=child.run_id, iteration=1, attempt=1), at=float(at)) for child, _, _ in made]
-
-
-def _insert_returning(connection: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> list[int]:
-    if len(rows) == 1:
-        # The usual number of children, and then the way by which a thousand go in at once is the dearer one.
-        return [int(_insert_one(table, tuple(rows[0])).first(connection, rows[0]).pk)]
-    statement = sa.insert(table).returning(table.c.pk, sort_by_parameter_order=True)
-    return [int(pk) for pk in connection.execute(statement, rows).scalars()]
-
-
-@cache
-def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared:
-    values = {name: sa.bindparam(name, type_=table.c[name].type) for name in names}
-    return Prepared(sa.insert(table).values(values).returning(table.c.pk))
-
-
-def _earlier(deadline_at: float | None, other: float) -> float:
-    return other if deadline_at is None else min(deadline_at, other)
-
+started_count = sa.select(sa.func.count()).select_from(_started)
+"""How many children of ``run`` are at work, counted up to ``cap``."""
+_COUNT_STARTED = Prepared(sa.select(started_count.scalar_subquery().label("started")))
 
 # --------------------------------------------------------------------------------------------------------- cap and join
 
@@ -353,10 +217,12 @@ _WORDS = (
 
 def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
     """What the children of a call left, in the order of its tasks. All of them have ended."""
+    rows = _OUTCOMES.all(connection, _key(parent))
     traces: dict[int, list[Any]] = {}
-    for call in _TRACES.all(connection, _key(parent)):
-        traces.setdefault(call.run_pk, []).append(call)
-    return [_outcome(connection, row, traces.get(row.pk, [])) for row in _OUTCOMES.all(connection, _key(parent))]
+    if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise all answered at once, without a tool
+        for call in _TRACES.all(connection, _key(parent)):
+            traces.setdefault(call.run_pk, []).append(call)
+    return [_outcome(connection, row, traces.get(row.pk, [])) for row in rows]
 
 
 def _outcome(connection: Connection, row: Any, calls: Sequence[Any]) -> ChildOutcome:

@@ -23,7 +23,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.observe import count
 from hermes_worker.prompt.children import child_prompt
 from hermes_worker.store.calls import CallClaim, Settlement
-from hermes_worker.store.children import NewChild
+from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import SessionContext, new_run_id
 from hermes_worker.tasks.parts import Parts

@@ -18,7 +18,7 @@ from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
 from hermes_worker.providers.chain import Route
 from hermes_worker.store.calls import CallClaim, Settlement
-from hermes_worker.store.children import NewChild
+from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import CompactionRow, SessionContext, TurnClaim
 from hermes_worker.tasks.leases import Leases

@@ -14,7 +14,7 @@ from support.store import SPEC, Store, asks
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import ModelSettings, Settings
-from hermes_worker.store.children import NewChild
+from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.runs import new_run_id
 
 

@@ -9,7 +9,7 @@ from support.commandline import CommandLine
 from support.store import SPEC, Store, asks
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.store.children import NewChild
+from hermes_worker.store.new_children import NewChild
 
 
 def tree(store: Store) -> tuple[str, str]:

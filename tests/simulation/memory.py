@@ -25,7 +25,7 @@ from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, 
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply, step
 from hermes_worker.store.calls import OVERTIME_S, CallClaim, Settlement
-from hermes_worker.store.children import NewChild
+from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint, LoadedRun
 from hermes_worker.store.runs import RunNotFound, SessionContext, TurnClaim
 from hermes_worker.store.sweep import SweepPolicy

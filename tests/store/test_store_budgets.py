@@ -17,8 +17,8 @@ from hermes_worker.core.errors import Failure
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
-from hermes_worker.store.children import NewChild
 from hermes_worker.store.control import Control
+from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.runs import new_run_id
 from hermes_worker.store.tables import budgets, runs
 

@@ -11,8 +11,8 @@ from support.store import SPEC, Store, asks, check, deadlocks, new_run, settleme
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.children import NewChild
 from hermes_worker.store.control import STEER_CHARS_MAX, Control, NotAtWork, NothingToSay
+from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.runs import SESSION_QUEUE_MAX, Multitask, SessionActive, SessionBusy, new_run_id
 from hermes_worker.store.steering import pending
 

@@ -18,8 +18,8 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
-from hermes_worker.store.children import NewChild
 from hermes_worker.store.database import Database
+from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint, lock_run
 from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim, new_run_id
 from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
