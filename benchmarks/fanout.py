@@ -37,6 +37,9 @@ from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
 
 FLAT_WITHIN = 1.5
 """What issue 4 asks of the dearest child against the cheapest."""
+ROUNDS = 4
+WARM_UP = 400
+"""Trees that are not counted: until every connection of the workers has the plans of its statements."""
 CONCURRENCY = 16
 CHILDREN_AT_ONCE = 32
 
@@ -64,23 +67,14 @@ class PerChild:
     wall_ms: float
 
 
-BARE = Trees(roots=100, children=0)
-
-
-def mean(one: Measured, other: Measured) -> Measured:
-    """Of two measurements of the same trees."""
-    return Measured(trees=one.trees, cpu_s=(one.cpu_s + other.cpu_s) / 2, wall_s=(one.wall_s + other.wall_s) / 2)
-
-
-def per_child(measured: Measured, bare: Measured) -> PerChild:
-    """``measured`` without what its roots cost by themselves, for one child."""
-    trees = measured.trees
-    total = trees.roots * trees.children
-    share = trees.roots / bare.trees.roots
+def per_child(rounds: Sequence[tuple[Measured, Measured]]) -> PerChild:
+    """For one child, from trees and as many bare roots of each round."""
+    trees = rounds[0][0].trees
+    total = len(rounds) * trees.roots * trees.children
     return PerChild(
         children=trees.children,
-        cpu_ms=(measured.cpu_s - bare.cpu_s * share) / total * 1e3,
-        wall_ms=(measured.wall_s - bare.wall_s * share) / total * 1e3,
+        cpu_ms=sum(whole.cpu_s - bare.cpu_s for whole, bare in rounds) / total * 1e3,
+        wall_ms=sum(whole.wall_s - bare.wall_s for whole, bare in rounds) / total * 1e3,
     )
 
 
@@ -172,21 +166,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="up to 100 children, on SQLite")
     options = parser.parse_args()
-    wanted = [Trees(roots=200, children=1), Trees(roots=20, children=10), Trees(roots=4, children=100)]
+    wanted = [Trees(roots=60, children=1), Trees(roots=10, children=10), Trees(roots=2, children=100)]
     if not options.quick:
         wanted.append(Trees(roots=1, children=1_000))
+    measured: dict[Trees, list[tuple[Measured, Measured]]] = {trees: [] for trees in wanted}
     with tempfile.TemporaryDirectory(prefix="hermes-fanout-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         directory.chmod(0o755)
         with Bench(directory, own_postgres=not options.quick) as bench:
-            bench.measure(Trees(roots=20, children=1))  # the first calls import what they need
-            measured = []
-            # Bare roots first and last: a row is a difference, and the machine's speed changes meanwhile.
-            for trees in (BARE, *wanted, BARE):
-                print(trees, file=sys.stderr, flush=True)
-                measured.append(bench.measure(trees))
-    bare = mean(measured[0], measured[-1])
-    print(table([per_child(each, bare) for each in measured[1:-1]]))
+            bench.measure(Trees(roots=WARM_UP, children=1))
+            # A figure is a difference, and the machine's speed changes: so all rows take turns, each beside its roots.
+            for number in range(ROUNDS):
+                for trees in wanted:
+                    print(f"round {number + 1} of {ROUNDS}: {trees}", file=sys.stderr, flush=True)
+                    bare = bench.measure(Trees(roots=trees.roots, children=0))
+                    measured[trees].append((bench.measure(trees), bare))
+    print(table([per_child(rounds) for rounds in measured.values()]))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,16 @@ class Waiting:
     waited_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """What is left of a family when a child has ended."""
+
+    is_any_open: bool
+    """A child of the same call has not ended."""
+    is_any_queued: bool
+    """A child of the same run has not begun."""
+
+
 _started = (
     sa.select(runs.c.pk)
     # Who has begun has its task in its transcript; who was paused before that holds no place.
@@ -83,13 +93,19 @@ _MARK_JOINED = Prepared(
     .values(children_max=None)
 )
 
-_open_of_call = sa.and_(
-    runs.c.parent_pk == sa.bindparam("run"),
-    runs.c.parent_iteration == sa.bindparam("iter"),
-    runs.c.parent_position == sa.bindparam("pos"),
-    _IS_OPEN,
+_open_sibling = sa.select(runs.c.pk).where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN)
+_REMAINING = Prepared(
+    sa.select(
+        _open_sibling.where(
+            runs.c.parent_iteration == sa.bindparam("iter"), runs.c.parent_position == sa.bindparam("pos")
+        )
+        .exists()
+        .label("is_any_open"),
+        _open_sibling.where(runs.c.status == RunStatus.QUEUED.value, runs.c.hinted_at.is_(None))
+        .exists()
+        .label("is_any_queued"),
+    )
 )
-_ANY_OPEN = Prepared(sa.select(runs.c.pk).where(_open_of_call).limit(1))
 
 _NEXT_QUEUED = Prepared(
     sa.select(runs.c.pk, runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
@@ -136,9 +152,10 @@ def mark_joined(connection: Connection, parent: ParentCall) -> None:
     _MARK_JOINED.run(connection, _key(parent))
 
 
-def has_open(connection: Connection, parent: ParentCall) -> bool:
-    """Whether a child of this call has not ended. Meaningful under the call's lock."""
-    return _ANY_OPEN.first(connection, _key(parent)) is not None
+def remaining(connection: Connection, parent: ParentCall) -> Remaining:
+    """What is left to do. Meaningful under the call's lock."""
+    row = _REMAINING.first(connection, _key(parent))
+    return Remaining(is_any_open=bool(row.is_any_open), is_any_queued=bool(row.is_any_queued))
 
 
 def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Any:

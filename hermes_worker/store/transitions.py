@@ -665,11 +665,9 @@ def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]
     waiting = children.lock_waiting(connection, parent)
     if waiting is None:
         return []
-    hints, has_broken = _start_children(connection, parent.run_pk, waiting.children_max)
-    if children.has_open(connection, parent):
+    hints, is_last = _go_on(connection, parent, waiting.children_max, children.lock_waiting)
+    if not is_last:
         return hints
-    if has_broken and children.lock_waiting(connection, parent) is None:
-        return hints  # a child that could not even start settled the call just now
     loaded = lock_run_after_call(connection, parent.run_pk)
     outcomes = children.outcomes(connection, parent)
     has_success = any(outcome.status is RunStatus.COMPLETED for outcome in outcomes)
@@ -701,16 +699,29 @@ def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
     children_max = children.lock_background(connection, parent)
     if children_max is None:
         return []
-    hints, has_broken = _start_children(connection, parent.run_pk, children_max)
-    if children.has_open(connection, parent):
+    hints, is_last = _go_on(connection, parent, children_max, children.lock_background)
+    if not is_last:
         return hints
-    if has_broken and children.lock_background(connection, parent) is None:
-        return hints  # as above
     children.mark_joined(connection, parent)
     turn = background.insert_turn(connection, parent)
     if turn is None or not turn.is_next:
         return hints
     return [*hints, activate(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq)]
+
+
+def _go_on(
+    connection: Connection, parent: ParentCall, children_max: int, lock: Callable[[Connection, ParentCall], object]
+) -> tuple[list[Hint], bool]:
+    """Start the children for whom a place is free now; also whether the call, which the caller holds, is to be joined:
+    none of its children is open, and ``lock`` still finds it waiting."""
+    left = children.remaining(connection, parent)
+    hints: list[Hint] = []
+    if left.is_any_queued:
+        hints, has_broken = _start_children(connection, parent.run_pk, children_max)
+        if has_broken:  # children that could not even start have ended by this, and may have joined the call
+            left = children.remaining(connection, parent)
+            return hints, not left.is_any_open and lock(connection, parent) is not None
+    return hints, not left.is_any_open
 
 
 def start_children(connection: Connection, parent_pk: int, children_max: int) -> list[Hint]:
