@@ -312,7 +312,7 @@ def _content(body: str) -> str:
 
 _parents = runs.alias("parents")
 
-_ORPHANS = (
+_ORPHANS = Prepared(
     sa.select(runs.c.pk)
     .join(_parents, _parents.c.pk == runs.c.parent_pk)
     .where(
@@ -320,12 +320,9 @@ _ORPHANS = (
         _IS_OPEN,
         runs.c.status != RunStatus.STOPPING.value,
         runs.c.state_version <= STATE_VERSION,
-        _parents.c.status.in_(["completed", "failed", "cancelled", "expired", RunStatus.STOPPING.value]),
+        sa.text("parents.status in ('completed', 'failed', 'cancelled', 'expired', 'stopping')"),
         # Whoever works in the background is meant to outlive the turn it was sent from, but not a stop.
-        sa.or_(
-            runs.c.is_background == 0,
-            _parents.c.status.in_([RunStatus.CANCELLED.value, RunStatus.STOPPING.value]),
-        ),
+        sa.or_(runs.c.is_background == 0, sa.text("parents.status in ('cancelled', 'stopping')")),
     )
     .order_by(runs.c.pk)
     .limit(sa.bindparam("most", type_=sa.Integer()))
@@ -334,7 +331,7 @@ _ORPHANS = (
 
 def orphans(connection: Connection, *, most: int) -> list[int]:
     """Open runs whose parent has ended or is being stopped: nobody waits for them, and they are to be stopped."""
-    return list(connection.execute(_ORPHANS, {"most": most}).scalars())
+    return [row.pk for row in _ORPHANS.all(connection, {"most": most})]
 
 
 def detach(connection: Connection, loaded: LoadedRun) -> LoadedRun:

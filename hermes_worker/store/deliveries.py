@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.store.database import Database, db_now, db_now_once
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, insert_ignoring, plain
 from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
 
@@ -350,81 +351,98 @@ class Deliveries:
             raise _lost(claim)
 
 
+_orphans = (
+    sa.select(deliveries.c.pk)
+    .outerjoin(workers, workers.c.pk == deliveries.c.lease_owner)
+    .where(deliveries.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
+    .limit(_BATCH)
+)
+_is_spent = deliveries.c.attempts >= ATTEMPTS_MAX
+_FIRST_ORPHAN = Prepared(_orphans.limit(1))
+_TAKE_BACK = Prepared(
+    sa.update(deliveries)
+    .where(deliveries.c.pk.in_(_orphans), deliveries.c.lease_owner.is_not(None))
+    .values(
+        state=sa.case((_is_spent, DeliveryState.ABANDONED.value), else_=DeliveryState.PENDING.value),
+        settled_at=sa.case((_is_spent, db_now()), else_=None),
+        not_before=sa.case((_is_spent, None), else_=db_now()),
+        lease_token=None,
+        lease_owner=None,
+        is_in_doubt=True,
+        error_kind="ambiguous",
+        error="the worker vanished while it was sending",
+        updated_at=db_now(),
+    )
+)
+
+
 def lose_deliveries(database: Database) -> int:
     """Take back the deliveries of workers that are gone; returns how many. Idempotent."""
-    orphans = (
-        sa.select(deliveries.c.pk)
-        .outerjoin(workers, workers.c.pk == deliveries.c.lease_owner)
-        .where(deliveries.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
-        .limit(_BATCH)
-    )
-    is_spent = deliveries.c.attempts >= ATTEMPTS_MAX
     with database.read() as connection:
-        if connection.execute(orphans.limit(1)).first() is None:
+        if _FIRST_ORPHAN.first(connection, {}) is None:
             return 0
     with database.statement() as connection:
-        lost = connection.execute(
-            sa.update(deliveries)
-            .where(deliveries.c.pk.in_(orphans), deliveries.c.lease_owner.is_not(None))
-            .values(
-                state=sa.case((is_spent, DeliveryState.ABANDONED.value), else_=DeliveryState.PENDING.value),
-                settled_at=sa.case((is_spent, db_now()), else_=None),
-                not_before=sa.case((is_spent, None), else_=db_now()),
-                lease_token=None,
-                lease_owner=None,
-                is_in_doubt=True,
-                error_kind="ambiguous",
-                error="the worker vanished while it was sending",
-                updated_at=db_now(),
-            )
-        )
-        return lost.rowcount
+        return _TAKE_BACK.run(connection, {})
+
+
+_RETURNED = (deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.hinted_at)
+
+_waiting = (
+    sa.select(deliveries.c.pk)
+    .where(deliveries.c.not_before <= db_now_once())
+    .order_by(deliveries.c.not_before)
+    .limit(_BATCH)
+)
+_FIRST_WAITING = Prepared(_waiting.limit(1))
+_WAKE = Prepared(
+    sa.update(deliveries)
+    .where(deliveries.c.pk.in_(_waiting.with_for_update(skip_locked=True)), deliveries.c.not_before.is_not(None))
+    .values(not_before=None, hinted_at=db_now(), hints=0)
+    .returning(*_RETURNED)
+)
 
 
 def wake_deliveries(database: Database) -> list[Hint]:
     """Deliveries whose wait is over are due now."""
-    waiting = (
-        sa.select(deliveries.c.pk)
-        .where(deliveries.c.not_before <= db_now_once())
-        .order_by(deliveries.c.not_before)
-        .limit(_BATCH)
+    return _hinted(database, _FIRST_WAITING, _WAKE, {})
+
+
+_wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
+    (deliveries.c.hints == 0, 1.0), (deliveries.c.hints == 1, 2.0), else_=_RESEND_WAIT_S
+)
+_lost_hint = (
+    sa.select(deliveries.c.pk)
+    .where(
+        deliveries.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+        deliveries.c.hinted_at < db_now_once() - _wait,
     )
-    with database.read() as connection:
-        if connection.execute(waiting.limit(1)).first() is None:
-            return []
-    return _hinted(
-        database,
-        sa.update(deliveries)
-        .where(deliveries.c.pk.in_(waiting.with_for_update(skip_locked=True)), deliveries.c.not_before.is_not(None))
-        .values(not_before=None, hinted_at=db_now(), hints=0),
+    .order_by(deliveries.c.hinted_at)
+    .limit(_BATCH)
+)
+_FIRST_LOST_HINT = Prepared(_lost_hint.limit(1))
+_RESEND = Prepared(
+    sa.update(deliveries)
+    .where(deliveries.c.pk.in_(_lost_hint.with_for_update(skip_locked=True)), deliveries.c.hinted_at.is_not(None))
+    .values(
+        hinted_at=db_now(),
+        hints=sa.case((deliveries.c.hints < _HINTS_COUNTED, deliveries.c.hints + 1), else_=deliveries.c.hints),
     )
+    .returning(*_RETURNED)
+)
 
 
 def resend_deliveries(database: Database, *, grace_s: float, before: float) -> list[Hint]:
     """Hints of due deliveries whose message is lost: hinted before ``before`` and longer than the grace ago."""
-    wait = grace_s * sa.case((deliveries.c.hints == 0, 1.0), (deliveries.c.hints == 1, 2.0), else_=_RESEND_WAIT_S)
-    lost = (
-        sa.select(deliveries.c.pk)
-        .where(deliveries.c.hinted_at < before, deliveries.c.hinted_at < db_now_once() - wait)
-        .order_by(deliveries.c.hinted_at)
-        .limit(_BATCH)
-    )
+    return _hinted(database, _FIRST_LOST_HINT, _RESEND, {"grace": grace_s, "before": before})
+
+
+def _hinted(database: Database, first: Prepared, update: Prepared, values: Mapping[str, float]) -> list[Hint]:
+    """The hints of what ``update`` returns, which is only asked to write when ``first`` finds something."""
     with database.read() as connection:
-        if connection.execute(lost.limit(1)).first() is None:
+        if first.first(connection, values) is None:
             return []
-    one_more = sa.case((deliveries.c.hints < _HINTS_COUNTED, deliveries.c.hints + 1), else_=deliveries.c.hints)
-    return _hinted(
-        database,
-        sa.update(deliveries)
-        .where(deliveries.c.pk.in_(lost.with_for_update(skip_locked=True)), deliveries.c.hinted_at.is_not(None))
-        .values(hinted_at=db_now(), hints=one_more),
-    )
-
-
-def _hinted(database: Database, update: sa.Update) -> list[Hint]:
-    returned = (deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.hinted_at)
     with database.statement() as connection:
-        rows = connection.execute(update.returning(*returned)).all()
+        rows = update.all(connection, values)
     return [
         Hint(
             effect=SendDelivery(run_id=row.delivery_id, delivery_id=row.delivery_id, attempt=row.attempts + 1),

@@ -30,6 +30,7 @@ from hermes_worker.observe import log
 from hermes_worker.store.children import orphans
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, webhook_events, workers
 from hermes_worker.store.transitions import Additions, break_off, save
@@ -92,9 +93,9 @@ class Sweeper:
         expired_workers = self._expire_workers() if may_expire else 0
         lost_calls, call_hints = self._lose_calls(may_expire)
         lost_turns, turn_hints = self._lose_turns(may_expire)
-        resumed = self._advance_each(self._due_to_resume(), lambda run: ev.WaitEnded())
-        ended = self._advance_each(self._past_deadline(), lambda run: _WALL_CLOCK)
-        idle = self._advance_each(self._past_idle(), lambda run: _IDLE) if may_expire else []
+        resumed = self._advance_each(self._found(_DUE_TO_RESUME), lambda run: ev.WaitEnded())
+        ended = self._advance_each(self._found(_PAST_DEADLINE), lambda run: _WALL_CLOCK)
+        idle = self._advance_each(self._found(_PAST_IDLE), lambda run: _IDLE) if may_expire else []
         stopped = self._advance_each(self._orphans(), lambda run: ev.StopRequested())
         unanswered = self._expire_questions()
         again = self._resend(depths) if depths is not None else []
@@ -114,25 +115,14 @@ class Sweeper:
     def prune(self) -> None:
         """Drop what nobody needs any more: old idempotency keys, events long past, workers long gone. Idempotent."""
         with self._database.write() as connection:
-            connection.execute(
-                sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < db_now() - _IDEMPOTENCY_KEPT_S)
-            )
-            connection.execute(
-                sa.delete(webhook_events).where(webhook_events.c.received_at < db_now() - _IDEMPOTENCY_KEPT_S)
-            )
-            connection.execute(
-                sa.delete(workers).where(workers.c.state != "alive", workers.c.expires_at < db_now() - _WORKERS_KEPT_S)
-            )
+            for statement in _PRUNE:
+                statement.run(connection, {})
 
     def _take_turn(self) -> bool | None:
         """Whether anything may be taken from live workers in this round; ``None`` when the round is not ours."""
         policy = self._policy
         with self._database.write() as connection:
-            seen = connection.execute(
-                sa.select(maintenance.c.ran_at, maintenance.c.hold_until, db_now().label("now")).where(
-                    maintenance.c.name == "sweep"
-                )
-            ).first()
+            seen = _LAST_TURN.first(connection, {})
             if seen is None:
                 values = {"name": "sweep", "ran_at": 0.0, "hold_until": 0.0}
                 connection.execute(insert_ignoring(connection, maintenance), values)
@@ -143,25 +133,16 @@ class Sweeper:
             # are alive may have run out meanwhile; let them be heard before anything is taken from them.
             was_away = seen.ran_at > 0 and seen.now - seen.ran_at > policy.ttl_s * _AWAY_PART
             hold_until = seen.now + policy.ttl_s / 3 if was_away else seen.hold_until
-            taken = connection.execute(
-                sa.update(maintenance)
-                .where(maintenance.c.name == "sweep", maintenance.c.ran_at == seen.ran_at)
-                .values(ran_at=seen.now, hold_until=hold_until)
-            )
-            return None if taken.rowcount == 0 else bool(seen.now >= hold_until)
+            turn = {"seen_ran_at": seen.ran_at, "now": seen.now, "new_hold_until": hold_until}
+            return None if _TAKE_TURN.run(connection, turn) == 0 else bool(seen.now >= hold_until)
 
     def _expire_workers(self) -> int:
         with self._database.statement() as connection:
-            dead = connection.execute(
-                sa.update(workers)
-                .where(workers.c.state == "alive", workers.c.expires_at < db_now())
-                .values(state="dead")
-            )
-            return dead.rowcount
+            return _EXPIRE_WORKERS.run(connection, {})
 
     def _lose_calls(self, may_expire: bool) -> tuple[int, list[Hint]]:
         with self._database.read() as connection:
-            orphans = connection.execute(_ORPHANED_CALLS, {"may_expire": may_expire}).all()
+            orphans = _ORPHANED_CALLS.all(connection, {"may_expire": may_expire})
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
@@ -180,7 +161,7 @@ class Sweeper:
     def _lose_turns(self, may_expire: bool) -> tuple[int, list[Hint]]:
         terms = {"age_s": self._policy.model_call_s_max, "may_expire": may_expire}
         with self._database.read() as connection:
-            orphans = connection.execute(_ORPHANED_TURNS, terms).all()
+            orphans = _ORPHANED_TURNS.all(connection, terms)
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
@@ -209,30 +190,10 @@ class Sweeper:
             failure = Failure(kind="corrupt_state", message="a stored row of this run cannot be read; see the log")
             return break_off(self._database, pk, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
 
-    def _due_to_resume(self) -> list[int]:
+    def _found(self, statement: Prepared) -> list[int]:
+        """The numbers of the runs that ``statement`` finds."""
         with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(runs.c.pk)
-                .where(runs.c.resume_at < db_now_once(), runs.c.state_version <= STATE_VERSION)
-                .order_by(runs.c.resume_at)
-                .limit(_BATCH)
-            )
-            return list(rows.scalars())
-
-    def _past_deadline(self) -> list[int]:
-        with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(runs.c.pk)
-                .where(
-                    runs.c.deadline_at < db_now_once(),
-                    runs.c.deadline_at.is_not(None),
-                    sa.text("status not in ('completed', 'failed', 'cancelled', 'expired')"),
-                    runs.c.state_version <= STATE_VERSION,
-                )
-                .order_by(runs.c.deadline_at)
-                .limit(_BATCH)
-            )
-            return list(rows.scalars())
+            return [row.pk for row in statement.all(connection, {})]
 
     def _expire_questions(self) -> list[Hint]:
         """Questions to people whose time is over are answered as their kind says."""
@@ -242,19 +203,6 @@ class Sweeper:
         for pk in pks:
             hints += self._repair(pk, expire) or []
         return hints
-
-    def _past_idle(self) -> list[int]:
-        with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(runs.c.pk)
-                .where(
-                    sa.text("idle_s_max is not null and status = 'running'"),
-                    runs.c.updated_at + runs.c.idle_s_max < db_now_once(),
-                    runs.c.state_version <= STATE_VERSION,
-                )
-                .limit(_BATCH)
-            )
-            return list(rows.scalars())
 
     def _orphans(self) -> list[int]:
         """Runs whose parent ended or is being stopped. Whoever ended it stops them too; this is for who did not."""
@@ -279,13 +227,12 @@ class Sweeper:
         marks = self._watermarks()
         grace = self._policy.resend_grace_s
         with self._database.write() as connection:
-            turns = connection.execute(
-                _RESEND_TURNS, {"grace": grace, "before": _lost_before(MODEL_QUEUE, depths, marks, grace)}
-            ).all()
-            calls = connection.execute(
-                _RESEND_CALLS, {"grace": grace, "before": _lost_before(TOOLS_QUEUE, depths, marks, grace)}
-            ).all()
-            names = _run_ids(connection, {row.run_pk for row in calls})
+            turns = _RESEND_TURNS.all(
+                connection, {"grace": grace, "before": _lost_before(MODEL_QUEUE, depths, marks, grace)}
+            )
+            calls = _RESEND_CALLS.all(
+                connection, {"grace": grace, "before": _lost_before(TOOLS_QUEUE, depths, marks, grace)}
+            )
         lost_before = _lost_before(DELIVERY_QUEUE, depths, marks, grace)
         return [
             *resend_deliveries(self._database, grace_s=grace, before=lost_before),
@@ -299,7 +246,7 @@ class Sweeper:
             *(
                 Hint(
                     effect=RunTool(
-                        run_id=names[row.run_pk], iteration=row.iteration, position=row.position, attempt=row.attempt
+                        run_id=row.run_id, iteration=row.iteration, position=row.position, attempt=row.attempt
                     ),
                     at=row.hinted_at,
                 )
@@ -310,12 +257,12 @@ class Sweeper:
     def _watermarks(self) -> dict[str, float]:
         """For each queue, the newest hint that any live worker has started."""
         with self._database.read() as connection:
-            texts = connection.execute(sa.select(workers.c.watermarks).where(workers.c.state == "alive")).scalars()
-            newest: dict[str, float] = {}
-            for text in texts:
-                for queue, at in json.loads(text).items():
-                    newest[queue] = max(newest.get(queue, 0.0), float(at))
-            return newest
+            alive = _WATERMARKS.all(connection, {})
+        newest: dict[str, float] = {}
+        for worker in alive:
+            for queue, at in json.loads(worker.watermarks).items():
+                newest[queue] = max(newest.get(queue, 0.0), float(at))
+        return newest
 
 
 def _lost_before(queue: str, depths: Mapping[str, int], marks: Mapping[str, float], grace: float) -> float:
@@ -338,7 +285,60 @@ _IDLE = ev.DeadlinePassed(
     failure=Failure(kind="idle_exceeded", message="the run made no progress for longer than its idle limit"),
 )
 
-_ORPHANED_CALLS = (
+_LAST_TURN = Prepared(
+    sa.select(maintenance.c.ran_at, maintenance.c.hold_until, db_now().label("now")).where(
+        maintenance.c.name == "sweep"
+    )
+)
+
+_TAKE_TURN = Prepared(
+    sa.update(maintenance)
+    .where(maintenance.c.name == "sweep", maintenance.c.ran_at == sa.bindparam("seen_ran_at"))
+    .values(ran_at=sa.bindparam("now"), hold_until=sa.bindparam("new_hold_until"))
+)
+
+_EXPIRE_WORKERS = Prepared(
+    sa.update(workers).where(workers.c.state == "alive", workers.c.expires_at < db_now()).values(state="dead")
+)
+
+_WATERMARKS = Prepared(sa.select(workers.c.watermarks).where(workers.c.state == "alive"))
+
+_PRUNE = (
+    Prepared(sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < db_now() - _IDEMPOTENCY_KEPT_S)),
+    Prepared(sa.delete(webhook_events).where(webhook_events.c.received_at < db_now() - _IDEMPOTENCY_KEPT_S)),
+    Prepared(sa.delete(workers).where(workers.c.state != "alive", workers.c.expires_at < db_now() - _WORKERS_KEPT_S)),
+)
+
+_DUE_TO_RESUME = Prepared(
+    sa.select(runs.c.pk)
+    .where(runs.c.resume_at < db_now_once(), runs.c.state_version <= STATE_VERSION)
+    .order_by(runs.c.resume_at)
+    .limit(_BATCH)
+)
+
+_PAST_DEADLINE = Prepared(
+    sa.select(runs.c.pk)
+    .where(
+        runs.c.deadline_at < db_now_once(),
+        runs.c.deadline_at.is_not(None),
+        sa.text("status not in ('completed', 'failed', 'cancelled', 'expired')"),
+        runs.c.state_version <= STATE_VERSION,
+    )
+    .order_by(runs.c.deadline_at)
+    .limit(_BATCH)
+)
+
+_PAST_IDLE = Prepared(
+    sa.select(runs.c.pk)
+    .where(
+        sa.text("idle_s_max is not null and status = 'running'"),
+        runs.c.updated_at + runs.c.idle_s_max < db_now_once(),
+        runs.c.state_version <= STATE_VERSION,
+    )
+    .limit(_BATCH)
+)
+
+_ORPHANED_CALLS = Prepared(
     sa.select(
         tool_calls.c.run_pk,
         tool_calls.c.iteration,
@@ -360,7 +360,7 @@ _ORPHANED_CALLS = (
     .limit(_BATCH)
 )
 
-_ORPHANED_TURNS = (
+_ORPHANED_TURNS = Prepared(
     sa.select(runs.c.pk, runs.c.lease_token)
     .outerjoin(workers, workers.c.pk == runs.c.lease_owner)
     .where(
@@ -391,7 +391,7 @@ def _one_more(hints: sa.Column[int]) -> sa.ColumnElement[int]:
     return sa.case((hints < _HINTS_COUNTED, hints + 1), else_=hints)
 
 
-_RESEND_TURNS = (
+_RESEND_TURNS = Prepared(
     sa.update(runs)
     .where(
         runs.c.pk.in_(
@@ -423,7 +423,7 @@ _due_calls = (
     .limit(_BATCH)
     .with_for_update(skip_locked=True)
 )
-_RESEND_CALLS = (
+_RESEND_CALLS = Prepared(
     sa.update(tool_calls)
     .where(
         sa.tuple_(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position).in_(_due_calls),
@@ -431,7 +431,7 @@ _RESEND_CALLS = (
     )
     .values(hinted_at=db_now(), hints=_one_more(tool_calls.c.hints))
     .returning(
-        tool_calls.c.run_pk,
+        sa.select(runs.c.run_id).where(runs.c.pk == tool_calls.c.run_pk).scalar_subquery().label("run_id"),
         tool_calls.c.iteration,
         tool_calls.c.position,
         tool_calls.c.attempt,
@@ -440,22 +440,19 @@ _RESEND_CALLS = (
 )
 
 
-def _run_ids(connection: Connection, pks: set[int]) -> dict[int, str]:
-    if not pks:
-        return {}
-    rows = connection.execute(sa.select(runs.c.pk, runs.c.run_id).where(runs.c.pk.in_(pks)))
-    return {row.pk: row.run_id for row in rows}
+_TOKEN_OF_CALL = Prepared(
+    sa.select(tool_calls.c.lease_token).where(
+        tool_calls.c.run_pk == sa.bindparam("run_pk"),
+        tool_calls.c.iteration == sa.bindparam("iteration"),
+        tool_calls.c.position == sa.bindparam("position"),
+    )
+)
 
 
 def _still_holds(connection: Connection, orphan: Any) -> bool:
-    token = connection.execute(
-        sa.select(tool_calls.c.lease_token).where(
-            tool_calls.c.run_pk == orphan.run_pk,
-            tool_calls.c.iteration == orphan.iteration,
-            tool_calls.c.position == orphan.position,
-        )
-    ).scalar()
-    return bool(token == orphan.lease_token)
+    which = {"run_pk": orphan.run_pk, "iteration": orphan.iteration, "position": orphan.position}
+    found = _TOKEN_OF_CALL.first(connection, which)
+    return found is not None and bool(found.lease_token == orphan.lease_token)
 
 
 def _save_loss(connection: Connection, loaded: LoadedRun, event: ev.TurnLost | ev.CallLost, step: str) -> list[Hint]:

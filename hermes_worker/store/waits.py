@@ -35,6 +35,7 @@ from hermes_worker.core.step import apply
 from hermes_worker.redaction import redact
 from hermes_worker.store.calls import CallClaim
 from hermes_worker.store.database import Database, db_now, db_now_once
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, lock_run_after_call, plain
 from hermes_worker.store.runs import find
 from hermes_worker.store.tables import (
@@ -215,14 +216,16 @@ class Waits:
             return _settle(connection, loaded, wait, CallStatus.SUCCEEDED, result, event)
 
 
+_EXPIRED = Prepared(
+    sa.select(waits.c.run_pk)
+    .where(waits.c.expires_at < db_now_once(), sa.text("closed_at is null and expires_at is not null"))
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+
+
 def expired(connection: Connection, *, most: int) -> list[int]:
     """The numbers of runs with a question whose time is over."""
-    statement = (
-        sa.select(waits.c.run_pk)
-        .where(waits.c.expires_at < db_now_once(), sa.text("closed_at is null and expires_at is not null"))
-        .limit(most)
-    )
-    return list(dict.fromkeys(connection.execute(statement).scalars()))
+    return list(dict.fromkeys(row.run_pk for row in _EXPIRED.all(connection, {"most": most})))
 
 
 def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:

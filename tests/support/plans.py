@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import sqlalchemy as sa
 
 from hermes_worker.store.database import Database
+from hermes_worker.store.prepared import Prepared
 
 
 @contextmanager
@@ -20,13 +22,24 @@ def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         seen.append((statement, parameters))
 
-    for engine in database.engines:
-        sa.event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
+    def note_one(prepared: Prepared, connection: Any, compiled: Any, values: Any) -> Any:
+        seen.append((compiled.sql, compiled.parameters(values)))
+        return run_one(prepared, connection, compiled, values)
+
+    def note_many(prepared: Prepared, connection: Any, compiled: Any, rows: Any) -> None:
+        seen.append((compiled.sql, [compiled.parameters(values) for values in rows]))
+        run_many(prepared, connection, compiled, rows)
+
+    run_one, run_many = Prepared._run, Prepared._run_many
+    # What is prepared goes to the driver past SQLAlchemy, and past its events.
+    with patch.multiple(Prepared, _run=note_one, _run_many=note_many):
         for engine in database.engines:
-            sa.event.remove(engine, "before_cursor_execute", note)
+            sa.event.listen(engine, "before_cursor_execute", note)
+        try:
+            yield seen
+        finally:
+            for engine in database.engines:
+                sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def plan_of(database: Database, statement: str, parameters: Any) -> list[dict[str, Any]]:
