@@ -1,16 +1,23 @@
-"""A migrated store of each test's own, on SQLite and on a real PostgreSQL: copies of one that was migrated once."""
+"""A migrated store for each test, on SQLite and on a real PostgreSQL, empty when it gets it.
+
+Of SQLite every test has a file of its own. On PostgreSQL to copy and drop a database takes longer than most tests take,
+so they share one, whose rows are deleted after each. Who changes the schema, or looks at what the server says about its
+tables, asks for a database of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from support.emptying import emptied_database
 from support.migrated import bring_up
 from support.postgres import PostgresFarm
 from support.store import Store, opened
+
+from hermes_worker.store.database import Database
 
 _TEMPLATE = "hermes_template"
 
@@ -21,21 +28,31 @@ def postgres_template(shared_postgres_farm: PostgresFarm) -> PostgresFarm:
     return shared_postgres_farm
 
 
-@contextmanager
-def _copy_of_template(farm: PostgresFarm, name: str) -> Iterator[str]:
-    with psycopg.connect(farm.shared.url().replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f'create database "{name}" template {_TEMPLATE} strategy file_copy'.encode())
-    try:
-        yield farm.shared.url(name)
-    finally:
-        farm.shared.drop_database(name)
+@pytest.fixture(scope="session")
+def shared_postgres_database(postgres_template: PostgresFarm) -> Iterator[Database]:
+    """With its connections, which have seen every statement before."""
+    url = _copy_of_template(postgres_template, "hermes_shared")
+    with opened(url, is_migrated=True) as store:
+        yield store.database
 
 
 @pytest.fixture
-def postgres_store(postgres_template: PostgresFarm, tmp_path: Path) -> Iterator[Store]:
+def postgres_store(shared_postgres_database: Database) -> Iterator[Store]:
     """For what only PostgreSQL can get wrong: many connections writing at once."""
-    with _copy_of_template(postgres_template, f"s_{tmp_path.name}"[:60]) as url, opened(url, is_migrated=True) as store:
-        yield store
+    with emptied_database(shared_postgres_database):
+        yield Store.over(shared_postgres_database)
+
+
+@pytest.fixture
+def own_postgres_store(postgres_template: PostgresFarm, tmp_path: Path) -> Iterator[Store]:
+    """In a database that nobody has used before and nobody will use again."""
+    name = f"s_{tmp_path.name}"[:60]
+    url = _copy_of_template(postgres_template, name)
+    try:
+        with opened(url, is_migrated=True) as store:
+            yield store
+    finally:
+        postgres_template.shared.drop_database(name)
 
 
 @pytest.fixture
@@ -47,6 +64,22 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest) -> Store:
     """Once on each kind of database: what the tests of this folder say holds for both."""
-    found: Store = request.getfixturevalue("sqlite_store" if request.param == "sqlite" else "postgres_store")
+    return _of_kind(request, "postgres_store")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def own_store(request: pytest.FixtureRequest) -> Store:
+    """Like ``store``, in a database of the test's own."""
+    return _of_kind(request, "own_postgres_store")
+
+
+def _of_kind(request: pytest.FixtureRequest, on_postgres: str) -> Store:
+    found: Store = request.getfixturevalue("sqlite_store" if request.param == "sqlite" else on_postgres)
     assert found.database.is_sqlite == (request.param == "sqlite")
     return found
+
+
+def _copy_of_template(farm: PostgresFarm, name: str) -> str:
+    with psycopg.connect(farm.shared.url().replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f'create database "{name}" template {_TEMPLATE} strategy file_copy'.encode())
+    return farm.shared.url(name)

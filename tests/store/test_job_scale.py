@@ -44,9 +44,9 @@ update jobs set next_slot = null, next_fire_at = null, state = 'paused' where pk
 
 
 @pytest.fixture
-def desk(postgres_store: Store, tmp_path: Path) -> Desk:
+def desk(own_postgres_store: Store, tmp_path: Path) -> Desk:
     """A day's jobs: nine in a second each, a thousand in one second, the others later."""
-    desk = Desk(postgres_store, tmp_path / "home")
+    desk = Desk(own_postgres_store, tmp_path / "home")
     desk.add("every 1d")
     with desk.store.database.write() as connection:
         for statement in _FILL.format(noon=NOON, count=JOBS, burst=BURST, past=PAST).split(";\n"):

@@ -47,9 +47,9 @@ from generate_series(1, {count}) n where n % 5 = 4;
 
 
 @pytest.fixture
-def crowded(postgres_store: Store) -> Store:
+def crowded(own_postgres_store: Store) -> Store:
     """A PostgreSQL database with 100,000 open runs: queued, parked, asking, and with tools due and running."""
-    store = postgres_store
+    store = own_postgres_store
     with store.database.write() as connection:
         facts = {"now": store.database.now(), "count": OPEN_RUNS, "version": STATE_VERSION, "owner": store.owner}
         for statement in _FILL.format(**facts).split(";\n"):
@@ -137,8 +137,9 @@ def take_steps(store: Store, run_id: str, count: int) -> None:
 
 
 def test_a_thousand_steps_take_no_more_than_half_again_the_room_of_their_transcript(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    own_store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    store = own_store
     run_id = store.submit(iterations_max=2_000).run_id
     empty = stored_bytes(store)
     halves: list[tuple[int, int]] = []

@@ -114,7 +114,8 @@ def test_a_database_that_is_not_migrated_is_refused_by_the_workers(database_url:
     database.close()
 
 
-def test_a_newer_schema_is_refused_and_left_alone(store: Store) -> None:
+def test_a_newer_schema_is_refused_and_left_alone(own_store: Store) -> None:
+    store = own_store
     store.submit()
     with store.database.write() as connection:
         connection.execute(sa.text("update alembic_version set version_num = '9999'"))
