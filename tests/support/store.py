@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +21,8 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
 from hermes_worker.store.database import Database
 from hermes_worker.store.new_children import NewChild
-from hermes_worker.store.rows import Hint, lock_run
+from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.rows import RUN_COLUMNS, Hint, to_loaded
 from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim, new_run_id
 from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
 from hermes_worker.store.tables import events, maintenance, messages, metadata, runs, sessions, tool_calls, workers
@@ -131,19 +133,8 @@ class Store:
     def due(self, run_id: str) -> list[Effect]:
         """What the rows say is due, in order."""
         with self.database.read() as connection:
-            row = connection.execute(sa.select(runs).where(runs.c.run_id == run_id)).one()
-            calls = connection.execute(
-                sa.select(tool_calls)
-                .where(tool_calls.c.run_pk == row.pk, tool_calls.c.hinted_at.is_not(None))
-                .order_by(tool_calls.c.iteration, tool_calls.c.position)
-            ).all()
-        effects: list[Effect] = [
-            RunTool(run_id=run_id, iteration=call.iteration, position=call.position, attempt=call.attempt)
-            for call in calls
-        ]
-        if row.hinted_at is not None:
-            effects.append(AskModel(run_id=run_id, iteration=row.iteration + 1, attempt=row.attempt))
-        return effects
+            row = _RUN.first(connection, {"run_id": run_id})
+            return due_of(row, _DUE_CALLS.all(connection, {"run_pk": row.pk}))
 
     def turn(self, run_id: str, owner: int | None = None) -> TurnClaim:
         """Claim the model call that is due."""
@@ -241,6 +232,29 @@ class Store:
             connection.execute(sa.update(table).where(key == pk).values(**values))
 
 
+_RUN = Prepared(
+    sa.select(runs.c.pk, runs.c.run_id, runs.c.iteration, runs.c.attempt, runs.c.hinted_at).where(
+        runs.c.run_id == sa.bindparam("run_id")
+    )
+)
+_DUE_CALLS = Prepared(
+    sa.select(tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.attempt)
+    .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.hinted_at.is_not(None))
+    .order_by(tool_calls.c.iteration, tool_calls.c.position)
+)
+
+
+def due_of(row: Any, calls: Iterable[Any]) -> list[Effect]:
+    """What is due of a run, of whose calls ``calls`` are."""
+    effects: list[Effect] = [
+        RunTool(run_id=row.run_id, iteration=call.iteration, position=call.position, attempt=call.attempt)
+        for call in calls
+    ]
+    if row.hinted_at is not None:
+        effects.append(AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt))
+    return effects
+
+
 def is_blocked(store: Store, count: int = 1) -> bool:
     """Whether ``count`` connections of this PostgreSQL database wait for somebody's lock."""
     waiting = sa.text(
@@ -280,15 +294,44 @@ def opened(url: str, *, pool_size: int = 40, is_migrated: bool = False) -> Itera
 
 # --- invariants ------------------------------------------------------------------------------------------------------
 
+_ALL_RUNS = Prepared(sa.select(*RUN_COLUMNS, runs.c.hinted_at).order_by(runs.c.pk))
+_ALL_SESSIONS = Prepared(sa.select(sessions.c.pk, sessions.c.session_id, sessions.c.active_run_pk))
+_ALL_CALLS = Prepared(
+    sa.select(
+        tool_calls.c.run_pk,
+        tool_calls.c.iteration,
+        tool_calls.c.position,
+        tool_calls.c.name,
+        tool_calls.c.replay,
+        tool_calls.c.segment,
+        tool_calls.c.status,
+        tool_calls.c.waits_for,
+        tool_calls.c.attempt,
+        tool_calls.c.result_seq,
+        tool_calls.c.hinted_at,
+        tool_calls.c.settled_at,
+    ).order_by(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
+)
+_ALL_EVENTS = Prepared(sa.select(events.c.run_pk, events.c.seq, events.c.event).order_by(events.c.run_pk, events.c.seq))
+_ALL_MESSAGES = Prepared(
+    sa.select(messages.c.session_pk, messages.c.run_pk, messages.c.seq, messages.c.body).order_by(messages.c.seq)
+)
+
 
 def check(store: Store) -> None:
     """Assert what must hold of every run in the database at any moment when no transaction is open."""
     with store.database.read() as connection:
-        rows = connection.execute(sa.select(runs).order_by(runs.c.pk)).all()
-        held = connection.execute(sa.select(sessions)).all()
-    for row in rows:
-        check_run(store, row)
+        rows = _ALL_RUNS.all(connection, {})
+        held = _ALL_SESSIONS.all(connection, {})
+        calls = _by_run(_ALL_CALLS.all(connection, {}))
+        happened = _by_run(_ALL_EVENTS.all(connection, {}))
+        said = _by_run(_ALL_MESSAGES.all(connection, {}))
     active = {session.pk: session.active_run_pk for session in held}
+    for row in rows:
+        what = f"run {row.run_id} ({row.status}, iteration {row.iteration})"
+        _check_run(row, calls[row.pk], is_active=row.pk in active.values(), what=what)
+        _check_events(row, happened[row.pk], what)
+        _check_transcript(row, [m for m in said[row.pk] if m.session_pk == row.session_pk], calls[row.pk], what)
     for row in rows:
         ended = RunStatus(row.status).is_terminal
         if active[row.session_pk] == row.pk:
@@ -305,28 +348,25 @@ def check(store: Store) -> None:
         assert (session.active_run_pk is None) == (not waiting), f"session {session.session_id} lost its turn"
 
 
-def check_run(store: Store, row: Any) -> None:
-    with store.database.write() as connection:
-        loaded = lock_run(connection, row.pk)
-        is_active = connection.execute(sa.select(sessions.c.pk).where(sessions.c.active_run_pk == row.pk)).first()
-    assert loaded is not None
-    run = loaded.run
-    what = f"run {row.run_id} ({run.status.value}, iteration {run.iteration})"
+def _by_run(rows: Iterable[Any]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.run_pk].append(row)
+    return found
+
+
+def _check_run(row: Any, calls: Sequence[Any], *, is_active: bool, what: str) -> None:
+    run = to_loaded(row, [call for call in calls if call.iteration == row.iteration]).run
     if is_active or run.status.is_terminal:
-        assert set(store.due(row.run_id)) == outstanding(run), f"{what}: due rows and the state disagree"
+        due = due_of(row, [call for call in calls if call.hinted_at is not None])
+        assert set(due) == outstanding(run), f"{what}: due rows and the state disagree"
     if not run.status.is_terminal and not run.status.is_parked and is_active:
         assert run.is_held or outstanding(run), f"{what}: nobody holds it and nothing is due"
     if run.status.is_terminal:
         assert not run.unsettled and not run.is_asking, f"{what}: ended with something open"
-    _check_events(store, row, what)
-    _check_transcript(store, row, what)
 
 
-def _check_events(store: Store, row: Any, what: str) -> None:
-    with store.database.read() as connection:
-        found = connection.execute(
-            sa.select(events.c.seq, events.c.event).where(events.c.run_pk == row.pk).order_by(events.c.seq)
-        ).all()
+def _check_events(row: Any, found: Sequence[Any], what: str) -> None:
     assert [event.seq for event in found] == list(range(1, row.event_seq + 1)), f"{what}: events have gaps"
     ends = [event.seq for event in found if event.event in ("run.completed", "run.failed", "run.cancelled")]
     expected = [row.event_seq] if RunStatus(row.status).is_terminal else []
@@ -336,21 +376,9 @@ def _check_events(store: Store, row: Any, what: str) -> None:
     assert len(replies) <= row.iteration + 1 <= len(replies) + len(discarded) + 1, f"{what}: {len(replies)} replies"
 
 
-def _check_transcript(store: Store, row: Any, what: str) -> None:
+def _check_transcript(row: Any, found: Sequence[Any], calls: Sequence[Any], what: str) -> None:
     """Each reply that asks for tools is followed by one result per call, in call order, before anything else."""
-    with store.database.read() as connection:
-        found = connection.execute(
-            sa.select(messages.c.seq, messages.c.role, messages.c.body)
-            .where(messages.c.session_pk == row.session_pk, messages.c.run_pk == row.pk)
-            .order_by(messages.c.seq)
-        ).all()
-        open_seqs = set(
-            connection.execute(
-                sa.select(tool_calls.c.result_seq).where(
-                    tool_calls.c.run_pk == row.pk, tool_calls.c.settled_at.is_(None)
-                )
-            ).scalars()
-        )
+    open_seqs = {call.result_seq for call in calls if call.settled_at is None}
     at = {message.seq: message for message in found}
     for message in found:
         body = json.loads(message.body) if message.body else {}
