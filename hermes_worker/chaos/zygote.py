@@ -33,16 +33,11 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    import celery.concurrency.thread
-    import celery.worker.consumer  # noqa: F401
-    import psycopg  # noqa: F401
-
-    import hermes_worker.providers.openai_chat
-    import hermes_worker.tasks.main
-    import hermes_worker.tools.catalog  # noqa: F401
+    from hermes_worker.tasks.warm import warm_up
 
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    warm_up()
 
 
 def _answer(document: Mapping[str, Any]) -> None:

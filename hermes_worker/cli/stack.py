@@ -80,18 +80,14 @@ class Stack:
 
     def preload(self) -> None:
         """Import what the processes have in common, once, in the process that forks them."""
-        import celery.concurrency.thread
-        import celery.worker.consumer  # noqa: F401
-
-        import hermes_worker.providers.openai_chat
         import hermes_worker.providers.scripted.__main__
-        import hermes_worker.tasks.main
-        import hermes_worker.tools.catalog
+        from hermes_worker.tasks.warm import warm_up
 
         if self._plan.has_beat:
             import scheduler.beat  # noqa: F401
         if self._plan.has_api:
             import hermes_worker.api.server  # noqa: F401
+        warm_up()
 
     @property
     def api_url(self) -> str | None:
