@@ -29,7 +29,11 @@ from hermes_worker.store.rows import LoadedRun, ParentCall, read_messages
 from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
 
 _IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
-"""Spelled as in the partial index ``ix_runs_open_children``."""
+_HAS_BEGUN = sa.text("runs.message_seq > 0")
+"""Who has begun has its task in its transcript; who was paused before that holds no place."""
+_WAITS = sa.text("runs.status = 'queued' and runs.hinted_at is null")
+"""All three spelled as in the partial indexes ``ix_runs_{open,begun,waiting}_children``: with values for parameters a
+plan that is made once could not use them, and a family of a thousand would be read whole whenever a child ends."""
 _TRACE_MAX = 500
 """Tool calls of all children together that a report may name."""
 
@@ -56,8 +60,7 @@ class Remaining:
 
 _started = (
     sa.select(runs.c.pk)
-    # Who has begun has its task in its transcript; who was paused before that holds no place.
-    .where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN, runs.c.message_seq > 0)
+    .where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN, _HAS_BEGUN)
     .limit(sa.bindparam("cap", type_=sa.Integer()))
     .subquery()
 )
@@ -93,28 +96,33 @@ _MARK_JOINED = Prepared(
     .values(children_max=None)
 )
 
-_open_sibling = sa.select(runs.c.pk).where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN)
 _REMAINING = Prepared(
     sa.select(
-        _open_sibling.where(
-            runs.c.parent_iteration == sa.bindparam("iter"), runs.c.parent_position == sa.bindparam("pos")
+        sa.select(runs.c.pk)
+        .where(
+            runs.c.parent_pk == sa.bindparam("run"),
+            runs.c.parent_iteration == sa.bindparam("iter"),
+            runs.c.parent_position == sa.bindparam("pos"),
+            _IS_OPEN,
         )
-        .exists()
-        .label("is_any_open"),
-        _open_sibling.where(runs.c.status == RunStatus.QUEUED.value, runs.c.hinted_at.is_(None))
-        .exists()
-        .label("is_any_queued"),
+        .order_by(runs.c.pk)  # as the index of open children has it, and no other
+        .limit(1)
+        .scalar_subquery()
+        .label("open_pk"),
+        sa.select(runs.c.pk)
+        .where(runs.c.parent_pk == sa.bindparam("run"), _WAITS)
+        .order_by(runs.c.pk)
+        .limit(1)
+        .scalar_subquery()
+        .label("queued_pk"),
     )
 )
-
 _NEXT_QUEUED = Prepared(
     sa.select(runs.c.pk, runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
     .join(sessions, sessions.c.pk == runs.c.session_pk)
     .where(
         runs.c.parent_pk == sa.bindparam("run"),
-        _IS_OPEN,
-        runs.c.status == RunStatus.QUEUED.value,
-        runs.c.hinted_at.is_(None),
+        _WAITS,
         sessions.c.active_run_pk.is_(None),
     )
     .order_by(runs.c.pk)
@@ -133,7 +141,7 @@ _CAP = Prepared(
 
 def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
     """Lock the call that a child did the work of; ``None`` when it waits no more, because its run ended first."""
-    row = _LOCK_CALL.first(connection, _key(parent))
+    row = _LOCK_CALL.first(connection, key_of(parent))
     if row is None or row.status != CallStatus.WAITING.value:
         return None
     return Waiting(
@@ -143,19 +151,19 @@ def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
 
 def lock_background(connection: Connection, parent: ParentCall) -> int | None:
     """Lock the call whose children work in the background; how many may at once, or ``None`` when they are joined."""
-    row = _LOCK_CALL.first(connection, _key(parent))
+    row = _LOCK_CALL.first(connection, key_of(parent))
     return None if row is None or row.children_max is None else int(row.children_max)
 
 
 def mark_joined(connection: Connection, parent: ParentCall) -> None:
     """Nobody joins this call again. The caller holds its lock."""
-    _MARK_JOINED.run(connection, _key(parent))
+    _MARK_JOINED.run(connection, key_of(parent))
 
 
 def remaining(connection: Connection, parent: ParentCall) -> Remaining:
     """What is left to do. Meaningful under the call's lock."""
-    row = _REMAINING.first(connection, _key(parent))
-    return Remaining(is_any_open=bool(row.is_any_open), is_any_queued=bool(row.is_any_queued))
+    row = _REMAINING.first(connection, key_of(parent))
+    return Remaining(is_any_open=row.open_pk is not None, is_any_queued=row.queued_pk is not None)
 
 
 def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Any:
@@ -180,7 +188,8 @@ def cap_of(connection: Connection, parent_pk: int) -> int | None:
     return None if found is None else int(found)
 
 
-def _key(parent: ParentCall) -> dict[str, int]:
+def key_of(parent: ParentCall) -> dict[str, int]:
+    """The call's row, as parameters."""
     return {"run": parent.run_pk, "iter": parent.iteration, "pos": parent.position}
 
 
@@ -234,10 +243,10 @@ _WORDS = (
 
 def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
     """What the children of a call left, in the order of its tasks. All of them have ended."""
-    rows = _OUTCOMES.all(connection, _key(parent))
+    rows = _OUTCOMES.all(connection, key_of(parent))
     traces: dict[int, list[Any]] = {}
     if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise all answered at once, without a tool
-        for call in _TRACES.all(connection, _key(parent)):
+        for call in _TRACES.all(connection, key_of(parent)):
             traces.setdefault(call.run_pk, []).append(call)
     return [_outcome(connection, row, traces.get(row.pk, [])) for row in rows]
 
@@ -355,5 +364,5 @@ def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[
 
 def begun_children(connection: Connection, parent_pk: int) -> list[int]:
     """Children of a run that are at work, paused ones included."""
-    found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, _IS_OPEN, runs.c.message_seq > 0)
+    found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, _IS_OPEN, _HAS_BEGUN)
     return list(connection.execute(found.order_by(runs.c.pk)).scalars())

@@ -35,7 +35,8 @@ class Step:
 
     run: Values
     settled_call: Values | None = None
-    """The claim on the call that the step settles; nothing is written when it is lost."""
+    """The claim on the call that the step settles, without a token when nobody holds it; nothing is written when it is
+    lost."""
     messages: Sequence[Values] = ()
     events: Sequence[Values] = ()
     calls: Sequence[Values] = ()
@@ -122,7 +123,7 @@ def _is_claimed() -> tuple[sa.ColumnElement[bool], ...]:
         tool_calls.c.run_pk == sa.bindparam("run"),
         tool_calls.c.iteration == sa.bindparam("iter"),
         tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
+        tool_calls.c.lease_token.is_not_distinct_from(sa.bindparam("token")),
     )
 
 
@@ -132,6 +133,7 @@ def _settle_call() -> sa.Update:
         .where(*_is_claimed())
         .values(
             status=sa.bindparam("call_status"),
+            waits_for=None,
             lease_token=None,
             lease_owner=None,
             deadline_at=None,

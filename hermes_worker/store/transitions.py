@@ -687,6 +687,8 @@ def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]
     additions = Additions(
         messages=[Message(seq=waiting.result_seq, role=Role.TOOL, body=body)],
         events=[RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)],
+        written_calls=frozenset({parent.position}),
+        settled_call={**children.key_of(parent), "token": None, "call_status": settled.status.value},
     )
     return hints + save(connection, loaded, apply(loaded.run, settled), additions)
 

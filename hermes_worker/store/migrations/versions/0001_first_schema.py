@@ -382,9 +382,29 @@ def upgrade() -> None:
         sqlite_where=sa.text("status not in ('completed', 'failed', 'cancelled', 'expired')"),
     )
     op.create_index(
-        "ix_runs_open_children",
+        "ix_runs_begun_children",
+        "runs",
+        ["parent_pk"],
+        unique=False,
+        postgresql_where=sa.text(
+            "parent_pk is not null and message_seq > 0 and status not in ('completed', 'failed', 'cancelled', 'expired')"
+        ),
+        sqlite_where=sa.text(
+            "parent_pk is not null and message_seq > 0 and status not in ('completed', 'failed', 'cancelled', 'expired')"
+        ),
+    )
+    op.create_index(
+        "ix_runs_waiting_children",
         "runs",
         ["parent_pk", "pk"],
+        unique=False,
+        postgresql_where=sa.text("parent_pk is not null and status = 'queued' and hinted_at is null"),
+        sqlite_where=sa.text("parent_pk is not null and status = 'queued' and hinted_at is null"),
+    )
+    op.create_index(
+        "ix_runs_open_children",
+        "runs",
+        ["parent_pk", "parent_iteration", "parent_position", "pk"],
         unique=False,
         postgresql_where=sa.text(
             "parent_pk is not null and status not in ('completed', 'failed', 'cancelled', 'expired')"
@@ -716,6 +736,22 @@ def downgrade() -> None:
         table_name="runs",
         postgresql_where=sa.text("resume_at is not null"),
         sqlite_where=sa.text("resume_at is not null"),
+    )
+    op.drop_index(
+        "ix_runs_begun_children",
+        table_name="runs",
+        postgresql_where=sa.text(
+            "parent_pk is not null and message_seq > 0 and status not in ('completed', 'failed', 'cancelled', 'expired')"
+        ),
+        sqlite_where=sa.text(
+            "parent_pk is not null and message_seq > 0 and status not in ('completed', 'failed', 'cancelled', 'expired')"
+        ),
+    )
+    op.drop_index(
+        "ix_runs_waiting_children",
+        table_name="runs",
+        postgresql_where=sa.text("parent_pk is not null and status = 'queued' and hinted_at is null"),
+        sqlite_where=sa.text("parent_pk is not null and status = 'queued' and hinted_at is null"),
     )
     op.drop_index(
         "ix_runs_open_children",
