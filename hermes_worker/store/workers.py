@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.tables import deliveries, firings, runs, tool_calls, workers
 
 _NOBODY = 0
@@ -29,7 +30,7 @@ class Registration:
     worker_id: str
 
 
-_RENEW = (
+_RENEW = Prepared(
     sa.update(workers)
     .where(workers.c.pk == sa.bindparam("worker"), workers.c.state == "alive")
     .values(
@@ -37,6 +38,18 @@ _RENEW = (
         watermarks=sa.bindparam("marks"),
     )
 )
+
+
+def _old(table: sa.Table) -> sa.ColumnElement[bool]:
+    """The claims of a worker that are older than a number of seconds."""
+    age_s: sa.ColumnElement[float] = sa.bindparam("older_than_s", type_=sa.Double())
+    return (table.c.lease_owner == sa.bindparam("worker")) & (table.c.claimed_at < db_now() - age_s)
+
+
+_OLD_CLAIMS = {
+    table: Prepared(sa.select(table.c.lease_token).where(_old(table)))
+    for table in (runs, tool_calls, deliveries, firings)
+}
 
 
 class Workers:
@@ -69,32 +82,26 @@ class Workers:
         ``watermarks`` says for each queue the newest ``hinted_at`` among the messages this process has started.
         """
         with self._database.statement() as connection:
-            renewed = connection.execute(
-                _RENEW, {"worker": registration.pk, "ttl_s": ttl_s, "marks": json.dumps(dict(watermarks))}
-            )
-            return renewed.rowcount == 1
+            renewal = {"worker": registration.pk, "ttl_s": ttl_s, "marks": json.dumps(dict(watermarks))}
+            return _RENEW.run(connection, renewal) == 1
 
     def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
         """Let go of the claims of this process that are older than ``older_than_s`` and none of ``except_for``.
 
         The sweeper then finds them without an owner and treats them as lost. Returns how many there were.
         """
-        held = (runs, tool_calls, deliveries, firings)
-        return sum(self._give_up(table, registration, except_for, older_than_s) for table in held)
+        which = {"worker": registration.pk, "older_than_s": older_than_s}
+        return sum(self._give_up(table, which, except_for) for table in _OLD_CLAIMS)
 
-    def _give_up(
-        self, table: sa.Table, registration: Registration, except_for: Collection[str], older_than_s: float
-    ) -> int:
-        old = (table.c.lease_owner == registration.pk) & (table.c.claimed_at < db_now() - older_than_s)
+    def _give_up(self, table: sa.Table, which: Mapping[str, float], except_for: Collection[str]) -> int:
         with self._database.read() as connection:
-            tokens = connection.execute(sa.select(table.c.lease_token).where(old)).scalars().all()
-        strays = [token for token in tokens if token not in except_for]
+            claims = _OLD_CLAIMS[table].all(connection, which)
+        strays = [claim.lease_token for claim in claims if claim.lease_token not in except_for]
         if not strays:
             return 0
+        is_stray = table.c.lease_token.in_(strays)
         with self._database.statement() as connection:
-            given = connection.execute(
-                sa.update(table).where(old, table.c.lease_token.in_(strays)).values(lease_owner=_NOBODY)
-            )
+            given = connection.execute(sa.update(table).where(_old(table), is_stray).values(lease_owner=_NOBODY), which)
             return given.rowcount
 
     def retire(self, registration: Registration) -> None:
