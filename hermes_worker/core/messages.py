@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from hermes_worker.core.rate_limits import RateLimits
 
+_CANONICAL = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -27,7 +28,7 @@ class Role(StrEnum):
 
 def canonical_json(value: object) -> str:
     """Compact JSON with sorted keys. Lone surrogates become U+FFFD, so that the result always encodes to UTF-8."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    text = _CANONICAL.encode(value)
     return _SURROGATE.sub("\ufffd", text) if _has_surrogate(text) else text
 
 

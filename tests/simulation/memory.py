@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from hermes_worker.core import events as ev
@@ -41,12 +42,17 @@ HELD_BACK_PART = 0.6
 
 def filled(cls: type[T], **known: Any) -> T:
     """An instance whose fields that the simulation has no use for are ``None``."""
-    missing = {
+    return cls(**{**_nothing(cls), **known})
+
+
+@cache
+def _nothing(cls: type[Any]) -> Mapping[str, None]:
+    """The fields that have no default."""
+    return {
         field.name: None
-        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        for field in dataclasses.fields(cls)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
-    return cls(**{**missing, **known})
 
 
 @dataclass(slots=True)
