@@ -34,6 +34,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store import rows
 from hermes_worker.store.calls import CallClaim
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import lock_run
 from hermes_worker.store.runs import SessionBusy, TurnClaim, _reply_additions, find
 from hermes_worker.store.tables import runs, sessions
@@ -159,6 +160,9 @@ def test_a_stop_that_waits_while_the_run_moves_on_locks_in_the_agreed_order(
 # --- anything at once ------------------------------------------------------------------------------------------------
 
 
+_HAVING_TURN = Prepared(sa.select(runs.c.run_id).join(sessions, sessions.c.active_run_pk == runs.c.pk))
+
+
 class Crowd:
     """Workers, users and sweepers that do whatever a random number tells them to the same few runs."""
 
@@ -185,8 +189,7 @@ class Crowd:
 
     def active(self) -> list[str]:
         with self.store.database.read() as connection:
-            having_turn = sa.select(runs.c.run_id).join(sessions, sessions.c.active_run_pk == runs.c.pk)
-            return list(connection.execute(having_turn).scalars())
+            return [run.run_id for run in _HAVING_TURN.all(connection, {})]
 
     def submit(self, random: Random, worker: Registration, kept: list[Any]) -> None:
         try:

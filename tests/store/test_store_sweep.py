@@ -310,48 +310,27 @@ def test_a_flushed_broker_is_refilled_from_the_rows(store: Store) -> None:
 
 
 def _fill_with_queued_runs(store: Store, count: int) -> None:
-    """Queued runs whose first call is due, made in bulk."""
-    now = store.database.now()
+    """Queued runs whose first call is due, made by the database itself."""
+    facts = {"count": count, "now": store.database.now(), "version": STATE_VERSION}
     with store.database.write() as connection:
-        first = connection.execute(sa.select(sa.func.coalesce(sa.func.max(sessions.c.pk), 0))).scalar_one() + 1
-        connection.execute(
-            sa.insert(sessions),
-            [
-                {
-                    "pk": first + n,
-                    "session_id": f"bulk{first + n}",
-                    "active_run_pk": None,
-                    "message_seq": 0,
-                    "system_prompt": "",
-                    "tools_hash": "",
-                    "workspace": "{}",
-                    "created_at": now,
-                }
-                for n in range(count)
-            ],
-        )
-        connection.execute(
-            sa.insert(runs),
-            [
-                {
-                    "run_id": f"bulk{first + n}",
-                    "session_pk": first + n,
-                    "model": "m",
-                    "status": "queued",
-                    "state_version": STATE_VERSION,
-                    "iterations_max": 5,
-                    "attempts_max": 3,
-                    "hinted_at": now + n * 1e-4,
-                    "message_seq": 1,
-                    "deadline_at": now + 86_400,
-                    "created_at": now,
-                    "updated_at": now,
-                }
-                for n in range(count)
-            ],
-        )
-        ours = (sessions.c.pk == runs.c.session_pk) & (sessions.c.pk >= first)
+        facts["first"] = connection.execute(sa.select(sa.func.coalesce(sa.func.max(sessions.c.pk), 0))).scalar_one() + 1
+        for statement in (_BULK_SESSIONS, _BULK_RUNS):
+            connection.execute(sa.text(statement), facts)
+        ours = (sessions.c.pk == runs.c.session_pk) & (sessions.c.pk >= facts["first"])
         connection.execute(sa.update(sessions).where(ours).values(active_run_pk=runs.c.pk))
+
+
+_NUMBERS = "with recursive numbers(n) as (select 0 union all select n + 1 from numbers where n < :count - 1)"
+_BULK_SESSIONS = f"""
+insert into sessions (pk, session_id, message_seq, system_prompt, tools_hash, workspace, created_at)
+{_NUMBERS} select :first + n, 'bulk' || (:first + n), 0, '', '', '{{}}', :now from numbers
+"""
+_BULK_RUNS = f"""
+insert into runs (run_id, session_pk, model, status, state_version, iterations_max, attempts_max, hinted_at,
+                  message_seq, deadline_at, created_at, updated_at)
+{_NUMBERS} select 'bulk' || (:first + n), :first + n, 'm', 'queued', :version, 5, 3, :now + n * 1e-4,
+                  1, :now + 86400, :now, :now from numbers
+"""
 
 
 # --- waiting and deadlines -------------------------------------------------------------------------------------------

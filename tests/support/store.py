@@ -178,7 +178,8 @@ class Store:
         return [child.run_id for child in new]
 
     def status(self, run_id: str) -> RunStatus:
-        return self.views.run(run_id).status
+        with self.database.read() as connection:
+            return RunStatus(_RUN.first(connection, {"run_id": run_id}).status)
 
     def bodies(self, run_id: str) -> list[dict[str, Any]]:
         """The transcript of the run's session, parsed."""
@@ -222,7 +223,7 @@ class Store:
     def vanish(self, registration: Registration) -> None:
         """The worker's process is gone and its term is over; nobody has noticed yet."""
         with self.database.write() as connection:
-            connection.execute(sa.update(workers).where(workers.c.pk == registration.pk).values(expires_at=1.0))
+            _VANISH.run(connection, {"worker": registration.pk})
 
     def change(self, table: sa.Table, run_id: str, **values: Any) -> None:
         """Write into rows behind the store's back, as a defect or an operator would."""
@@ -233,10 +234,11 @@ class Store:
 
 
 _RUN = Prepared(
-    sa.select(runs.c.pk, runs.c.run_id, runs.c.iteration, runs.c.attempt, runs.c.hinted_at).where(
+    sa.select(runs.c.pk, runs.c.run_id, runs.c.status, runs.c.iteration, runs.c.attempt, runs.c.hinted_at).where(
         runs.c.run_id == sa.bindparam("run_id")
     )
 )
+_VANISH = Prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(expires_at=1.0))
 _DUE_CALLS = Prepared(
     sa.select(tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.attempt)
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.hinted_at.is_not(None))
