@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,14 +177,15 @@ class _Task:
         told = Cursor.parse(self._last_event) if self._last_event else Cursor()
         is_elsewhere = self._settings.broker.url is not None
         on_idle = records.idle_notice if is_elsewhere else partial(_require_stack, settings.home)
-        for event in follow(records.sources, self._run_id, told=told, on_idle=on_idle):
-            screen.show(event)
-            if not isinstance(event, Notice):
-                self._last_event = event.id
-        view = records.views.run(self._run_id)
-        show_end(view, records.views.calls(self._run_id, limit=CALLS_SHOWN_MAX))
-        self._show_report()
-        records.database.close()
+        # Closed before a stack of our own is forked: the children would take our hold on SQLite's files for theirs.
+        with closing(records.database):
+            for event in follow(records.sources, self._run_id, told=told, on_idle=on_idle):
+                screen.show(event)
+                if not isinstance(event, Notice):
+                    self._last_event = event.id
+            view = records.views.run(self._run_id)
+            show_end(view, records.views.calls(self._run_id, limit=CALLS_SHOWN_MAX))
+            self._show_report()
         return exit_code(view)
 
     def _submit(self, settings: Settings, model: str | None) -> str:
@@ -193,8 +194,8 @@ class _Task:
 
         client = open_client(settings)
         submission = Submission(input=self._text, model=model, directory=str(self._workspace), source="cli")
-        run_id = submit(client, submission).run_id
-        client.close()
+        with closing(client):
+            run_id = submit(client, submission).run_id
         click.echo(f"{run_id} in {self._workspace}\n")
         return run_id
 
