@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import click
 
+from hermes_worker import heap
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 
 EXIT_FAILED = 1
@@ -102,6 +103,7 @@ def commands() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process."""
+    heap.begin()
     invocation = Invocation()
     _write_what_can_be_written()
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hermes_worker import heap
 from hermes_worker.cli.options import TEXT, common, load_settings
 
 _QUEUES = ("model", "tools", "delivery", "system")
@@ -91,6 +92,7 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
     _ = service.scheduler  # connects, or says why it cannot
+    heap.settle()
     log.info("worker.started", schedule="maintenance")
     service.start()
     log.info("worker.stopped")
@@ -112,7 +114,7 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
 
     settings = load_settings(home, {"server.host": host, "server.port": port})
     configure_logging(settings.log, "api", secrets=settings.secrets)
-    serve(settings)
+    serve(settings, on_ready=lambda url: heap.settle())
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -15,7 +14,7 @@ from celery.apps.worker import Worker
 from celery.platforms import SecurityWarning
 from celery.worker import state
 
-from hermes_worker import faults
+from hermes_worker import faults, heap
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.queue import QueueName
@@ -25,8 +24,6 @@ from hermes_worker.tasks.app import build, connect_signals, process
 from hermes_worker.wiring import WorkerOptions, open_client, provider_of
 
 EX_OK = 0
-_GARBAGE_THRESHOLD = 10_000
-"""New objects before the youngest are looked through: a step makes thousands that die by themselves."""
 
 
 class Pool(StrEnum):
@@ -92,15 +89,6 @@ def _keep_our_logging(**_: Any) -> None:
     """A receiver of ``setup_logging`` tells Celery to leave the loggers alone."""
 
 
-def _settle_heap() -> None:
-    """Keep what start-up made, 300,000 objects that stay for good, out of every later garbage collection.
-
-    Not collected before: one object in two hundred is garbage, and to find it takes 0.2 s of CPU.
-    """
-    gc.freeze()
-    gc.set_threshold(_GARBAGE_THRESHOLD, 10, 10)
-
-
 class _Worker(Worker):  # type: ignore[misc]
     """Celery's worker, without its banner on shutdown, and leaving at the first signal of either kind."""
 
@@ -116,7 +104,7 @@ class _Worker(Worker):  # type: ignore[misc]
             # A signal that arrives while the loop waits for the broker would be noticed up to a second later.
             reader, self._waker = os.pipe()
             consumer.hub.add_reader(reader, os.read, reader, 1)
-        _settle_heap()
+        heap.settle()
         log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
 
     def _on_signal(self, number: int, _frame: Any) -> None:

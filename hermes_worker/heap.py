@@ -1,0 +1,24 @@
+"""When this process looks for garbage: hardly while it imports, and never among what imports left."""
+
+from __future__ import annotations
+
+import gc
+
+_STARTING = 200_000
+"""Modules make 300,000 objects that stay. To look through them again and again takes an eighth of a start."""
+_RUNNING = 10_000
+"""New objects before the youngest are looked through: a step makes thousands that die by themselves."""
+
+
+def begin() -> None:
+    """The process starts and will import much."""
+    gc.set_threshold(_STARTING, 10, 10)
+
+
+def settle() -> None:
+    """Everything that stays is there: keep it out of every later search. Idempotent.
+
+    Nothing is collected before: one object in two hundred is garbage, and to find it takes 0.2 s of CPU.
+    """
+    gc.freeze()
+    gc.set_threshold(_RUNNING, 10, 10)
