@@ -19,6 +19,12 @@ def hermes(tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture
+def installed(tmp_path: Path) -> CommandLine:
+    """The same, started as a user would, from nothing."""
+    return CommandLine(tmp_path / "home", is_installed=True)
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A git repository with known contents."""
     return make_project(tmp_path / "project")

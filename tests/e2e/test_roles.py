@@ -19,10 +19,8 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def deployment(tmp_path: Path, postgres_url: str, broker_url: str) -> CommandLine:
-    return CommandLine(
-        tmp_path / "home", {"HERMES_DATABASE_URL": postgres_url, "HERMES_BROKER_URL": broker_url, "HERMES_DRAIN_S": "3"}
-    )
+def servers(postgres_url: str, broker_url: str) -> dict[str, str]:
+    return {"HERMES_DATABASE_URL": postgres_url, "HERMES_BROKER_URL": broker_url}
 
 
 def status_of(hermes: CommandLine, run_id: str) -> RunStatus:
@@ -40,8 +38,8 @@ def leaves(process: Running) -> int:
     return process.wait(30)
 
 
-def test_every_role_runs_alone_against_external_servers(deployment: CommandLine, project: Path) -> None:
-    hermes = deployment
+def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers: dict[str, str], project: Path) -> None:
+    hermes = CommandLine(tmp_path / "home", {**servers, "HERMES_DRAIN_S": "3"}, is_installed=True)
     early = hermes.inline("runs", "list")
     assert early.code == 2
     assert "hermes-worker migrate" in early.err
@@ -93,10 +91,9 @@ def test_every_role_runs_alone_against_external_servers(deployment: CommandLine,
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_worker_that_is_told_to_leave_hands_its_model_call_over(
-    deployment: CommandLine, project: Path, pool: str
+    tmp_path: Path, servers: dict[str, str], pool: str
 ) -> None:
-    hermes = deployment
-    hermes.environ["HERMES_DRAIN_S"] = "1"
+    hermes = CommandLine(tmp_path / "home", {**servers, "HERMES_DRAIN_S": "1"})
     assert hermes.inline("migrate").code == 0
     with hermes.started("scripted-model", "--port", "0") as model:
         hermes.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]

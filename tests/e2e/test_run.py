@@ -12,7 +12,8 @@ from support.commandline import CommandLine, call, script, wait_for
 pytestmark = pytest.mark.e2e
 
 
-def test_the_main_job_reports_on_the_users_own_files(hermes: CommandLine, project: Path) -> None:
+def test_the_main_job_reports_on_the_users_own_files(installed: CommandLine, project: Path) -> None:
+    hermes = installed
     with hermes.started("run", "--workspace", str(project)) as first:
         assert first.wait(110) == 0, first.output
 
@@ -58,8 +59,8 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_goes_on_later(hermes: CommandLi
 
 
 @pytest.mark.parametrize("moment", ["starting", "run_"])
-def test_ctrl_c_at_any_moment_leaves_no_process(hermes: CommandLine, project: Path, moment: str) -> None:
-    with hermes.started("run", "--workspace", str(project)) as running:
+def test_ctrl_c_at_any_moment_leaves_no_process(installed: CommandLine, project: Path, moment: str) -> None:
+    with installed.started("run", "--workspace", str(project)) as running:
         running.wait_for_line(moment)
         running.interrupt()
         assert running.wait(30) in (0, 130), running.output

@@ -12,35 +12,41 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryFile
+from typing import IO, Any, TypeVar
 
 import psutil
 
 from hermes_worker.cli.entry import main
+from support.warm_commands import WarmProcess
 
 COMMAND = str(Path(sys.executable).parent / "hermes-worker")
 PATIENCE_S = 60.0
 """For anything that only has to happen some time; the machine may be busy."""
 _T = TypeVar("_T")
+Process = WarmProcess | subprocess.Popen[bytes]
 
 
 def wait_for(what: Callable[[], _T | None], *, within_s: float = PATIENCE_S, saying: str = "") -> _T:
     """The first true value of ``what``. Fails when there is none in time."""
     deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if value := what():
-            return value
+    while not (value := what()):
+        # Looked at once more after the time is over: the machine may have stood still while we slept.
+        assert time.monotonic() < deadline, f"nothing came within {within_s:g} s {saying}"
         time.sleep(0.05)
-    raise AssertionError(f"nothing came within {within_s:g} s {saying}")
+    return value
 
 
 class CommandLine:
     """``hermes-worker`` with a home and an environment of its own: no keys, nothing of the machine's configuration."""
 
-    def __init__(self, home: Path, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(self, home: Path, extra: Mapping[str, str] | None = None, *, is_installed: bool = False) -> None:
+        """``is_installed`` starts the installed command, from nothing, where else a warm process forks it."""
         self.home = home
+        self._start = _start_installed if is_installed else WarmProcess
         kept = {
             name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH") if name in os.environ
         }
@@ -57,18 +63,18 @@ class CommandLine:
 
     def __call__(self, *arguments: str, stdin: str | None = None, cwd: Path | None = None) -> Finished:
         """Run to the end."""
-        ended = subprocess.run(
-            [COMMAND, *arguments],
-            env=self.environ,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            cwd=cwd,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        return Finished(ended.returncode, ended.stdout, ended.stderr)
+        with ExitStack() as stack:
+            source, out, err = (stack.enter_context(TemporaryFile("w+", encoding="utf-8")) for _ in range(3))
+            source.write(stdin or "")
+            source.seek(0)
+            process = self._start(arguments, self.environ, cwd, (source, out, err))
+            try:
+                code = process.wait(PATIENCE_S)
+            finally:
+                process.kill()
+            out.seek(0)
+            err.seek(0)
+            return Finished(code, out.read(), err.read())
 
     def inline(self, *arguments: str, stdin: str = "") -> Finished:
         """As a call, but in this process, which saves a second of imports: for commands that start nothing."""
@@ -92,7 +98,7 @@ class CommandLine:
     @contextmanager
     def started(self, *arguments: str, cwd: Path | None = None) -> Iterator[Running]:
         """Run in the background; killed with everything below it at the end of the block, if it still runs."""
-        running = Running([COMMAND, *arguments], self.environ, cwd)
+        running = Running(partial(self._start, arguments, self.environ, cwd))
         try:
             yield running
         finally:
@@ -133,18 +139,12 @@ class Finished:
 class Running:
     """A command in the background. It has a session of its own, as in a terminal of its own."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], cwd: Path | None) -> None:
+    def __init__(self, start: Callable[[Sequence[IO[Any]]], Process]) -> None:
         self.began = time.monotonic()
-        self._process = subprocess.Popen(
-            argv,
-            env=dict(environ),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        reader, writer = os.pipe()
+        with Path(os.devnull).open() as nothing, os.fdopen(writer) as output:
+            self._process = start((nothing, output, output))
+        self._output = os.fdopen(reader)
         self._lines: list[tuple[float, str]] = []
         self._seen: dict[int, psutil.Process] = {}
         threading.Thread(target=self._read, daemon=True).start()
@@ -220,9 +220,23 @@ class Running:
                 process.kill()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._output:
             self._lines.append((time.monotonic(), line))
+
+
+def _start_installed(
+    arguments: Sequence[str], environ: Mapping[str, str], cwd: Path | None, streams: Sequence[IO[Any]]
+) -> subprocess.Popen[bytes]:
+    source, out, err = streams
+    return subprocess.Popen(
+        [COMMAND, *arguments],
+        env=dict(environ),
+        cwd=cwd,
+        stdin=source,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+    )
 
 
 def _is_alive(process: psutil.Process) -> bool:
