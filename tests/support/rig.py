@@ -35,6 +35,8 @@ from support.migrated import bring_up
 
 T = TypeVar("T")
 PATIENCE_S = 90.0
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.01, 0.1
+"""Between two looks: what comes at once is seen at once, and a long wait costs little."""
 
 
 @dataclass(slots=True)
@@ -81,13 +83,17 @@ class Rig:
 
     def ended(self, *run_ids: str, patience_s: float = PATIENCE_S) -> list[RunView]:
         """Wait until the runs have ended."""
-        chosen = list(run_ids) or self.submitted
+        deadline = time.monotonic() + patience_s
 
-        def are_over() -> list[RunView] | None:
-            views = [self.view(run_id) for run_id in chosen]
-            return views if all(view.status.is_terminal for view in views) else None
+        def ended(run_id: str) -> RunView | None:
+            view = self.view(run_id)
+            return view if view.status.is_terminal else None
 
-        return until(are_over, f"{len(chosen)} runs to end", patience_s=patience_s)
+        # One after the other: what is over stays so, and need not be looked at again.
+        return [
+            until(lambda run_id=run_id: ended(run_id), f"{run_id} to end", patience_s=deadline - time.monotonic())
+            for run_id in list(run_ids) or self.submitted
+        ]
 
     def all_ended(self) -> bool:
         """Whether every run that was submitted has ended."""
@@ -126,6 +132,7 @@ def sink_call(replay: str, mark: str) -> dict[str, Any]:
 def until(look: Callable[[], T | None], what: str, *, patience_s: float = PATIENCE_S) -> T:
     """Ask again until there is an answer; a database that a test took away counts as no answer."""
     deadline = time.monotonic() + patience_s
+    pause_s = _PAUSE_MIN_S
     while True:
         try:
             found = look()
@@ -134,7 +141,8 @@ def until(look: Callable[[], T | None], what: str, *, patience_s: float = PATIEN
         if found is not None:
             return found
         assert time.monotonic() < deadline, f"waited {patience_s:.0f} s for {what}"
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(_PAUSE_MAX_S, pause_s * 1.2)
 
 
 @cache
