@@ -43,6 +43,6 @@ def test_memory_is_bounded_and_nothing_is_lost_without_saying_so(pieces: list[by
 
 
 @settings(deadline=None)
-@given(st.text(max_size=300), st.integers(min_value=1, max_value=60))
+@given(st.text(max_size=80), st.integers(min_value=1, max_value=60))
 def test_text_stays_text(text: str, limit: int) -> None:
     _collected(limit, [text.encode("utf-8", "replace")]).render().decode()
