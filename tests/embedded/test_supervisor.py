@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +130,11 @@ def driven(directory: Path, children: list[dict[str, Any]], mode: str = "run", *
         yield driver
     finally:
         if driver.process.poll() is None:
-            family = driver.family()
-            driver.process.kill()
-            driver.process.wait()
-            wait_until_gone(family, timeout_s=10)
+            with suppress(psutil.NoSuchProcess):  # it has just ended by itself
+                family = driver.family()
+                driver.process.kill()
+                driver.process.wait()
+                wait_until_gone(family, timeout_s=10)
 
 
 def test_children_start_in_order_and_stop_in_reverse(tmp_path: Path) -> None:

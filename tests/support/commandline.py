@@ -180,7 +180,10 @@ class Running:
 
     def note_tree(self) -> list[psutil.Process]:
         """Every process below this one now; ``survivors`` looks for all that were ever noted."""
-        tree = psutil.Process(self.pid).children(recursive=True)
+        try:
+            tree = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:  # it has just ended, and what it started with it
+            return []
         self._seen.update({process.pid: process for process in tree})
         return tree
 

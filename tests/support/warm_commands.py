@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -53,7 +54,8 @@ class WarmProcess:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -79,7 +81,7 @@ def _server() -> socket.socket:
     )
     theirs.close()
     atexit.register(process.wait)
-    atexit.register(ours.close)
+    atexit.register(process.kill)  # runs first; the end of the socket would do, if nobody inherited ours
     return ours
 
 
@@ -127,12 +129,12 @@ def _take_request(requests: socket.socket, running: dict[int, int]) -> bool:
 
 
 def _report_ends(running: dict[int, int]) -> None:
-    while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        os.write(running[pid], str(os.waitstatus_to_exitcode(status)).encode())
-        os.close(running.pop(pid))
+    """Told before it is reaped: a process that cannot be found any more is one whose end is known."""
+    while running and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        os.write(running[ended.si_pid], str(status).encode())
+        os.close(running.pop(ended.si_pid))
+        os.waitpid(ended.si_pid, 0)
 
 
 def _be_the_command(request: Mapping[str, Any], streams: Sequence[int], child_is_set_up: int) -> None:
