@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -23,6 +24,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_configure() -> None:
     share_compiled_statements()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all that the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -211,7 +211,10 @@ class Running:
         self._process.kill()
 
     def wait(self, within_s: float = PATIENCE_S) -> int:
-        return self._process.wait(within_s)
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it runs on after {within_s} s; so far:\n{self.output}") from None
 
     def destroy(self) -> None:
         if self.is_running:
