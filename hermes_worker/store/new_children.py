@@ -24,7 +24,7 @@ from hermes_worker.store.database import db_now
 from hermes_worker.store.inputs import first_message, keep_specs
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, message_values, store_blob
-from hermes_worker.store.steps import INSERT_MESSAGE
+from hermes_worker.store.steps import INSERT_MESSAGE, parameters
 from hermes_worker.store.tables import messages, run_inputs, runs, sessions
 
 
@@ -128,11 +128,11 @@ def _earlier(deadline_at: float | None, other: float) -> float:
     return other if deadline_at is None else min(deadline_at, other)
 
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 
 
 def _insert_each(
-    connection: Connection, children: Sequence[NewChild], opened: Sequence[Row], made: Sequence[Row], places: int
+    connection: Connection, children: Sequence[NewChild], opened: Sequence[_Row], made: Sequence[_Row], places: int
 ) -> list[int]:
     """Table by table; the first ``places`` children have begun, as their rows say already."""
     session_pks = _insert_returning(connection, sessions, opened)
@@ -151,7 +151,7 @@ def _insert_each(
     return run_pks
 
 
-def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> list[int]:
+def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[_Row]) -> list[int]:
     if len(rows) == 1:
         # The usual number of children, and then the way by which a thousand go in at once is the dearer one.
         return [int(_insert_one(table, tuple(rows[0])).first(connection, rows[0]).pk)]
@@ -161,14 +161,10 @@ def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[Ro
 
 @cache
 def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared:
-    return Prepared(sa.insert(table).values(_parameters(table, "", names)).returning(table.c.pk))
+    return Prepared(sa.insert(table).values(parameters(table, "", names)).returning(table.c.pk))
 
 
-def _parameters(table: sa.Table, prefix: str, names: Sequence[str]) -> dict[str, sa.ColumnElement[Any]]:
-    return {name: sa.bindparam(prefix + name, type_=table.c[name].type) for name in names}
-
-
-def _insert_at_once(connection: Connection, child: NewChild, opened: Row, made: Row) -> int:
+def _insert_at_once(connection: Connection, child: NewChild, opened: _Row, made: _Row) -> int:
     """A child that has begun."""
     [opening] = message_values(connection, 0, 0, [first_message(child.spec, 1)])
     values = {
@@ -189,18 +185,18 @@ def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared:
     number = sa.func.nextval(sa.func.pg_get_serial_sequence(runs.name, runs.c.pk.name))
     session = (
         sa.insert(sessions)
-        .values(**_parameters(sessions, "session_", of_session), active_run_pk=number)
+        .values(**parameters(sessions, "session_", of_session), active_run_pk=number)
         .returning(sessions.c.pk, sessions.c.active_run_pk)
         .cte("session")
     )
     its, run = session.c.pk, session.c.active_run_pk
     rows: Mapping[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
-        runs: {"pk": run, "session_pk": its, **_parameters(runs, "run_", of_run)},
+        runs: {"pk": run, "session_pk": its, **parameters(runs, "run_", of_run)},
         run_inputs: {"run_pk": run, "spec": sa.bindparam("spec", type_=run_inputs.c.spec.type)},
         messages: {
             "session_pk": its,
             "run_pk": run,
-            **_parameters(messages, "message_", _OF_MESSAGE),
+            **parameters(messages, "message_", _OF_MESSAGE),
             "created_at": db_now(),
         },
     }

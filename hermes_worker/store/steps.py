@@ -142,17 +142,18 @@ def _settle_call() -> sa.Update:
     )
 
 
-def _parameters(table: sa.Table, prefix: str, names: Sequence[str]) -> dict[str, sa.ColumnElement[Any]]:
+def parameters(table: sa.Table, prefix: str, names: Sequence[str]) -> dict[str, sa.ColumnElement[Any]]:
+    """Columns of a new row, each given by the parameter of its name behind ``prefix``."""
     return {name: sa.bindparam(prefix + name, type_=table.c[name].type) for name in names}
 
 
 def _message(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
-    given = _parameters(messages, prefix, ("session_pk", "seq", "run_pk", "role", "body", "blob_hash"))
+    given = parameters(messages, prefix, ("session_pk", "seq", "run_pk", "role", "body", "blob_hash"))
     return {**given, "created_at": db_now()}
 
 
 def _event(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
-    given = _parameters(events, prefix, ("run_pk", "seq", "event", "data"))
+    given = parameters(events, prefix, ("run_pk", "seq", "event", "data"))
     return {**given, "at": sa.func.coalesce(sa.bindparam(f"{prefix}at", type_=sa.Double()), db_now())}
 
 
@@ -160,14 +161,14 @@ def _call(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
     names = ("run_pk", "iteration", "position", "name", "replay", "segment", "timeout_s", "result_seq")
     is_due = sa.bindparam(f"{prefix}is_due", type_=sa.Boolean())
     return {
-        **_parameters(tool_calls, prefix, names),
+        **parameters(tool_calls, prefix, names),
         "status": sa.literal(CallStatus.PENDING.value, tool_calls.c.status.type),
         "hinted_at": sa.case((is_due, db_now()), else_=None),
     }
 
 
 def _document(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
-    return _parameters(session_documents, prefix, ("session_pk", "key", "body"))
+    return parameters(session_documents, prefix, ("session_pk", "key", "body"))
 
 
 def _overwriting(insert: Any) -> Any:
