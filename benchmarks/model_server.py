@@ -196,7 +196,7 @@ class _Trickle:
             if piece is None:
                 connection.end_reply()
             else:
-                connection.write_piece(piece)
+                connection.write(piece)
                 due.append((at_s + self._gap_s, pieces, connection))
         self._is_sending = bool(due)
         if due:
@@ -270,22 +270,19 @@ class _Connection(asyncio.Protocol):
             return
         pieces = events(body, reply, self._options.chunks)
         if self._options.chunk_gap_s:
-            self._write(_SSE_HEAD)
+            self.write(_SSE_HEAD)
             self._trickle.add(iter(map(_http_chunk, pieces)), self)
             return
-        self._write(_SSE_HEAD + b"".join(map(_http_chunk, pieces)) + b"0\r\n\r\n")
+        self.write(_SSE_HEAD + b"".join(map(_http_chunk, pieces)) + b"0\r\n\r\n")
         self._finish()
 
-    def write_piece(self, piece: bytes) -> None:
-        """One event of a reply that comes bit by bit."""
-        self._write(piece)
-
     def end_reply(self) -> None:
-        self._write(b"0\r\n\r\n")
+        """Of a reply that came bit by bit."""
+        self.write(b"0\r\n\r\n")
         self._finish()
 
     def _send_json(self, status: int, document: bytes) -> None:
-        self._write(_JSON_HEAD % (status, len(document)) + document)
+        self.write(_JSON_HEAD % (status, len(document)) + document)
 
     def _finish(self) -> None:
         self._counters.in_flight -= 1
@@ -293,7 +290,7 @@ class _Connection(asyncio.Protocol):
         if self._received:
             self._next_request()
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
 

@@ -7,7 +7,7 @@ with limits of their own, have a budget row; all others pay nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,18 @@ class Charge:
     """1 for a call whose price nobody knows."""
 
 
+class _Both:
+    """Two statements that change different tables: one round trip on PostgreSQL, one after the other on SQLite."""
+
+    def __init__(self, one: Any, other: Any) -> None:
+        self._at_once = Prepared(one.add_cte(other.cte("other")))
+        self._each = (Prepared(one), Prepared(other))
+
+    def run(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        for statement in (self._at_once,) if connection.dialect.name == "postgresql" else self._each:
+            statement.run(connection, values)
+
+
 _this = budgets.c.root_pk == sa.bindparam("root")
 _LOCK = Prepared(sa.select(budgets).where(_this).with_for_update())
 _READ = Prepared(sa.select(budgets).where(_this))
@@ -49,10 +61,7 @@ _hold = (
     .where(runs.c.pk == sa.bindparam("run"))
     .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
 )
-_RESERVE = Prepared(_reserve)
-_HOLD = Prepared(_hold)
-_RESERVE_AT_ONCE = Prepared(_reserve.add_cte(_hold.cte("held")))
-"""Both in one statement, which PostgreSQL can."""
+_RESERVE = _Both(_reserve, _hold)
 _SETTLE = Prepared(
     sa.update(budgets)
     .where(_this)
@@ -88,11 +97,7 @@ def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
     if isinstance(granted, Dimension):
         return granted
     values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
-    if connection.dialect.name == "postgresql":
-        _RESERVE_AT_ONCE.run(connection, {"root": loaded.budget_pk, "run": loaded.pk, **values})
-    else:
-        _RESERVE.run(connection, {"root": loaded.budget_pk, **values})
-        _HOLD.run(connection, {"run": loaded.pk, **values})
+    _RESERVE.run(connection, {"root": loaded.budget_pk, "run": loaded.pk, **values})
     return granted
 
 
@@ -201,10 +206,7 @@ _share = sa.insert(budgets).from_select(
     include_defaults=False,
 )
 _has_budget = sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(has_budget=1)
-_SHARE = Prepared(_share)
-_HAS_BUDGET = Prepared(_has_budget)
-_SHARE_AT_ONCE = Prepared(_has_budget.add_cte(_share.cte("shared")))
-"""Both in one statement, which PostgreSQL can."""
+_SHARE = _Both(_has_budget, _share)
 
 
 def share_budget(connection: Connection, root: LoadedRun) -> None:
@@ -216,8 +218,4 @@ def share_budget(connection: Connection, root: LoadedRun) -> None:
         return
     used = root.used
     values = {"root": root.pk, "iterations": used.iterations, "tokens": used.tokens, "nano_usd": used.nano_usd}
-    if connection.dialect.name == "postgresql":
-        _SHARE_AT_ONCE.run(connection, values)
-    else:
-        _SHARE.run(connection, values)
-        _HAS_BUDGET.run(connection, {"root": root.pk})
+    _SHARE.run(connection, values)

@@ -23,7 +23,7 @@ from hermes_worker.store.children import started_count
 from hermes_worker.store.database import db_now
 from hermes_worker.store.inputs import first_message, keep_specs
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import Hint, LoadedRun, message_values, store_blob
+from hermes_worker.store.rows import GIVE_TURN, Hint, LoadedRun, message_values, store_blob
 from hermes_worker.store.steps import INSERT_MESSAGE, parameters
 from hermes_worker.store.tables import messages, run_inputs, runs, sessions
 
@@ -50,9 +50,6 @@ _PARENT = Prepared(
         started_count.scalar_subquery().label("started"),
         db_now().label("now"),
     ).where(runs.c.pk == sa.bindparam("run"))
-)
-_GIVE_TURN = Prepared(
-    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
 )
 
 
@@ -147,7 +144,7 @@ def _insert_each(
         for row in message_values(connection, session_pk, run_pk, [first_message(child.spec, 1)])
     ]
     INSERT_MESSAGE.run_each(connection, opening)
-    _GIVE_TURN.run_each(connection, [{"session": session_pk, "run": run_pk} for _, session_pk, run_pk in begun])
+    GIVE_TURN.run_each(connection, [{"session": session_pk, "run": run_pk} for _, session_pk, run_pk in begun])
     return run_pks
 
 

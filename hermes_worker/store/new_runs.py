@@ -17,7 +17,7 @@ from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.store import budgets
 from hermes_worker.store.database import db_now
 from hermes_worker.store.inputs import first_message, keep_specs
-from hermes_worker.store.rows import Hint, insert_ignoring, message_values, store_blob
+from hermes_worker.store.rows import GIVE_TURN, Hint, insert_ignoring, message_values, store_blob
 from hermes_worker.store.runs import Created, NewRun, asked_values, insert_run, new_run_id, session_values
 from hermes_worker.store.steps import INSERT_MESSAGE
 from hermes_worker.store.tables import runs, sessions
@@ -34,9 +34,6 @@ _INSERT_RUNS = (
         updated_at=db_now(),
     )
     .returning(runs.c.pk, runs.c.session_pk, runs.c.hinted_at)
-)
-_GIVE_TURN = (
-    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
 )
 
 
@@ -89,7 +86,7 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
         INSERT_MESSAGE.run_each(
             connection, [each for row in begun for each in _opening(connection, row, fresh[row.session_pk])]
         )
-        connection.execute(_GIVE_TURN, [{"session": row.session_pk, "run": row.pk} for row in begun])
+        GIVE_TURN.run_each(connection, [{"session": row.session_pk, "run": row.pk} for row in begun])
     limited = [
         (int(row.pk), fresh[row.session_pk].spec) for row in rows if budgets.has_limits(fresh[row.session_pk].spec)
     ]

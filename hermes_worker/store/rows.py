@@ -22,7 +22,7 @@ from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.steps import INSERT_MESSAGE
-from hermes_worker.store.tables import blobs, messages, runs, tool_calls
+from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
 
 BLOB_CHARS_MIN = 16_384
 """Texts at least this long go to ``blobs``, where equal ones share a row."""
@@ -124,7 +124,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     (runs.c.watched_until > db_now()).label("is_watched"),
 )
 
-_CALL_COLUMNS = (
+CALL_COLUMNS = (
     tool_calls.c.position,
     tool_calls.c.name,
     tool_calls.c.replay,
@@ -139,7 +139,7 @@ _BY_PK = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("pk"))
 _LOCK_RUN = Prepared(_BY_PK.with_for_update())
 _READ_RUN = Prepared(_BY_PK)
 _calls_of = (
-    sa.select(*_CALL_COLUMNS)
+    sa.select(*CALL_COLUMNS)
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.iteration == sa.bindparam("iteration"))
     .order_by(tool_calls.c.position)
 )
@@ -248,6 +248,12 @@ def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
     row = _LOCK_RUN.first(connection, {"pk": pk})
     calls = _READ_CALLS.all(connection, {"run_pk": pk, "iteration": row.iteration})
     return to_loaded(row, calls)
+
+
+GIVE_TURN = Prepared(
+    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
+)
+"""Make a run the one of its session that may take a turn. The session's row is held, and no run of it is active."""
 
 
 def with_run(loaded: LoadedRun, **changes: Any) -> LoadedRun:

@@ -34,6 +34,7 @@ from hermes_worker.store.inputs import CorruptInput, opening_message
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     BLOB_CHARS_MIN,
+    GIVE_TURN,
     Hint,
     LoadedRun,
     ParentCall,
@@ -622,9 +623,6 @@ _FREE = Prepared(
     .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))
     .values(active_run_pk=None, message_seq=sa.bindparam("length"))
 )
-_TAKE = Prepared(
-    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
-)
 _BEGIN = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
@@ -753,6 +751,6 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
     """
     row = opening_message(connection, run_pk, message_seq + 1)
     insert_messages(connection, session_pk, run_pk, [row])
-    _TAKE.run(connection, {"session": session_pk, "run": run_pk})
+    GIVE_TURN.run(connection, {"session": session_pk, "run": run_pk})
     begun = _BEGIN.first(connection, {"run": run_pk, "length": message_seq + 1})
     return Hint(effect=AskModel(run_id=run_id, iteration=1, attempt=1), at=float(begun.hinted_at))

@@ -22,7 +22,7 @@ from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
 from hermes_worker.store.database import Database
 from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import RUN_COLUMNS, Hint, to_loaded
+from hermes_worker.store.rows import CALL_COLUMNS, RUN_COLUMNS, Hint, to_loaded
 from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim, new_run_id
 from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
 from hermes_worker.store.tables import events, maintenance, messages, metadata, runs, sessions, tool_calls, workers
@@ -302,14 +302,7 @@ _ALL_CALLS = Prepared(
     sa.select(
         tool_calls.c.run_pk,
         tool_calls.c.iteration,
-        tool_calls.c.position,
-        tool_calls.c.name,
-        tool_calls.c.replay,
-        tool_calls.c.segment,
-        tool_calls.c.status,
-        tool_calls.c.waits_for,
-        tool_calls.c.attempt,
-        tool_calls.c.result_seq,
+        *CALL_COLUMNS,
         tool_calls.c.hinted_at,
         tool_calls.c.settled_at,
     ).order_by(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
