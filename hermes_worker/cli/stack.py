@@ -24,6 +24,8 @@ from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.settings import Settings, as_environ
 from hermes_worker.store.revisions import newest
 
+_SERVERS = "servers"
+"""What the roles talk to: there before them, and gone after them, so that a worker that leaves hands its call over."""
 _LEAVING_S = 8.0
 """A worker gets its drain periods and then this long to end, before it is killed."""
 _BROKER_GRACE_S = 10.0
@@ -127,6 +129,7 @@ class Stack:
             ready=valkey.is_ready,
             grace_s=_BROKER_GRACE_S,
             pass_fds=(valkey.lock_fd,),
+            group=_SERVERS,
         )
 
     def _scripted(self) -> ChildSpec:
@@ -142,6 +145,7 @@ class Stack:
             self._role("scripted", [], ready=ready),
             argv=[sys.executable, "-m", "hermes_worker.providers.scripted", *pace],
             main=partial(_be_scripted, pace),
+            group=_SERVERS,
         )
 
     def _worker(self, name: str, queues: str, concurrency: int) -> ChildSpec:

@@ -51,8 +51,7 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_goes_on_later(hermes: CommandLi
     assert said, running.output
     assert "hermes-worker up" in running.output
     shown = hermes.inline("runs", "show", said[1])
-    # Handed over; or parked, when the model's server left before the worker that was asking it.
-    assert re.search(r"running|waiting_for_capacity", shown.out), shown.out
+    assert "running" in shown.out
     assert "'hermes-worker up' carries on from here" in shown.out
     stopped = hermes.inline("runs", "stop", said[1])
     assert stopped.out.strip() == f"{said[1]} cancelled"
