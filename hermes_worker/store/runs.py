@@ -193,7 +193,7 @@ _CLAIM_TURN = Prepared(
     .returning(*RUN_COLUMNS)
 )
 
-_READ_SESSION = (
+_READ_SESSION = Prepared(
     sa.select(sessions.c.session_id, sessions.c.system_prompt, sessions.c.workspace, blobs.c.body.label("tools"))
     .join(blobs, blobs.c.hash == sessions.c.tools_hash)
     .where(sessions.c.pk == sa.bindparam("pk"))
@@ -284,7 +284,7 @@ class Runs:
         if kept is not None:
             return kept
         with self._database.read() as connection:
-            row = connection.execute(_READ_SESSION, {"pk": session_pk}).one()
+            row = _READ_SESSION.first(connection, {"pk": session_pk})
         context = SessionContext(
             session_id=row.session_id, system_prompt=row.system_prompt, tools=row.tools, workspace=row.workspace
         )

@@ -612,12 +612,13 @@ def _unknown_result(connection: Connection, session_pk: int, call: Any) -> Messa
 
 _NEXT_RUN = Prepared(
     sa.select(runs.c.pk, runs.c.run_id)
-    .where(runs.c.session_pk == sa.bindparam("session_pk"), runs.c.status == RunStatus.QUEUED.value)
+    .where(runs.c.session_pk == sa.bindparam("session_pk"), sa.text("runs.status = 'queued'"))
     .order_by(runs.c.goes_first.desc(), runs.c.pk)
     .limit(1)
     .with_for_update()
 )
-"""Locked, because somebody may be stopping it at this moment: then it is passed over."""
+"""Locked, because somebody may be stopping it at this moment: then it is passed over. The status is a literal, so that
+a plan made once for all sessions can use ``ix_runs_open``."""
 _FREE = Prepared(
     sa.update(sessions)
     .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))

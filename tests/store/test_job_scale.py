@@ -68,8 +68,7 @@ def require_indexes(desk: Desk, seen: Sequence[tuple[str, Any]]) -> None:
     for statement, parameters in seen:
         if not statement.lstrip().lower().startswith(("select", "update")):
             continue
-        one = parameters[0] if isinstance(parameters, list) else parameters
-        for node in plan_of(desk.store.database, statement, one):
+        for node in plan_of(desk.store.database, statement, parameters):
             if node.get("Relation Name") not in LARGE or not node["Node Type"].endswith("Scan"):
                 continue
             looked_at += 1

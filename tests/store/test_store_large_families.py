@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.plans import statements
+from support.plans import plan_of, statements
 from support.store import ANSWER, Store
 
 from hermes_worker.core.replay import Replay
@@ -46,14 +46,9 @@ def test_the_end_of_a_child_reads_a_few_rows_of_a_large_family(family: tuple[Sto
 
 def rows_read(store: Store, statement: str, parameters: Any) -> int:
     """The runs that a statement looks at, those included that a filter throws away."""
-    with store.database.engine.connect() as connection:
-        explained = connection.exec_driver_sql(f"explain (analyze, format json) {statement}", parameters).scalar_one()
-        connection.rollback()
-    rows, todo = 0, [explained[0]["Plan"]]
-    while todo:
-        node = todo.pop()
+    rows = 0
+    for node in plan_of(store.database, statement, parameters, executes=True):
         if node.get("Relation Name") == "runs":
             removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
             rows += int((node["Actual Rows"] + removed) * node["Actual Loops"])
-        todo += node.get("Plans", ())
     return rows

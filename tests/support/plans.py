@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import psycopg
 import sqlalchemy as sa
 
 from hermes_worker.store.database import Database
@@ -42,10 +43,20 @@ def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
                 sa.event.remove(engine, "before_cursor_execute", note)
 
 
-def plan_of(database: Database, statement: str, parameters: Any) -> list[dict[str, Any]]:
-    """Every node of the plan that PostgreSQL would execute."""
+def plan_of(database: Database, statement: str, parameters: Any, *, executes: bool = False) -> list[dict[str, Any]]:
+    """Every node of the plan that PostgreSQL would execute; where it is sent many times, with the first parameters.
+
+    With ``executes`` it is executed, and the nodes tell how many rows they read.
+    """
+    if isinstance(parameters, list) and parameters and isinstance(parameters[0], list | dict):
+        parameters = parameters[0]
+    question = f"explain ({'analyze, ' if executes else ''}format json) {statement}"
     with database.write() as connection:
-        explained = connection.exec_driver_sql(f"explain (format json) {statement}", parameters).scalar_one()
+        if isinstance(parameters, dict):
+            [explained] = connection.exec_driver_sql(question, parameters).one()
+        else:  # prepared: with the server's own placeholders
+            driver: Any = connection.connection.dbapi_connection
+            [explained] = psycopg.RawCursor(driver).execute(question.encode(), parameters).fetchone()
     nodes: list[dict[str, Any]] = []
     todo = [(explained if isinstance(explained, list) else json.loads(explained))[0]["Plan"]]
     while todo:
