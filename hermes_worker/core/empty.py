@@ -201,10 +201,12 @@ def after_reply(reply: ReplyFacts, counters: TurnCounters, around: Surroundings)
         return _truncated(reply, counters, around)
     if has_open_scratchpad(reply.text):
         return _open_scratchpad(counters)
-    counters = replace(counters, open_scratchpads=0)
+    if counters.open_scratchpads:
+        counters = replace(counters, open_scratchpads=0)
     if reply.finish_reason == "incomplete":
         return _incomplete(reply, counters)
-    counters = replace(counters, incompletes=0, last_interim="")
+    if counters.incompletes or counters.last_interim:
+        counters = replace(counters, incompletes=0, last_interim="")
     if reply.call_names:
         return RunTools(text=_joined(counters, reply), counters=_after_calls(reply, counters))
     if not reply.is_visible:
@@ -213,7 +215,7 @@ def after_reply(reply: ReplyFacts, counters: TurnCounters, around: Surroundings)
 
 
 def facts_of(reply: ModelReply, *, streamed_text: str = "") -> ReplyFacts:
-    """The facts of a reply whose wire has nothing more to tell."""
+    """What a reply tells of itself."""
     return ReplyFacts(
         text=reply.text,
         row=assistant_body(reply),
@@ -222,6 +224,8 @@ def facts_of(reply: ModelReply, *, streamed_text: str = "") -> ReplyFacts:
         reasoning=reply.reasoning or "",
         has_replayable_items=bool(reply.row_fields),
         streamed_text=streamed_text,
+        was_cut_by_network=reply.was_cut_by_network,
+        dropped_calls=reply.dropped_calls,
     )
 
 

@@ -53,9 +53,12 @@ class TurnMemory:
     """The model's context window as its provider told it in this turn; 0 when it did not."""
 
 
+_NOTHING = TurnMemory()
+
+
 def memory_document(memory: TurnMemory) -> str | None:
     """The memory as it is stored; ``None`` when there is nothing to store. Equal memories give equal bytes."""
-    if memory == TurnMemory():
+    if memory == _NOTHING:
         return None
     values: dict[str, object] = {
         "counters": counters_document(memory.counters),
@@ -73,7 +76,7 @@ def memory_document(memory: TurnMemory) -> str | None:
 def memory_from(document: str | None) -> TurnMemory:
     """The memory that ``memory_document`` wrote. Raises ``ValueError`` when it makes no sense."""
     if document is None:
-        return TurnMemory()
+        return _NOTHING
     read = json.loads(document)
     if not isinstance(read, dict) or not isinstance(read.get("version"), int):
         raise ValueError("the memory of a turn must be an object with a version")

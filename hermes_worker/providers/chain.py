@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,10 @@ class Route:
     """Gets a new access token in place of one that was refused; raises ``ModelCallError``. ``None`` for a key."""
 
 
+_ROUTES_KEPT = 256
+"""There are as many as models that runs ask for."""
+
+
 class Chain:
     """The routes of an installation. Thread-safe: immutable but for objects that are shared by design."""
 
@@ -63,6 +68,7 @@ class Chain:
         self._grants = grants
         self._primary = primary if grants else replace(primary, logins=())
         self._fallbacks = _usable(primary, fallbacks)
+        self._routes: dict[tuple[str, int, str, int], Route] = {}
 
     def __len__(self) -> int:
         return 1 + len(self._fallbacks)
@@ -74,9 +80,9 @@ class Chain:
 
     def credentials(self, model: str, position: int) -> Sequence[str]:
         """Names of the keys that may be used at ``position``, if there is a choice. Raises as ``route``."""
-        choice = self._choice(model, position)
-        if not _has_pool(choice):
+        if not _has_pool(self._at(position)):
             return ()
+        choice = self._choice(model, position)
         _, endpoint = _endpoint_of(choice)
         keys = (_credential(keyed) for keyed in _keyed(endpoint, choice))
         return (*(login.name for login in choice.logins), *keys)
@@ -87,6 +93,20 @@ class Chain:
 
         Raises ``ConfigurationError`` naming the setting to change.
         """
+        wanted = (model, position, credential, os.getpid())  # a provider's connections are of one process
+        route = self._routes.get(wanted)
+        if route is None:
+            route = self._new_route(model, position, credential)
+            if route.renew is None:  # a login's remembers the token of one call
+                self._keep(wanted, route)
+        return route
+
+    def _keep(self, wanted: tuple[str, int, str, int], route: Route) -> None:
+        if len(self._routes) >= _ROUTES_KEPT:
+            self._routes.clear()  # rare, and cheaper than keeping an order
+        self._routes[wanted] = route
+
+    def _new_route(self, model: str, position: int, credential: str) -> Route:
         choice = self._choice(model, position)
         wire, endpoint = _endpoint_of(choice)
         login = _login_of(choice, credential)
@@ -113,8 +133,11 @@ class Chain:
         return provider, provider.renew
 
     def _choice(self, model: str, position: int) -> ModelChoice:
-        primary = replace(self._primary, model=model or self._primary.model)
-        return [primary, *self._fallbacks][min(position, len(self._fallbacks))]
+        choice = self._at(position)
+        return replace(choice, model=model) if choice is self._primary and model else choice
+
+    def _at(self, position: int) -> ModelChoice:
+        return (self._primary, *self._fallbacks)[min(position, len(self._fallbacks))]
 
 
 def is_usable(choice: ModelChoice) -> bool:

@@ -31,7 +31,8 @@ class _Compiled:
         if self.keeps_cursor:
             # The server's own placeholders: those of Python psycopg would look for anew in each execution of a long
             # statement (0.25 ms for the one that settles a call).
-            dialect = type(dialect)(paramstyle="numeric_dollar")
+            kind: Any = type(dialect)
+            dialect = kind(paramstyle="numeric_dollar")
         compiled = statement.compile(dialect=dialect)
         self.sql: str = compiled.string
         self.query: Any = self.sql.encode() if self.keeps_cursor else self.sql

@@ -377,7 +377,7 @@ class _Asking:
 def _history(recovery: str | None, compactions: int) -> retry.AttemptHistory:
     """Raises ``ValueError``."""
     history = retry.history_from(json.loads(recovery)) if recovery else retry.AttemptHistory()
-    return replace(history, compactions=max(history.compactions, compactions))
+    return history if history.compactions >= compactions else replace(history, compactions=compactions)
 
 
 def _place(route: Route) -> Place:

@@ -61,9 +61,7 @@ def judge(reply: ModelReply, where: Circumstances, catalog: Catalog) -> Judged:
     """What becomes of ``reply``. Pure."""
     if where.run.wants_summary:
         return _judged_summary(reply, where)
-    facts = replace(
-        empty.facts_of(reply), was_cut_by_network=reply.was_cut_by_network, dropped_calls=reply.dropped_calls
-    )
+    facts = empty.facts_of(reply)
     verdict = empty.after_reply(facts, where.memory.counters, _surroundings(where))
     # The larger output limit was for this call only.
     memory = replace(where.memory, output_tokens_max=None)
