@@ -29,6 +29,7 @@ from hermes_worker.wiring import Client, open_client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
 
 HERE = Path(__file__).resolve().parent
+WARM_UP_STEPS = 10
 
 
 @contextmanager
@@ -63,15 +64,48 @@ class Load:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     load: Load
-    steps_per_s: float
-    gap_p50_s: float
-    gap_p99_s: float
-    cpu_ms_per_step: float
+    steps: int
+    elapsed_s: float
+    cpu_s: float
     """Of the worker processes: everything the product itself does."""
-    cpu_ms_per_step_all: float
+    cpu_all_s: float
     """With the database, the broker and the model server."""
+    gaps_s: Sequence[float]
+    """Between a reply and the next one of the same run, less the model's own latency."""
     rss_mb: float
     """Of all worker processes together, at their peak."""
+
+    def __add__(self, other: Measured) -> Measured:
+        """Of the same load, measured again."""
+        return Measured(
+            load=self.load,
+            steps=self.steps + other.steps,
+            elapsed_s=self.elapsed_s + other.elapsed_s,
+            cpu_s=self.cpu_s + other.cpu_s,
+            cpu_all_s=self.cpu_all_s + other.cpu_all_s,
+            gaps_s=[*self.gaps_s, *other.gaps_s],
+            rss_mb=max(self.rss_mb, other.rss_mb),
+        )
+
+    @property
+    def steps_per_s(self) -> float:
+        return self.steps / self.elapsed_s
+
+    @property
+    def cpu_ms_per_step(self) -> float:
+        return self.cpu_s / self.steps * 1e3
+
+    @property
+    def cpu_ms_per_step_all(self) -> float:
+        return self.cpu_all_s / self.steps * 1e3
+
+    @property
+    def gap_p50_s(self) -> float:
+        return _quantile(self.gaps_s, 0.5)
+
+    @property
+    def gap_p99_s(self) -> float:
+        return _quantile(self.gaps_s, 0.99)
 
 
 class BenchStack:
@@ -122,42 +156,48 @@ class BenchStack:
             worker.kill()
         self._exit.close()
 
+    def warm_up(self) -> None:
+        """Until the workers have imported what they need, and every connection the plans of its statements."""
+        self._play(WARM_UP_STEPS)
+
     def measure(self) -> Measured:
-        load = self._load
-        run_ids: list[str] = []
-        peak = 0.0
+        runs_before = self._last_run()
         cpu, cpu_all = self._cpu_s()
         began = time.monotonic()
-        for number in range(load.runs):
-            # Evenly over the first latency: a thousand at once would come back at once, and again and again.
-            time.sleep(max(0.0, began + load.latency_s * number / load.runs - time.monotonic()))
-            created = self.client.runs.create(self._new_run())
-            self.client.publisher.send(created.hints)
-            run_ids.append(created.run_id)
-        while self._open_runs():
-            peak = max(peak, sum(worker.memory_info().rss for worker in self._workers) / 2**20)
-            time.sleep(0.1 if load.latency_s < 1 else 0.5)
+        peak = self._play(self._load.steps)
         elapsed = time.monotonic() - began
         cpu_after, cpu_all_after = self._cpu_s()
-        gaps = self._gaps()
-        steps = load.runs * load.steps
         return Measured(
-            load=load,
-            steps_per_s=steps / elapsed,
-            gap_p50_s=_quantile(gaps, 0.5),
-            gap_p99_s=_quantile(gaps, 0.99),
-            cpu_ms_per_step=(cpu_after - cpu) / steps * 1e3,
-            cpu_ms_per_step_all=(cpu_all_after - cpu_all) / steps * 1e3,
+            load=self._load,
+            steps=self._load.runs * self._load.steps,
+            elapsed_s=elapsed,
+            cpu_s=cpu_after - cpu,
+            cpu_all_s=cpu_all_after - cpu_all,
+            gaps_s=self._gaps(runs_before),
             rss_mb=peak,
         )
 
-    def _new_run(self) -> NewRun:
+    def _play(self, steps: int) -> float:
+        """All runs of the load, with so many steps each, from the first submission to the last end. Returns the memory
+        that the workers took at their peak, in MB."""
+        load, peak, began = self._load, 0.0, time.monotonic()
+        for number in range(load.runs):
+            # Evenly over the first latency: a thousand at once would come back at once, and again and again.
+            time.sleep(max(0.0, began + load.latency_s * number / load.runs - time.monotonic()))
+            created = self.client.runs.create(self._new_run(steps))
+            self.client.publisher.send(created.hints)
+        while self._open_runs():
+            peak = max(peak, sum(worker.memory_info().rss for worker in self._workers) / 2**20)
+            time.sleep(0.1 if load.latency_s < 1 else 0.5)
+        return peak
+
+    def _new_run(self, steps: int) -> NewRun:
         catalog = default_catalog()
         # Schemas as big as the floor's: every tool there is, so the request has the same weight.
         tools = f"[{','.join(catalog.tool_definitions(catalog.names))}]"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self._directory / "workspace"))
         spec = RunSpec(
-            input=f"bench:steps={self._load.steps} tool=todo",
+            input=f"bench:steps={steps} tool=todo",
             model="bench",
             history=history(self._load.history) if self._load.history else (),
             iterations_max=100_000,
@@ -203,12 +243,14 @@ class BenchStack:
                 servers += times.user + times.system
         return workers, workers + servers
 
-    def _gaps(self) -> list[float]:
-        """Seconds between a reply and the next one of the same run, less the model's own latency."""
+    def _last_run(self) -> int:
         with self.client.database.read() as connection:
-            rows = connection.execute(
-                sa.text("select run_pk, at from events where event = 'message.completed' order by run_pk, seq")
-            ).all()
+            return int(connection.execute(sa.text("select coalesce(max(pk), 0) from runs")).scalar_one())
+
+    def _gaps(self, runs_before: int) -> list[float]:
+        replies = "select run_pk, at from events where event = 'message.completed' and run_pk > :before"
+        with self.client.database.read() as connection:
+            rows = connection.execute(sa.text(f"{replies} order by run_pk, seq"), {"before": runs_before}).all()
         return [
             late.at - early.at - self._load.latency_s for early, late in pairwise(rows) if early.run_pk == late.run_pk
         ]
