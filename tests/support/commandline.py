@@ -26,6 +26,8 @@ from support.warm_commands import WarmProcess
 COMMAND = str(Path(sys.executable).parent / "hermes-worker")
 PATIENCE_S = 60.0
 """For anything that only has to happen some time; the machine may be busy."""
+_LAST_WORDS_S = 5.0
+"""For the output of a command that has ended; what it left behind may hold the pipe open."""
 _T = TypeVar("_T")
 Process = WarmProcess | subprocess.Popen[bytes]
 
@@ -147,7 +149,8 @@ class Running:
         self._output = os.fdopen(reader)
         self._lines: list[tuple[float, str]] = []
         self._seen: dict[int, psutil.Process] = {}
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -211,8 +214,11 @@ class Running:
         self._process.kill()
 
     def wait(self, within_s: float = PATIENCE_S) -> int:
+        """For its end, and for what it wrote before; the exit status."""
         try:
-            return self._process.wait(within_s)
+            status = self._process.wait(within_s)
+            self._reader.join(_LAST_WORDS_S)
+            return status
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it runs on after {within_s} s; so far:\n{self.output}") from None
 
