@@ -43,10 +43,14 @@ def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    parts.leases.saw(QueueName.TOOLS, at)
-    if parts.leases.is_draining:
-        parts.sender.send([Hint(effect=effect, at=at)])
-        return
+    with parts.leases.beginning(QueueName.TOOLS, at) as may_begin:
+        if may_begin:
+            _call_tool(parts, effect)
+        else:
+            parts.sender.send([Hint(effect=effect, at=at)])
+
+
+def _call_tool(parts: Parts, effect: RunTool) -> None:
     claim = parts.calls.claim(effect, parts.leases.owner)
     if claim is None:
         count("hint.stale")

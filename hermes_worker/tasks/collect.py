@@ -69,10 +69,14 @@ def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and nobody gets it again.
     """
-    parts.leases.saw(QueueName.TOOLS, at)
-    if parts.leases.is_draining:
-        parts.sender.send([collect_hint(firing_id, at)])
-        return
+    with parts.leases.beginning(QueueName.TOOLS, at) as may_begin:
+        if may_begin:
+            _collect(parts, firing_id)
+        else:
+            parts.sender.send([collect_hint(firing_id, at)])
+
+
+def _collect(parts: CollectingParts, firing_id: int) -> None:
     claim = parts.executions.claim(firing_id, parts.leases.owner)
     if claim is None:
         count("hint.stale")

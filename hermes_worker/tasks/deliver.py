@@ -69,10 +69,14 @@ def deliver(parts: DeliveryParts, effect: SendDelivery, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries of the message one gets the claim.
     """
-    parts.leases.saw(QueueName.DELIVERY, at)
-    if parts.leases.is_draining:
-        parts.sender.send([Hint(effect=effect, at=at)])
-        return
+    with parts.leases.beginning(QueueName.DELIVERY, at) as may_begin:
+        if may_begin:
+            _deliver(parts, effect)
+        else:
+            parts.sender.send([Hint(effect=effect, at=at)])
+
+
+def _deliver(parts: DeliveryParts, effect: SendDelivery) -> None:
     claim = parts.outbox.claim(effect, parts.leases.owner)
     if claim is None:
         count("hint.stale")

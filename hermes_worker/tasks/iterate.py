@@ -32,10 +32,14 @@ def iterate(parts: Parts, effect: AskModel, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    parts.leases.saw(QueueName.MODEL, at)
-    if parts.leases.is_draining:
-        parts.sender.send([Hint(effect=effect, at=at)])
-        return
+    with parts.leases.beginning(QueueName.MODEL, at) as may_begin:
+        if may_begin:
+            _iterate(parts, effect)
+        else:
+            parts.sender.send([Hint(effect=effect, at=at)])
+
+
+def _iterate(parts: Parts, effect: AskModel) -> None:
     with parts.turnstile:
         claim = parts.runs.claim_turn(effect, parts.leases.owner)
     if claim is None:

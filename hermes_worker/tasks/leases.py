@@ -59,7 +59,9 @@ class Leases:
         self._registration: Registration | None = None
         self._renewed_at = 0.0
         self._last_claim_at = time.monotonic()
-        self.is_draining = False
+        self._begun = 0
+        self._is_draining = False
+        self._is_handing_over = False
 
     @property
     def owner(self) -> int:
@@ -98,6 +100,33 @@ class Leases:
                 self._renewed_at = began
             return self._registration
 
+    @property
+    def is_draining(self) -> bool:
+        """The process takes no new work."""
+        return self._is_draining
+
+    def drain(self) -> None:
+        """From now on nothing may begin. What has begun is in flight until it ends. Idempotent."""
+        with self._lock:
+            self._is_draining = True
+
+    @contextmanager
+    def beginning(self, queue: str, at: float) -> Iterator[bool]:
+        """Around all that a task does for a message of ``queue`` that was hinted at ``at``; says whether it may begin.
+
+        It counts from before its claim until its hints are sent, so that nobody takes the process for idle in between.
+        """
+        with self._lock:
+            if at > self._watermarks.get(queue, 0.0):
+                self._watermarks[queue] = at
+            may_begin = not self._is_draining
+            self._begun += may_begin
+        try:
+            yield may_begin
+        finally:
+            with self._lock:
+                self._begun -= may_begin
+
     @contextmanager
     def holding(self, token: str, run_id: str, *, may_hand_over: bool) -> Iterator[AbortSignal]:
         """Keep a claim while the block runs; the signal says when to give up, and its reason why."""
@@ -105,6 +134,9 @@ class Leases:
         with self._lock:
             self._held[token] = Holding(run_id=run_id, abort=abort, may_hand_over=may_hand_over)
             self._last_claim_at = time.monotonic()
+            is_too_late = self._is_handing_over and may_hand_over
+        if is_too_late:  # the claim took longer than the drain period
+            abort.set(AbortReason.DRAIN.value)
         try:
             yield abort
         finally:
@@ -113,17 +145,13 @@ class Leases:
 
     @property
     def in_flight(self) -> int:
-        return len(self._held)
+        """Tasks that have begun and not ended."""
+        return self._begun
 
     @property
     def idle_s(self) -> float:
         """Seconds since the last claim; 0 while something is held."""
         return 0.0 if self._held else time.monotonic() - self._last_claim_at
-
-    def saw(self, queue: str, at: float) -> None:
-        """A message of ``queue`` that was hinted at ``at`` has been started."""
-        if at > self._watermarks.get(queue, 0.0):
-            self._watermarks[queue] = at
 
     def beat(self) -> bool:
         """Renew once. False when the term was gone; then everything held is lost and a new place is taken.
@@ -167,7 +195,10 @@ class Leases:
         return self._abort_where(lambda holding: holding.run_id == run_id, reason)
 
     def hand_over(self) -> int:
-        """The drain period is over: give back every step that another worker can take over safely."""
+        """The drain period is over: give back every step that another worker can take over safely, those included
+        whose claim is only just being made. Returns how many were told."""
+        with self._lock:
+            self._is_handing_over = True
         return self._abort_where(lambda holding: holding.may_hand_over, AbortReason.DRAIN)
 
     def held_runs(self) -> set[str]:

@@ -85,7 +85,7 @@ def start_draining(here: WorkerProcess, lease: LeaseSettings) -> None:
     """Take no new work from now on, and end this process when the drain period is over. Idempotent; returns at once."""
     if here.parts.leases.is_draining:
         return
-    here.parts.leases.is_draining = True
+    here.parts.leases.drain()
     log.info("worker.draining", in_flight=here.parts.leases.in_flight, drain_s=lease.drain_s)
     threading.Thread(target=_leave_in_time, args=(here, lease), name="hermes_drain", daemon=True).start()
 

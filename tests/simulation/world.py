@@ -299,7 +299,7 @@ class Process:
     def drain(self) -> None:
         """SIGTERM: nothing new, some time for what runs, then what can be handed over is."""
         if self.is_alive:
-            self.leases.is_draining = True
+            self.leases.drain()
             self.world.at(self.world.random.uniform(0.0, 3.0), self._hand_over)
 
     def _hand_over(self) -> None:

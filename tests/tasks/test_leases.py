@@ -17,7 +17,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.tasks import keeper as keeper_module
 from hermes_worker.tasks import leases as leases_module
 from hermes_worker.tasks.keeper import EX_STALLED, Keeper
-from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.leases import AbortReason, Leases
 
 
 class Clock:
@@ -270,10 +270,39 @@ def test_a_process_that_works_on_what_it_has_lives(store: Store, exits: list[int
 
 def test_a_process_that_leaves_is_not_deaf(store: Store, exits: list[int]) -> None:
     leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
-    leases.is_draining = True
+    leases.drain()
     watch(store, leases, Backlog(model=3, tools=0))
 
     assert exits == []
+
+
+# --- leaving ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_in_flight_before_its_claim_and_until_its_hints_are_sent(leases: Leases) -> None:
+    """Otherwise a process that drains in between takes itself for idle, and nobody hands that step over."""
+    with leases.beginning("model", 1.0) as may_begin:
+        assert may_begin and leases.in_flight == 1
+        leases.drain()
+        with leases.holding("a token", "a run", may_hand_over=True) as abort:
+            assert leases.in_flight == 1 and not abort.is_set()
+        assert leases.in_flight == 1
+    assert leases.in_flight == 0
+
+
+def test_nothing_begins_in_a_process_that_drains(leases: Leases) -> None:
+    leases.drain()
+    with leases.beginning("model", 1.0) as may_begin:
+        assert not may_begin and leases.in_flight == 0
+
+
+@pytest.mark.parametrize("may_hand_over", [True, False])
+def test_a_claim_that_comes_after_the_drain_period_is_handed_over_at_once(leases: Leases, may_hand_over: bool) -> None:
+    with leases.beginning("model", 1.0):
+        leases.drain()
+        assert leases.hand_over() == 0
+        with leases.holding("a token", "a run", may_hand_over=may_hand_over) as abort:
+            assert (abort.reason == AbortReason.DRAIN) is may_hand_over
 
 
 # --- who may break a run off -----------------------------------------------------------------------------------------
