@@ -12,7 +12,6 @@ from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine.interfaces import Dialect
@@ -53,8 +52,10 @@ class _Compiled:
         info = connection.info  # of the driver's connection, and emptied when that is replaced
         cursor = info.get(_CURSOR)
         if cursor is None:
+            from psycopg import RawCursor  # who uses SQLite does without
+
             driver: Any = connection.connection.dbapi_connection
-            cursor = info[_CURSOR] = psycopg.RawCursor(driver)
+            cursor = info[_CURSOR] = RawCursor(driver)
         return cursor
 
     def release(self, cursor: Any) -> None:
