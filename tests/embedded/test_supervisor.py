@@ -184,8 +184,10 @@ def test_what_children_print_is_forwarded_line_by_line_with_their_name(tmp_path:
 
 
 def test_a_line_without_an_end_is_forwarded_in_pieces(tmp_path: Path) -> None:
-    script = "head -c 200000 /dev/zero | tr '\\0' x; " + QUIET
+    script = "until [ -e $DIR/go ]; do sleep 0.05; done; head -c 200000 /dev/zero | tr '\\0' x; " + QUIET
     with driven(tmp_path, [{"name": "a", "script": script}]) as driver:
+        driver.wait_for("all ready")  # so that nobody else writes in between: so much is not written at once
+        (tmp_path / "go").touch()
         pieces = driver.wait_for(r"^a \| x+$", times=2)
 
     # Forwarded as they came, without waiting for an end that may never come.
