@@ -25,7 +25,15 @@ from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import LoadedRun, ParentCall, read_messages
+from hermes_worker.store.rows import (
+    CALL_COLUMNS,
+    RUN_COLUMNS,
+    LoadedRun,
+    ParentCall,
+    read_calls,
+    read_messages,
+    to_loaded,
+)
 from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
 
 _IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
@@ -42,8 +50,8 @@ _TRACE_MAX = 500
 class Waiting:
     """A call that waits for children, locked."""
 
-    name: str
-    result_seq: int
+    call: Any
+    """Its row."""
     children_max: int
     waited_s: float
 
@@ -72,9 +80,7 @@ _COUNT_STARTED = Prepared(sa.select(started_count.scalar_subquery().label("start
 
 _LOCK_CALL = Prepared(
     sa.select(
-        tool_calls.c.name,
-        tool_calls.c.status,
-        tool_calls.c.result_seq,
+        *CALL_COLUMNS,
         tool_calls.c.children_max,
         (db_now() - tool_calls.c.claimed_at).label("waited_s"),
     )
@@ -85,6 +91,19 @@ _LOCK_CALL = Prepared(
     )
     .with_for_update()
 )
+
+_LOCK_JOINED = Prepared(
+    sa.select(*RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
+    .select_from(
+        runs.outerjoin(
+            messages,
+            (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == sa.bindparam("asked_at")),
+        ).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+    )
+    .where(runs.c.pk == sa.bindparam("run"))
+    .with_for_update(of=runs)
+)
+"""With the reply that asked for the call, which never changes."""
 
 _MARK_JOINED = Prepared(
     sa.update(tool_calls)
@@ -144,15 +163,24 @@ def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
     row = _LOCK_CALL.first(connection, key_of(parent))
     if row is None or row.status != CallStatus.WAITING.value:
         return None
-    return Waiting(
-        name=row.name, result_seq=row.result_seq, children_max=row.children_max or 1, waited_s=float(row.waited_s or 0)
-    )
+    return Waiting(call=row, children_max=row.children_max or 1, waited_s=float(row.waited_s or 0))
 
 
 def lock_background(connection: Connection, parent: ParentCall) -> int | None:
     """Lock the call whose children work in the background; how many may at once, or ``None`` when they are joined."""
     row = _LOCK_CALL.first(connection, key_of(parent))
     return None if row is None or row.children_max is None else int(row.children_max)
+
+
+def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) -> tuple[LoadedRun, str]:
+    """Lock the run whose call is to be joined, and read it; also the id that the model gave the call.
+
+    The caller holds the call. Its siblings are read once the run is locked, as ``lock_run_after_call`` does.
+    """
+    call = waiting.call
+    row = _LOCK_JOINED.first(connection, {"run": parent.run_pk, "asked_at": call.result_seq - call.position - 1})
+    calls = [call] if row.call_count == 1 else read_calls(connection, parent.run_pk, row.iteration)
+    return to_loaded(row, calls), str(json.loads(row.reply)["tool_calls"][call.position]["id"])
 
 
 def mark_joined(connection: Connection, parent: ParentCall) -> None:

@@ -23,9 +23,9 @@ from hermes_worker.store.children import started_count
 from hermes_worker.store.database import db_now
 from hermes_worker.store.inputs import first_message, keep_specs
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import GIVE_TURN, Hint, LoadedRun, message_values, store_blob
+from hermes_worker.store.rows import GIVE_TURN, Hint, LoadedRun, blob_hash, message_values, store_blob
 from hermes_worker.store.steps import INSERT_MESSAGE, parameters
-from hermes_worker.store.tables import messages, run_inputs, runs, sessions
+from hermes_worker.store.tables import blobs, messages, run_inputs, runs, sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ _PARENT = Prepared(
         runs.c.attempts_max,
         runs.c.iterations_max,
         started_count.scalar_subquery().label("started"),
+        sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("tools")).scalar_subquery().label("tools"),
         db_now().label("now"),
     ).where(runs.c.pk == sa.bindparam("run"))
 )
@@ -71,9 +72,11 @@ def insert_children(
     if is_budget_shared and parent.parent is None:
         share_budget(connection, parent)
     has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
-    found = _PARENT.first(connection, {"run": parent.pk, "cap": children_max})
+    first_tools = children[0].tools
+    found = _PARENT.first(connection, {"run": parent.pk, "cap": children_max, "tools": blob_hash(first_tools)})
     places = 0 if found.status == RunStatus.PAUSED.value else max(0, children_max - found.started)
-    hashes = {text: store_blob(connection, text) for text in {child.tools for child in children}}
+    hashes = {first_tools: found.tools} if found.tools else {}
+    hashes |= {text: store_blob(connection, text) for text in {child.tools for child in children} - hashes.keys()}
     opened = [
         {
             "session_id": child.run_id,

@@ -246,8 +246,12 @@ def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
     They are read *after* the run is locked, so of two calls that settle at the same time the second sees the first.
     """
     row = _LOCK_RUN.first(connection, {"pk": pk})
-    calls = _READ_CALLS.all(connection, {"run_pk": pk, "iteration": row.iteration})
-    return to_loaded(row, calls)
+    return to_loaded(row, read_calls(connection, pk, row.iteration))
+
+
+def read_calls(connection: Connection, run_pk: int, iteration: int) -> list[Any]:
+    """The rows of an iteration's calls, in order; nothing is locked."""
+    return _READ_CALLS.all(connection, {"run_pk": run_pk, "iteration": iteration})
 
 
 GIVE_TURN = Prepared(
@@ -290,12 +294,17 @@ def plain(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\x00", "\ufffd")
 
 
+def blob_hash(body: str) -> str:
+    """What ``store_blob`` keeps ``body`` under."""
+    return hashlib.sha256(body.encode("utf-8")).hexdigest()
+
+
 _KNOWN_BLOB = Prepared(sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("digest")))
 
 
 def store_blob(connection: Connection, body: str) -> str:
     """Keep ``body`` under its hash and return that. Idempotent."""
-    digest = hashlib.sha256(body.encode("utf-8")).hexdigest()
+    digest = blob_hash(body)
     known = _KNOWN_BLOB.first(connection, {"digest": digest})
     if known is None:
         connection.execute(insert_ignoring(connection, blobs), {"hash": digest, "body": body})

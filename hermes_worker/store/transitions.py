@@ -41,7 +41,6 @@ from hermes_worker.store.rows import (
     budget_pk_of,
     insert_messages,
     lock_run,
-    lock_run_after_call,
     message_values,
     parent_of,
     plain,
@@ -667,15 +666,14 @@ def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]
     hints, is_last = _go_on(connection, parent, waiting.children_max, children.lock_waiting)
     if not is_last:
         return hints
-    loaded = lock_run_after_call(connection, parent.run_pk)
+    loaded, tool_call_id = children.lock_joined(connection, parent, waiting)
     outcomes = children.outcomes(connection, parent)
     has_success = any(outcome.status is RunStatus.COMPLETED for outcome in outcomes)
     settled = ev.CallSettled(
         position=parent.position, status=CallStatus.SUCCEEDED if has_success else CallStatus.FAILED
     )
-    tool_call_id = tool_call_ids(connection, loaded)[parent.position]
     data = {
-        "tool": waiting.name,
+        "tool": waiting.call.name,
         "tool_call_id": tool_call_id,
         "iteration": parent.iteration,
         "position": parent.position,
@@ -684,7 +682,7 @@ def join_parent(connection: Connection, parent: ParentCall | None) -> list[Hint]
     }
     body = tool_body(tool_call_id, report(outcomes))
     additions = Additions(
-        messages=[Message(seq=waiting.result_seq, role=Role.TOOL, body=body)],
+        messages=[Message(seq=waiting.call.result_seq, role=Role.TOOL, body=body)],
         events=[RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)],
         written_calls=frozenset({parent.position}),
         settled_call={**children.key_of(parent), "token": None, "call_status": settled.status.value},
