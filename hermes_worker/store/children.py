@@ -30,6 +30,7 @@ from hermes_worker.store.rows import (
     RUN_COLUMNS,
     LoadedRun,
     ParentCall,
+    ids_of_calls,
     read_calls,
     read_messages,
     to_loaded,
@@ -180,7 +181,7 @@ def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) ->
     call = waiting.call
     row = _LOCK_JOINED.first(connection, {"run": parent.run_pk, "asked_at": call.result_seq - call.position - 1})
     calls = [call] if row.call_count == 1 else read_calls(connection, parent.run_pk, row.iteration)
-    return to_loaded(row, calls), str(json.loads(row.reply)["tool_calls"][call.position]["id"])
+    return to_loaded(row, calls), ids_of_calls(row.reply)[call.position]
 
 
 def mark_joined(connection: Connection, parent: ParentCall) -> None:

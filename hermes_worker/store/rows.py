@@ -6,6 +6,7 @@ Statements are built once at import; SQLAlchemy then finds their compiled form b
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -258,6 +259,11 @@ GIVE_TURN = Prepared(
     sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
 )
 """Make a run the one of its session that may take a turn. The session's row is held, and no run of it is active."""
+
+
+def ids_of_calls(reply: str) -> list[str]:
+    """The ids that the model gave the calls of a stored reply, in order."""
+    return [str(call["id"]) for call in json.loads(reply)["tool_calls"]]
 
 
 def with_run(loaded: LoadedRun, **changes: Any) -> LoadedRun:

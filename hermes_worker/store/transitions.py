@@ -39,6 +39,7 @@ from hermes_worker.store.rows import (
     LoadedRun,
     ParentCall,
     budget_pk_of,
+    ids_of_calls,
     insert_messages,
     lock_run,
     message_values,
@@ -416,7 +417,7 @@ def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
     """The ids the model gave the calls of this iteration, from its stored reply."""
     asked_at = loaded.result_seqs[0] - 1
     rows = read_messages(connection, loaded.session_pk, asked_at, asked_at)
-    return [str(call["id"]) for call in json.loads(rows[0].body)["tool_calls"]]
+    return ids_of_calls(rows[0].body)
 
 
 def _closing_rows(after: Run, message_seq: int, additions: Additions) -> tuple[int, list[Message]]:
