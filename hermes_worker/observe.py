@@ -86,6 +86,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "hint.stale": "A message named work that was already done or taken.",
         "model.failed": "One attempt at a model call failed.",
         "model.held_back": "A model call waits because its credential is used as much as it may be.",
+        "model.elsewhere": "A run waits for workers that ask the provider it was given to.",
         "model.cooled_down": "A provider asked for a pause; all workers heed it.",
         "model.key_rested": "A key was refused or is spent; all workers leave it alone for a while.",
         "session.entitled": "A model gave a conversation a title.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
@@ -29,6 +29,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.prompt.pipeline import import_history
 from hermes_worker.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.providers.catalog import find_provider, provider_of_host
+from hermes_worker.providers.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity
 from hermes_worker.setting_kinds import provider_model_address
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.store.runs import Created, Multitask, NewRun, fingerprint, new_run_id
@@ -76,6 +77,8 @@ class Submission:
     session_id: str | None = None
     """Continue this conversation, or start it under this name; ``None`` starts a new one."""
     model: str | None = None
+    endpoint: str | None = None
+    """Who serves the model (``providers.identity``), where the caller knows better than the settings."""
     toolsets: Sequence[str] | None = None
     iterations_max: int | None = None
     wall_s_max: float | None = None
@@ -170,8 +173,7 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
     row = (find_provider(settings.provider) if settings.provider else None) or provider_of_host(settings.base_url or "")
     provider = settings.provider or (row.name if row else "custom")
     chosen = asked_for if asked_for != DEFAULT_MODEL_ALIAS else None
-    # The stand-in has one model only, which may be called anything.
-    usual = "scripted" if settings.is_scripted else row.default_model if row else ""
+    usual = STAND_IN_MODEL if settings.is_scripted else row.default_model if row else ""
     model = chosen or settings.name or usual
     if not model:
         raise InvalidSubmission("model", "no model is named; name one, or set HERMES_MODEL (model.default)")
@@ -200,6 +202,8 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
     _require_valid(submission)
     run_id = new_run_id()
     model, provider = resolve_model(settings.model, submission.model)
+    endpoint = _endpoint(settings, submission)
+    _require_served(model, endpoint)
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or _USUAL_TOOLSETS)
@@ -215,7 +219,7 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
         instructions=submission.instructions or "",
     )
     return NewRun(
-        spec=_spec(settings, submission, model, toolsets),
+        spec=replace(_spec(settings, submission, model, toolsets), endpoint=endpoint),
         run_id=run_id,
         session_id=submission.session_id,
         system_prompt=build_system_prompt(prompt),
@@ -261,6 +265,24 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
     )
 
 
+def _endpoint(settings: Settings, submission: Submission) -> str | None:
+    """Who will serve the run. A process without a model of its own cannot say: the workers are configured elsewhere."""
+    if submission.endpoint is not None:
+        return submission.endpoint
+    identity = endpoint_identity(settings.model)
+    return None if settings.model.is_scripted else identity
+
+
+def _require_served(model: str, endpoint: str | None) -> None:
+    """The stand-in is no language model, whatever it is called. Raises ``InvalidSubmission``."""
+    if endpoint == STAND_IN and model != STAND_IN_MODEL:
+        raise InvalidSubmission(
+            "model",
+            f"nobody here serves {model!r}: only the scripted stand-in runs; configure a provider (HERMES_API_KEY, "
+            "OPENAI_API_KEY, ANTHROPIC_API_KEY or --base-url) and start again, or name no model",
+        )
+
+
 def _require_known_prices(settings: Settings, model: str, provider: str) -> None:
     """A limit in money can only be kept where it is known what everybody costs who may be asked."""
     own = dict(own_price(text) for text in settings.model.prices)
@@ -291,7 +313,8 @@ def _fingerprint(submission: Submission) -> str:
     for name in ("deliver", "idle_s_max"):
         if asked_for[name] in (None, "", [], ()):
             del asked_for[name]  # so that a key from before there was this still fits its request
-    del asked_for["idempotency_key"]
+    for name in ("idempotency_key", "endpoint"):
+        del asked_for[name]
     return fingerprint(asked_for)
 
 

@@ -33,6 +33,7 @@ from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs import Runs
+from hermes_worker.store.standings import Standings
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
 from hermes_worker.store.trees import Trees
 from hermes_worker.store.views import Views
@@ -76,6 +77,7 @@ class Client:
     database: Database
     runs: Runs
     views: Views
+    standings: Standings
     trees: Trees
     waits: Waits
     workers: Workers
@@ -155,6 +157,7 @@ def open_client(settings: Settings) -> Client:
         database=database,
         runs=Runs(database),
         views=Views(database),
+        standings=Standings(database),
         trees=Trees(database),
         waits=Waits(database),
         workers=Workers(database),
@@ -289,10 +292,12 @@ def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None)
 
 def model_options(settings: Settings) -> ModelOptions:
     """How models are asked."""
+    from hermes_worker.providers.identity import endpoint_identity
     from hermes_worker.tasks.requests import ModelOptions
 
     model = settings.model
     return ModelOptions(
+        endpoint=endpoint_identity(model),
         window=model.window,
         output_tokens_max=model.output_tokens_max,
         reasoning_effort=model.reasoning_effort,

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 from hermes_worker import __version__
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.standing import Standing, StandingReason
 from hermes_worker.store.deliveries import DeliveryState
 from hermes_worker.store.trees import Share, TreeBudget
 from hermes_worker.store.views import CallView, RunView
@@ -204,6 +205,17 @@ class BudgetObject(BaseModel):
     children_total: int
 
 
+class StandingObject(BaseModel):
+    """Why a run is where it is. Times are epoch seconds."""
+
+    reason: StandingReason
+    text: str
+    """A sentence for people."""
+    since: float | None = None
+    until: float | None = None
+    """When it is looked at again by itself."""
+
+
 class RunObject(BaseModel):
     """A run (reference, around §3.6, and what we add). Times are epoch seconds; absent fields have no value."""
 
@@ -238,6 +250,8 @@ class RunObject(BaseModel):
     tool_calls: CallSummary | None = None
     pending_steer: str | None = None
     """What was said to it and reached no tool result."""
+    standing: StandingObject | None = None
+    """Why a run that has not ended is where it is. Only where one run is read."""
     budget: BudgetObject | None = None
     """Only where one run is read."""
 
@@ -285,6 +299,12 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
     platform: Literal["hermes-agent"] = "hermes-agent"
     version: str = VERSION
+
+
+def standing_object(standing: Standing) -> StandingObject | None:
+    if standing.reason is StandingReason.ENDED:
+        return None
+    return StandingObject(reason=standing.reason, text=standing.text, since=standing.since, until=standing.until)
 
 
 def call_object(call: CallView) -> CallObject:

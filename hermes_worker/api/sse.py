@@ -161,7 +161,7 @@ _PASSED_ON: Mapping[str, tuple[str, ...]] = {
     RunEventName.REPLY_DISCARDED: ("iteration", "finish_reason"),
     RunEventName.COMPACTED: ("rows", "compression_count"),
     RunEventName.STOP_REQUESTED: (),
-    RunEventName.WAITING: ("status", "until"),
+    RunEventName.WAITING: ("status", "until", "reason"),
     RunEventName.STEP_RETRIED: ("step", "attempt"),
     RunEventName.RUN_CANCELLED: ("exit_reason",),
 }

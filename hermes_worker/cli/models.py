@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.providers.catalog import find_provider
+from hermes_worker.providers.identity import endpoint_identity
 from hermes_worker.settings import Settings
 
 STAND_IN = (
@@ -15,7 +15,7 @@ def described(settings: Settings) -> str:
     """One line for people."""
     if settings.model.is_scripted:
         return STAND_IN
-    return f"{model_name(settings) or '(no model named: set HERMES_MODEL)'} at {_address(settings)}"
+    return f"{model_name(settings) or '(no model named: set HERMES_MODEL)'} at {model_key(settings)}"
 
 
 def model_name(settings: Settings) -> str | None:
@@ -30,9 +30,4 @@ def model_name(settings: Settings) -> str | None:
 
 def model_key(settings: Settings) -> str:
     """Equal for two configurations whose runs would be answered by the same server."""
-    return "scripted" if settings.model.is_scripted else _address(settings)
-
-
-def _address(settings: Settings) -> str:
-    row = find_provider(settings.model.provider) if settings.model.provider else None
-    return settings.model.base_url or (row.base_url if row else "") or (settings.model.provider or "nowhere")
+    return endpoint_identity(settings.model)

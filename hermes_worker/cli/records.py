@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,19 +13,33 @@ from typing import Any
 from hermes_worker import wiring
 from hermes_worker.cli.follow import Sources
 from hermes_worker.cli.options import client_settings
+from hermes_worker.cli.screen import clock
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.run import CallStatus
+from hermes_worker.core.standing import StandingReason
 from hermes_worker.embedded.paths import embedded_broker_url
+from hermes_worker.providers.identity import STAND_IN, endpoint_identity
 from hermes_worker.queue import Publisher, redis_client
 from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import Runs
+from hermes_worker.store.standings import Standings
 from hermes_worker.store.trees import Trees
 from hermes_worker.store.views import CallView, RunView, Views
 from hermes_worker.store.workers import Workers
 
 CALLS_SHOWN_MAX = 10_000
+_WORTH_SAYING_AFTER_S = {
+    StandingReason.BEHIND_SESSION: 0.0,
+    StandingReason.BEHIND_SIBLINGS: 0.0,
+    StandingReason.WAITING_FOR_CHILDREN: 0.0,
+    StandingReason.NO_WORKER: 1.0,
+    StandingReason.DUE: 5.0,
+    StandingReason.ASKING_MODEL: 10.0,
+    StandingReason.CALLING_TOOLS: 10.0,
+}
+"""How long a run has to stand so before its watcher is told; for the rest there are events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +49,7 @@ class Records:
     settings: Settings
     database: Database
     views: Views
+    standings: Standings
     trees: Trees
     runs: Runs
     workers: Workers
@@ -46,13 +62,33 @@ class Records:
         """The broker as it is now; an embedded one may have come or gone."""
         return self.settings.broker.url or embedded_broker_url(self.settings.home)
 
-    def idle_notice(self) -> str | None:
-        """A sentence when no worker is there to do anything, else ``None``. Raises ``UnavailableError``."""
+    def notice(self, run_id: str) -> str | None:
+        """Why a run does not move, for whoever watches it, once that is worth saying. Raises ``UnavailableError``."""
+        if (idle := self.idle_notice(run_id)) is not None:
+            return idle
+        found = self.standings.of(run_id)
+        patience_s = _WORTH_SAYING_AFTER_S.get(found.reason)
+        if patience_s is None or (found.lasts_s or 0.0) < patience_s:
+            return None
+        since = f", since {clock(found.since)}" if found.since is not None else ""
+        return f"{found.text}{since}"
+
+    def idle_notice(self, run_id: str | None = None) -> str | None:
+        """A sentence when no worker is there to do anything, else ``None``. ``run_id`` is whose model has to be asked.
+        Raises ``UnavailableError``."""
         if self.workers.alive():
             return None
         if self.settings.broker.url:
             return "no worker is running; start one with 'hermes-worker worker'"
-        return f"nothing runs on {str(self.settings.home)!r}; 'hermes-worker up' carries on from here"
+        flags = self._model_flags(run_id) if run_id is not None else ""
+        return f"nothing runs on {str(self.settings.home)!r}; 'hermes-worker up{flags}' carries on from here"
+
+    def _model_flags(self, run_id: str) -> str:
+        """What ``up`` has to be told so that it asks whom the run was given to."""
+        view = self.views.run(run_id)
+        if view.endpoint in (None, STAND_IN, endpoint_identity(self.settings.model)):
+            return ""
+        return f" --base-url {shlex.quote(view.endpoint)} --model {shlex.quote(view.model)}"
 
     def tell_workers(self, verb: str, run_id: str, hints: Sequence[Hint]) -> None:
         """Send what a write left to be sent, best effort: the sweeper sends what does not arrive."""
@@ -101,6 +137,7 @@ def records_of(settings: Settings) -> Records:
         settings=settings,
         database=database,
         views=Views(database),
+        standings=Standings(database),
         trees=Trees(database),
         runs=Runs(database),
         workers=Workers(database),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,6 +39,9 @@ from hermes_worker.embedded.paths import (
 )
 from hermes_worker.embedded.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
+
+if TYPE_CHECKING:
+    from hermes_worker.cli.records import Records
 
 REPORT = "hermes-report.md"
 DEFAULT_PROMPT = f"""\
@@ -80,7 +84,7 @@ def run(
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
     _show_warnings_only(settings)
-    task = _Task(settings, text, workspace.resolve(), model)
+    task = _Task(settings, text, workspace.resolve(), model, base_url)
     with _ends_on_signals():
         try:
             return task.perform(keep=keep)
@@ -92,8 +96,11 @@ def run(
 class _Task:
     """One run, from its submission to its end, on whichever stacks it takes."""
 
-    def __init__(self, settings: Settings, text: str, workspace: Path, model: str | None) -> None:
+    def __init__(self, settings: Settings, text: str, workspace: Path, model: str | None, base_url: str | None) -> None:
         self._settings = settings
+        given = (("--model", model), ("--base-url", base_url))
+        self._flags = "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value is not None)
+        """What the command line said of the model: the same has to be said again to carry on."""
         self._text = text
         self._workspace = workspace
         self._model = model
@@ -118,7 +125,7 @@ class _Task:
             self._require_same_model(note)
             click.echo(f"using the 'hermes-worker {note.command}' that runs on {home}: {note.model}", err=True)
             try:
-                return self._follow(self._settings, self._model or note.model_name)
+                return self._follow(self._settings, self._model or note.model_name, note.model_key)
             except _StackGone:
                 click.echo("\nthe hermes-worker that did the work has ended; carrying on with one of our own", err=True)
 
@@ -129,7 +136,7 @@ class _Task:
         home = home_option(self._settings.home)
         lines = [f"interrupted; {self._run_id} is kept"]
         if self._settings.broker.url is None and running_stack(self._settings.home) is None:
-            lines.append(f"  to carry on:  hermes-worker up{home}")
+            lines.append(f"  to carry on:  hermes-worker up{home}{self._flags}")
         lines.append(f"  to follow it: hermes-worker runs watch{home} {self._run_id}")
         return "\n".join(lines)
 
@@ -144,7 +151,7 @@ class _Task:
             _say(f"starting {', '.join(spec.name for spec in specs)} on {settings.home}")
             with log_path.open("wb") as log, _supervised(specs, stack, log.fileno(), log_path):
                 held.announce(_note(stack, settings))
-                status = self._follow(stack.settings, self._model)
+                status = self._follow(stack.settings, self._model, model_key(stack.settings))
                 if keep:
                     click.echo("everything keeps running until Ctrl-C", err=True)
                     signal.pause()
@@ -162,7 +169,7 @@ class _Task:
             f"and this command is to use {described(settings)}; stop that one, or choose another directory with --home"
         )
 
-    def _follow(self, settings: Settings, model: str | None) -> int:
+    def _follow(self, settings: Settings, model: str | None, endpoint: str | None = None) -> int:
         """Submit the task if that was not done yet, and show the run until it ends."""
         from hermes_worker.api.sse import Cursor
         from hermes_worker.cli.follow import Notice, follow
@@ -171,12 +178,12 @@ class _Task:
         from hermes_worker.cli.screen import Screen
 
         if self._run_id is None:
-            self._run_id = self._submit(settings, model)
+            self._run_id = self._submit(settings, model, endpoint)
         records = records_of(settings)
         screen = Screen(self._run_id)
         told = Cursor.parse(self._last_event) if self._last_event else Cursor()
         is_elsewhere = self._settings.broker.url is not None
-        on_idle = records.idle_notice if is_elsewhere else partial(_require_stack, settings.home)
+        on_idle = partial(records.notice, self._run_id) if is_elsewhere else partial(_notice, records, self._run_id)
         # Closed before a stack of our own is forked: the children would take our hold on SQLite's files for theirs.
         with closing(records.database):
             for event in follow(records.sources, self._run_id, told=told, on_idle=on_idle):
@@ -188,12 +195,14 @@ class _Task:
             self._show_report()
         return exit_code(view)
 
-    def _submit(self, settings: Settings, model: str | None) -> str:
+    def _submit(self, settings: Settings, model: str | None, endpoint: str | None) -> str:
         from hermes_worker.submission import Submission, submit
         from hermes_worker.wiring import open_client
 
         client = open_client(settings)
-        submission = Submission(input=self._text, model=model, directory=str(self._workspace), source="cli")
+        submission = Submission(
+            input=self._text, model=model, endpoint=endpoint, directory=str(self._workspace), source="cli"
+        )
         with closing(client):
             run_id = submit(client, submission).run_id
         click.echo(f"{run_id} in {self._workspace}\n")
@@ -266,10 +275,12 @@ def _stack_of_somebody(home: Path) -> StackNote | None:
     return note
 
 
-def _require_stack(home: Path) -> None:
-    """Raises ``_StackGone`` when nothing runs on the home."""
+def _notice(records: Records, run_id: str) -> str | None:
+    """Why the run does not move. Raises ``_StackGone`` when nothing runs on the home."""
+    home = records.settings.home
     if running_stack(home) is None:
         raise _StackGone(f"nothing runs on {str(home)!r}")
+    return records.notice(run_id)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
-from hermes_worker.cli.screen import Screen, asked, clean, coloured, one_line, summary, table
+from hermes_worker.cli.screen import Screen, asked, clean, clock, coloured, duration, one_line, summary, table
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.run import RunStatus
 from hermes_worker.redaction import redact
@@ -71,8 +72,8 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
         click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
     if budget := budget_lines(records.trees.budget(run_id)):
         click.echo("\n".join(["", *budget]))
-    if not view.status.is_terminal and (notice := records.idle_notice()):
-        click.echo(click.style(f"\n{notice}", fg="yellow"))
+    if not view.status.is_terminal:
+        click.echo(click.style(f"\n{_now(records, run_id)}", fg="yellow"))
 
 
 @runs.command(epilog="Example: hermes-worker runs export --trajectories samples run_0123...")
@@ -204,7 +205,7 @@ def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wai
 def watch_run(records: Records, run_id: str, *, as_json: bool) -> int:
     """Show a run until it ends; returns the exit code that says how. Raises ``RunNotFound``."""
     screen = Screen(run_id)
-    for event in follow(records.sources, run_id, on_idle=records.idle_notice):
+    for event in follow(records.sources, run_id, on_idle=partial(records.notice, run_id)):
         if not as_json:
             screen.show(event)
         elif isinstance(event, Notice):
@@ -230,6 +231,15 @@ def show_end(view: RunView, calls: list[CallView]) -> None:
 
 def exit_code(view: RunView) -> int:
     return 0 if view.status is RunStatus.COMPLETED else EXIT_FAILED
+
+
+def _now(records: Records, run_id: str) -> str:
+    """Why a run is where it is."""
+    found = records.standings.of(run_id)
+    lasts = f", for {duration(found.lasts_s)}" if found.lasts_s is not None else ""
+    until = f", until {clock(found.until)}" if found.until is not None else ""
+    lines = [f"now: {clean(found.text)}{lasts}{until}", records.idle_notice(run_id)]
+    return "\n".join(line for line in lines if line)
 
 
 def _row(view: RunView) -> tuple[str, ...]:

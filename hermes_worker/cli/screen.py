@@ -88,7 +88,7 @@ class Screen:
 
     def _complete(self, text: str) -> None:
         """The reply is stored. What was shown is its beginning and all of it, unless another attempt wrote it."""
-        if text != self._shown:
+        if text.strip() != self._shown.strip():  # white space at either end is shown as it comes and stored without
             if self._shown:
                 self.line(click.style("  the reply was begun again:", fg="yellow"))
             self._write(text)
@@ -114,9 +114,9 @@ def coloured(status: RunStatus) -> str:
 def summary(view: RunView, calls: int) -> str:
     """How a run ended, in one line."""
     if view.finished_at is None:
-        took = f" for {_duration(max(0.0, time.time() - view.created_at))}"
+        took = f" for {duration(max(0.0, time.time() - view.created_at))}"
     else:
-        took = f" in {_duration(view.finished_at - view.created_at)}"
+        took = f" in {duration(view.finished_at - view.created_at)}"
     usage = view.usage
     parts = [
         f"{coloured(view.status)}{took}",
@@ -133,7 +133,8 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A length of time for people."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -183,7 +184,9 @@ def _tool_end(fields: Mapping[str, Any]) -> str:
 def _waiting(fields: Mapping[str, Any]) -> str:
     what = str(fields.get("status", "")).replace("_", " ")
     until = fields.get("until")
-    return f"{what} until {clock(until)}" if isinstance(until, int | float) else what
+    reason = fields.get("reason")
+    why = f": {one_line(str(reason), 300)}" if reason else ""
+    return f"{what} until {clock(until)}{why}" if isinstance(until, int | float) else f"{what}{why}"
 
 
 def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
-from hermes_worker.embedded.paths import running_stack
+from hermes_worker.embedded.paths import StackNote, running_stack
 from hermes_worker.settings import Settings
 
 
@@ -56,10 +56,12 @@ def submit(
     from hermes_worker.wiring import open_client
 
     settings = client_settings(home)
+    stack = _stack(settings)
     submission = Submission(
         input=prompt_text(prompt),
         session_id=session,
-        model=model or _model_of_stack(settings),
+        model=model or (stack.model_name if stack else None),
+        endpoint=stack.model_key if stack else None,
         directory=str(workspace.absolute()) if workspace else None,
         source="cli",
         iterations_max=max_iterations,
@@ -80,7 +82,6 @@ def submit(
     return watch_run(records_of(settings), created.run_id, as_json=as_json) if watch else 0
 
 
-def _model_of_stack(settings: Settings) -> str | None:
-    """What an embedded stack answers with: it may have been started with other settings than these."""
-    note = running_stack(settings.home) if settings.broker.url is None else None
-    return note.model_name if note else None
+def _stack(settings: Settings) -> StackNote | None:
+    """The embedded stack that will do the work: it may have been started with other settings than these."""
+    return running_stack(settings.home) if settings.broker.url is None else None

@@ -84,6 +84,8 @@ class CapacityAwaited:
     """What was tried so far, for the worker that goes on."""
     memory: str | None = None
     """As in ``ModelReplied``."""
+    reason: str = ""
+    """Why it waits, in a sentence for people."""
     kind: Literal["capacity_awaited"] = "capacity_awaited"
 
 

@@ -74,6 +74,7 @@ def insert_turn(connection: Connection, parent: ParentCall) -> Turn | None:
             run_id=run_id,
             session_pk=origin.session_pk,
             model=origin.model,
+            endpoint=origin.endpoint,
             status=RunStatus.QUEUED.value,
             state_version=STATE_VERSION,
             iterations_max=spec.iterations_max,

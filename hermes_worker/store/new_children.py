@@ -91,6 +91,7 @@ def insert_children(
         {
             "run_id": child.run_id,
             "model": child.spec.model,
+            "endpoint": child.spec.endpoint,
             "status": RunStatus.QUEUED.value,
             "parent_pk": parent.pk,
             "parent_iteration": parent.run.iteration,

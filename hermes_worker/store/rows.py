@@ -57,6 +57,8 @@ class LoadedRun:
     pk: int
     session_pk: int
     model: str
+    endpoint: str | None
+    """Who serves the model (``RunSpec.endpoint``)."""
     run: Run
     message_seq: int
     event_seq: int
@@ -92,6 +94,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.run_id,
     runs.c.session_pk,
     runs.c.model,
+    runs.c.endpoint,
     runs.c.status,
     runs.c.iteration,
     runs.c.iterations_max,
@@ -179,6 +182,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         pk=row.pk,
         session_pk=row.session_pk,
         model=row.model,
+        endpoint=row.endpoint,
         run=run,
         message_seq=row.message_seq,
         event_seq=row.event_seq,

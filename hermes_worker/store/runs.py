@@ -379,7 +379,8 @@ class Runs:
 
     def commit_failure(self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken) -> list[Hint]:
         """Write how a model call ended without a reply, and give the claim up. Raises ``LeaseLost``."""
-        return self._finish_turn(claim, event, lambda loaded: Additions())
+        reason = event.reason if isinstance(event, ev.CapacityAwaited) else ""
+        return self._finish_turn(claim, event, lambda loaded: Additions(waits_for=reason))
 
     def release_turn(self, claim: TurnClaim) -> list[Hint]:
         """Hand an unfinished model call back for another worker to take now. Raises ``LeaseLost``."""
@@ -616,6 +617,7 @@ def asked_values(new: NewRun) -> dict[str, Any]:
     spec = new.spec
     return {
         "model": spec.model,
+        "endpoint": spec.endpoint,
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
         "idle_s_max": spec.idle_s_max,

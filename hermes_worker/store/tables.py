@@ -77,6 +77,7 @@ runs = sa.Table(
     sa.Column("run_id", sa.String(40), nullable=False, unique=True),
     sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk"), nullable=False),
     sa.Column("model", sa.String(200), nullable=False),
+    sa.Column("endpoint", sa.Text()),
     sa.Column("status", sa.String(24), nullable=False),
     sa.Column("parent_pk", BigId),
     sa.Column("parent_iteration", sa.Integer()),

@@ -75,6 +75,8 @@ class Additions:
     """The claim on the call that this step settles, with its new status; its row is written with the rest."""
     documents: Sequence[Mapping[str, Any]] = ()
     """Session documents to write with the rest."""
+    waits_for: str = ""
+    """Why the run is parked, in a sentence for people."""
     message_seq: int | None = None
     """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
 
@@ -458,8 +460,9 @@ def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEve
         case RunStatus.STOPPING:
             return [RunEvent(name=RunEventName.STOP_REQUESTED)]
         case _ if after.status.is_parked:
-            until = after.resume_at
-            return [RunEvent(name=RunEventName.WAITING, data={"status": after.status.value, "until": until})]
+            waiting = {"status": after.status.value, "until": after.resume_at}
+            told = {"reason": additions.waits_for} if additions.waits_for else {}
+            return [RunEvent(name=RunEventName.WAITING, data=waiting | told)]
         case RunStatus.RUNNING if before.status is RunStatus.WAITING_FOR_CAPACITY:
             return [RunEvent(name=RunEventName.RESUMED)]
         case _:

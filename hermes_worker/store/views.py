@@ -34,6 +34,8 @@ class RunView:
     exhausted: str | None
     """The dimension of its budget that is used up."""
     model: str
+    endpoint: str | None
+    """Who serves it, as ``providers.identity`` names it; ``None`` leaves that to the workers."""
     iteration: int
     iterations_max: int
     refunds: int
@@ -283,6 +285,7 @@ def _view(row: sa.Row[Any]) -> RunView:
         exit_reason=row.exit_reason,
         exhausted=row.exhausted,
         model=row.model,
+        endpoint=row.endpoint,
         iteration=row.iteration,
         iterations_max=row.iterations_max,
         refunds=row.refunds,

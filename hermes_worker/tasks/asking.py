@@ -29,6 +29,7 @@ from hermes_worker.live import DeltaBuffer
 from hermes_worker.observe import count, log
 from hermes_worker.prompt.amendments import has_images, has_inline_images
 from hermes_worker.providers.chain import Route
+from hermes_worker.providers.identity import described
 from hermes_worker.redaction import redact
 from hermes_worker.store.runs import TurnClaim
 from hermes_worker.store.transcripts import CorruptTranscript
@@ -88,6 +89,9 @@ class Compacted:
     memory: TurnMemory
 
 
+_ELSEWHERE_S = 30.0
+"""How often a run that was given to another server is looked at again."""
+
 Asked = Answered | Unanswered | Interrupted | Compacted
 
 
@@ -96,7 +100,7 @@ def ask(parts: Parts, claim: TurnClaim, abort: AbortSignal, *, is_watched: Calla
     try:
         with parts.turnstile:
             asking = _Asking(parts, claim, abort, is_watched)
-        return asking.outcome()
+        return asking.elsewhere() or asking.outcome()
     except (CorruptTranscript, ValueError) as error:
         failure = Failure(kind="corrupt_transcript", message=str(error))
         return Unanswered(event=ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
@@ -128,6 +132,21 @@ class _Asking:
             attempt=claim.loaded.event_seq,
             is_watched=is_watched,
         )
+
+    def elsewhere(self) -> Unanswered | None:
+        """The run waits for a worker that asks whom it was given to; ``None`` when that is who we ask.
+
+        A stand-in, or another server that happens to be configured, must not finish what was meant for a model.
+        """
+        given, ours = self._claim.loaded.endpoint, self._parts.model.endpoint
+        if given is None or ours is None or given == ours:
+            return None
+        log.info("model.elsewhere", given=given, ours=ours)
+        reason = (
+            f"it was given to {self._claim.loaded.model} at {described(given)}, and the workers ask {described(ours)}; "
+            "start them with the provider it was given to, or stop it"
+        )
+        return self._parked(_ELSEWHERE_S, reason)
 
     def outcome(self) -> Asked:
         while True:
@@ -195,7 +214,7 @@ class _Asking:
             self._fall_back()
             return None
         log.info("model.held_back", provider=route.name, wait_s=round(permit.wait_s, 1))
-        return self._parked(permit.wait_s)
+        return self._parked(permit.wait_s, f"the key of {route.name} is used as much as it may be")
 
     # --- failures ---
 
@@ -212,7 +231,7 @@ class _Asking:
         log.info("model.failed", kind=error.kind.value, status=error.status, decision=decision.kind)
         match decision:
             case retry.Wait() | retry.RenewConnection():
-                return self._wait(decision.seconds)
+                return self._wait(decision.seconds, classification)
             case retry.GiveUp():
                 return self._given_up(decision, classification)
             case retry.CapOutput():
@@ -354,16 +373,18 @@ class _Asking:
         if isinstance(decision, retry.FallBack) and is_used_up:
             self._parts.governor.cool_down(_place(route), max(FALLEN_BACK_S, classification.retry_after_s or 0.0))
 
-    def _wait(self, seconds: float) -> Asked | None:
+    def _wait(self, seconds: float, classification: Classification) -> Asked | None:
         if seconds > retry.PARK_OVER_S:
-            return self._parked(seconds)
+            answered = f"answered {classification.status}" if classification.status else "did not answer"
+            return self._parked(seconds, f"the provider {answered} ({classification.kind.value}) and is asked again")
         return Interrupted() if self._abort.wait(seconds) else None
 
-    def _parked(self, seconds: float) -> Unanswered:
+    def _parked(self, seconds: float, reason: str = "") -> Unanswered:
         event = ev.CapacityAwaited(
             resume_at=self._parts.now() + seconds,
             recovery=canonical_json(retry.history_document(self._history)),
             memory=memory_document(self._memory),
+            reason=reason,
         )
         return Unanswered(event=event)
 

@@ -74,6 +74,7 @@ def _child(
         spec=RunSpec(
             input=task.message,
             model=policy.model or claim.loaded.model,
+            endpoint=claim.loaded.endpoint,
             toolsets=(),
             # With a shared budget the store bounds this by the parent's own limit.
             iterations_max=_NO_LIMIT if policy.budget is BudgetMode.SHARED else policy.iterations_max,

@@ -27,6 +27,8 @@ CHARS_PER_TOKEN = 4
 class ModelOptions:
     """How models are asked, whichever they are."""
 
+    endpoint: str | None = None
+    """Who is asked, as ``providers.identity`` names it; ``None`` asks for every run, whoever it was given to."""
     window: int | None = None
     """Context window in tokens; ``None`` when nobody said."""
     output_tokens_max: int | None = None

@@ -20,6 +20,12 @@ def test_a_run_is_shown_through_its_life(api: Served, store: Store, http: httpx.
     run_id = api.submit(model="m", session_id="s")
     fresh = http.get(f"/v1/runs/{run_id}").json()
     assert abs(fresh.pop("created_at") - fresh.pop("updated_at")) < 5
+    standing = fresh.pop("standing")
+    assert standing.pop("since") > 0
+    assert standing == {
+        "reason": "no_worker",
+        "text": "no worker consumes the queue 'model', where its model call waits",
+    }
     assert fresh.pop("budget")["dimensions"]["iterations"] == {"limit": 90, "reserved": 0, "spent": 0}
     assert fresh == {
         "object": "hermes.run",

@@ -33,6 +33,22 @@ def test_a_reply_is_shown_once_as_it_comes(capsys: pytest.CaptureFixture[str]) -
     assert text == "Hello\n"
 
 
+def test_a_reply_that_ends_in_white_space_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys,
+        event("message.delta", delta="Hello  \n"),
+        event("message.completed", text="Hello", iteration=1),
+    )
+    assert text == "Hello  \n"
+
+
+def test_a_wait_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(
+        capsys, event("run.waiting", status="waiting_for_capacity", until=None, reason="it answered\x1b[2J 500")
+    )
+    assert text == "  waiting for capacity: it answered[2J 500\n"
+
+
 def test_what_is_not_shown_does_not_break_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(
         capsys,

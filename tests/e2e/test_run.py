@@ -58,6 +58,32 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_goes_on_later(hermes: CommandLi
     assert (project / "steps").read_text() == "one\n"
 
 
+def test_a_run_meant_for_a_model_is_not_finished_by_the_stand_in(hermes: CommandLine, project: Path) -> None:
+    given = ("--base-url", "http://127.0.0.1:9/v1", "--model", "nope")
+    with hermes.started("run", "Count the files", *given, "--workspace", str(project)) as running:
+        running.wait_for_line("^run_")
+        running.interrupt()
+        assert running.wait(30) == 130, running.output
+    said = re.search(r"interrupted; (run_[0-9a-f]{32}) is kept", running.output)
+    assert said, running.output
+    carry_on = re.search(r"to carry on:  hermes-worker (up .*)", running.output)
+    assert carry_on, running.output
+    assert carry_on[1].endswith("--model nope --base-url http://127.0.0.1:9/v1")
+    assert "--base-url http://127.0.0.1:9/v1 --model nope" in hermes.inline("runs", "show", said[1]).out
+
+    with hermes.started("up", "--port", "0") as stack:
+        stack.wait_for_line("is up")
+        wait_for(lambda: hermes.run_of(said[1])["status"] == "waiting_for_capacity")
+        shown = hermes.inline("runs", "show", said[1]).out
+        assert "it was given to nope at http://127.0.0.1:9/v1, and the workers ask the scripted stand-in" in shown
+        refused = hermes.inline("submit", "Hello", "--model", "nope")
+        assert refused.code == 2
+        assert "nobody here serves 'nope'" in refused.said
+        stack.interrupt()
+        assert stack.wait(60) == 0, stack.output
+    assert not list(project.glob("hermes-report.md"))
+
+
 @pytest.mark.parametrize("moment", ["starting", "run_"])
 def test_ctrl_c_at_any_moment_leaves_no_process(installed: CommandLine, project: Path, moment: str) -> None:
     with installed.started("run", "--workspace", str(project)) as running:

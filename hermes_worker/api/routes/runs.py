@@ -173,6 +173,8 @@ def _inspect(client: Client, run_id: str) -> schema.RunObject:
         attention=[schema.call_object(call) for call in troubled],
     )
     inspected = _run_object(view, calls)
+    if not view.status.is_terminal:
+        inspected.standing = schema.standing_object(client.standings.of(run_id))
     inspected.budget = schema.budget_object(client.trees.budget(run_id))
     return inspected
 

@@ -257,6 +257,7 @@ def upgrade() -> None:
         sa.Column("run_id", sa.String(length=40), nullable=False),
         sa.Column("session_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("endpoint", sa.Text()),
         sa.Column("status", sa.String(length=24), nullable=False),
         sa.Column("parent_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("parent_iteration", sa.Integer(), nullable=True),

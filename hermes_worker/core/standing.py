@@ -1,0 +1,184 @@
+"""Why a run is where it is: a reason from a closed list and a sentence, decided from facts that were read in one go.
+
+A run that waits says what for; a run that works says on what, where and since when. Whoever shows it (``runs show``,
+``--watch``, the API) decides from the reason when it is worth saying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
+
+MODEL_QUEUE = "model"
+TOOLS_QUEUE = "tools"
+
+
+class StandingReason(StrEnum):
+    """Why a run that has not ended does not move, or on what it is at work."""
+
+    ENDED = "ended"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    BEHIND_SESSION = "behind_session"
+    """Another run is at work in its session."""
+    BEHIND_SIBLINGS = "behind_siblings"
+    """As many children of its parent work as may."""
+    NO_WORKER = "no_worker"
+    """Its next step is due, and no live worker consumes the queue."""
+    DUE = "due"
+    """Its next step waits for a worker that is free."""
+    ASKING_MODEL = "asking_model"
+    CALLING_TOOLS = "calling_tools"
+    WAITING_FOR_PROVIDER = "waiting_for_provider"
+    WAITING_FOR_PERSON = "waiting_for_person"
+    WAITING_FOR_CHILDREN = "waiting_for_children"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """An open tool call."""
+
+    name: str
+    status: CallStatus
+    waits_for: WaitKind | None
+    since: float | None
+    """When it was claimed, or became due (epoch seconds)."""
+    worker: str | None
+    """Who holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a run at one moment. Times are epoch seconds by the database's clock."""
+
+    status: RunStatus
+    now: float
+    due_since: float | None
+    """When its model call became due; ``None`` when none is."""
+    asking_since: float | None
+    """When its model call was claimed; ``None`` when none is."""
+    worker: str | None
+    """Who holds the model call."""
+    attempt: int = 1
+    resume_at: float | None = None
+    waits_because: str | None = None
+    """What the event of its last wait gave as the reason."""
+    active_run: str | None = None
+    """The run that is at work in its session, if that is another."""
+    parent_run: str | None = None
+    calls: Sequence[CallFacts] = ()
+    """The open calls of the current iteration that may run now, or run."""
+    children_total: int = 0
+    """Runs that its open calls delegated to, those that have ended included."""
+    children_ended: int = 0
+    queues: Collection[str] = ()
+    """Queues that some live worker consumes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a run stands."""
+
+    reason: StandingReason
+    text: str
+    """A sentence for people, without the seconds that pass."""
+    since: float | None = None
+    """From when on it stands so (epoch seconds); ``None`` when nobody noted that."""
+    lasts_s: float | None = None
+    """Seconds since then."""
+    until: float | None = None
+    """When it is looked at again by itself."""
+
+
+def standing(facts: Facts) -> Standing:
+    """Total and pure."""
+    found = _standing(facts)
+    return found if found.since is None else replace(found, lasts_s=max(0.0, facts.now - found.since))
+
+
+def _standing(facts: Facts) -> Standing:
+    match facts.status:
+        case status if status.is_terminal:
+            return Standing(reason=StandingReason.ENDED, text=f"it has ended: {status.value}")
+        case RunStatus.PAUSED:
+            return Standing(reason=StandingReason.PAUSED, text="it is paused; 'runs resume' lets it go on")
+        case RunStatus.STOPPING:
+            return Standing(
+                reason=StandingReason.STOPPING, text="a stop was asked for; it ends when whoever holds a step lets go"
+            )
+        case RunStatus.WAITING_FOR_CAPACITY:
+            return _waiting_for_provider(facts)
+        case RunStatus.WAITING_FOR_APPROVAL | RunStatus.WAITING_FOR_INPUT:
+            return _waiting_for_person(facts)
+        case RunStatus.WAITING_FOR_CHILDREN:
+            return _waiting_for_children(facts)
+        case _:
+            return _at_work(facts)
+
+
+def _waiting_for_provider(facts: Facts) -> Standing:
+    why = facts.waits_because or "the provider asked for a pause"
+    return Standing(reason=StandingReason.WAITING_FOR_PROVIDER, text=why, until=facts.resume_at)
+
+
+def _waiting_for_person(facts: Facts) -> Standing:
+    is_approval = facts.status is RunStatus.WAITING_FOR_APPROVAL
+    text = "somebody has to allow a command" if is_approval else "somebody has to answer a question"
+    return Standing(reason=StandingReason.WAITING_FOR_PERSON, text=text)
+
+
+def _waiting_for_children(facts: Facts) -> Standing:
+    text = "it waits for what it delegated"
+    if facts.children_total:
+        text += f": {facts.children_ended} of {facts.children_total} children have ended"
+    return Standing(reason=StandingReason.WAITING_FOR_CHILDREN, text=text)
+
+
+def _at_work(facts: Facts) -> Standing:
+    if facts.asking_since is not None:
+        where = f" on {facts.worker}" if facts.worker else ""
+        again = f", attempt {facts.attempt}" if facts.attempt > 1 else ""
+        return Standing(
+            reason=StandingReason.ASKING_MODEL, text=f"asking the model{where}{again}", since=facts.asking_since
+        )
+    running = [call for call in facts.calls if call.status is CallStatus.RUNNING]
+    if running:
+        names = _listed([f"{call.name} on {call.worker}" if call.worker else call.name for call in running])
+        since = min((call.since for call in running if call.since is not None), default=None)
+        return Standing(reason=StandingReason.CALLING_TOOLS, text=f"running {names}", since=since)
+    pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
+    if pending:
+        since = min((call.since for call in pending if call.since is not None), default=None)
+        return _due(facts, TOOLS_QUEUE, _listed([call.name for call in pending]), since)
+    if facts.due_since is not None:
+        return _due(facts, MODEL_QUEUE, "its model call", facts.due_since)
+    return _held_back(facts)
+
+
+def _held_back(facts: Facts) -> Standing:
+    """It has not begun, and is not due."""
+    if facts.active_run is not None:
+        return Standing(reason=StandingReason.BEHIND_SESSION, text=f"run {facts.active_run} of its session goes first")
+    if facts.parent_run is not None:
+        text = f"as many children of {facts.parent_run} are at work as may be at once"
+        return Standing(reason=StandingReason.BEHIND_SIBLINGS, text=text)
+    return Standing(reason=StandingReason.DUE, text="its next step is about to be sent")
+
+
+def _due(facts: Facts, queue: str, what: str, since: float | None) -> Standing:
+    if queue not in facts.queues:
+        text = f"no worker consumes the queue '{queue}', where {what} waits"
+        return Standing(reason=StandingReason.NO_WORKER, text=text, since=since)
+    text = f"{what} waits in the queue '{queue}' for a worker that is free"
+    return Standing(reason=StandingReason.DUE, text=text, since=since)
+
+
+_NAMED_MAX = 4
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED_MAX])
+    return f"{shown} and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else shown

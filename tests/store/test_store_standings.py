@@ -1,0 +1,64 @@
+"""Why a run does not move, as the rows tell it."""
+
+from __future__ import annotations
+
+from support.store import Store
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.standing import Standing, StandingReason
+from hermes_worker.store.standings import Standings
+
+
+def of(store: Store, run_id: str) -> Standing:
+    return Standings(store.database).of(run_id)
+
+
+def test_a_run_that_no_worker_serves_says_which_queue_is_missing(store: Store) -> None:
+    run_id = store.submit().run_id
+    found = of(store, run_id)
+    assert (found.reason, found.text) == (
+        StandingReason.NO_WORKER,
+        "no worker consumes the queue 'model', where its model call waits",
+    )
+    store.worker("here")
+    assert of(store, run_id).reason is StandingReason.DUE
+
+
+def test_a_run_behind_another_of_its_session_names_it(store: Store) -> None:
+    first = store.submit(session_id="s").run_id
+    second = store.submit(session_id="s").run_id
+    store.worker("here")
+    assert of(store, first).reason is StandingReason.DUE
+    assert of(store, second).text == f"run {first} of its session goes first"
+
+
+def test_a_claimed_model_call_names_its_worker_and_its_age(store: Store) -> None:
+    run_id = store.submit().run_id
+    store.turn(run_id)
+    found = of(store, run_id)
+    assert (found.reason, found.text) == (StandingReason.ASKING_MODEL, "asking the model on default")
+    store.let_pass(12)
+    lasts_s = of(store, run_id).lasts_s
+    assert lasts_s is not None
+    assert lasts_s >= 12
+
+
+def test_a_parked_run_says_what_the_provider_answered(store: Store) -> None:
+    run_id = store.submit().run_id
+    claim = store.turn(run_id)
+    until = store.database.now() + 60
+    store.runs.commit_failure(claim, ev.CapacityAwaited(resume_at=until, recovery="{}", reason="it answered 500"))
+    found = of(store, run_id)
+    assert (found.reason, found.text, found.until) == (StandingReason.WAITING_FOR_PROVIDER, "it answered 500", until)
+    waiting = store.views.events_after(run_id, 0)[-1]
+    assert waiting.data["reason"] == "it answered 500"
+
+
+def test_open_calls_are_told_by_segment(store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE, Replay.ONCE, segments=(0, 1))
+    found = of(store, run_id)
+    assert (found.reason, found.text) == (
+        StandingReason.DUE,
+        "tool0 waits in the queue 'tools' for a worker that is free",
+    )
