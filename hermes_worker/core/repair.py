@@ -20,6 +20,10 @@ from hermes_worker.core.messages import ToolRequest, canonical_json
 
 EMPTY_ARGUMENTS = "{}"
 
+_ENCODINGS_MAX = 3
+"""So often a text may be a code fence or a JSON string around the arguments proper. Models do it once or twice."""
+_FENCE = re.compile(r"\s*```[ \t]*[\w.+-]*[ \t]*\r?\n?(.*?)```\s*", re.DOTALL)
+
 _CLOSER_OF = {"{": "}", "[": "]"}
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]|"|[^"{}\[\],]++', re.DOTALL)
 """A whole string, a structural character, the quote of a string that never ends, or anything between."""
@@ -45,15 +49,16 @@ class Assessment:
 
 
 def assess_arguments(text: object) -> Assessment:
-    """Judge the arguments of a call that is about to run.
+    """Judge the arguments of a call that is about to run. Never raises, whatever ``text`` is.
 
-    Values that are not objects (``[1]``, ``null``) are ``ok`` here; the dispatcher answers them with an error result.
+    Arguments in a code fence, or written as JSON text inside a JSON string, are taken out of it. Values that are not
+    objects (``[1]``, ``null``) are ``ok`` here; the dispatcher answers them with an error result.
     """
     received = _as_text(text)
     trusted = _trusted_value(received)
     if trusted is not None:
         return Assessment(outcome=ArgumentsOutcome.OK, arguments=trusted)
-    is_complete = received.rstrip().endswith(("}", "]"))
+    is_complete = received.rstrip().removesuffix("```").rstrip().endswith(("}", "]"))
     outcome = ArgumentsOutcome.INVALID if is_complete else ArgumentsOutcome.TRUNCATED
     return Assessment(outcome=outcome, arguments=received)
 
@@ -64,8 +69,17 @@ def repair_arguments(text: object) -> str:
     trusted = _trusted_value(received)
     if trusted is not None:
         return trusted
-    balanced = _balance(received)
+    balanced = _balance(_unfenced(received))
     return (balanced and _canonical(balanced.text)) or EMPTY_ARGUMENTS
+
+
+def arguments_text(value: object) -> str:
+    """The text for arguments that a provider sent as an object where JSON text belongs. What JSON cannot say (a number
+    beyond its range) stays recognisable, so that the loop can refuse the call. Never raises."""
+    try:
+        return canonical_json(value)
+    except (TypeError, ValueError, RecursionError):
+        return _spelled_out(value)
 
 
 def dedupe(requests: Sequence[ToolRequest]) -> tuple[ToolRequest, ...]:
@@ -80,14 +94,30 @@ def _as_text(value: object) -> str:
     """What a provider put where the argument text belongs. Some send the object itself, some send nothing."""
     if value is None:
         return EMPTY_ARGUMENTS
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    text = value if isinstance(value, str) else str(value)
+    text = value if isinstance(value, str) else arguments_text(value)
     return EMPTY_ARGUMENTS if text.strip() in ("", "None") else text
+
+
+def _spelled_out(value: object) -> str:
+    try:
+        return json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return f"<{type(value).__name__}>"  # it refers to itself, is too deep, or has too many digits to be written
+
+
+def plain_json(text: str) -> str | None:
+    """Canonical JSON of ``text`` if it is JSON as it stands, in a code fence, or encoded twice; otherwise ``None``."""
+    return _canonical(_unwrapped(text))
 
 
 def _trusted_value(text: str) -> str | None:
     """Canonical JSON of ``text`` if at most noise had to be removed from it."""
+    inner = _unwrapped(text)
+    found = _without_noise(inner)
+    return found if found is not None or inner is text else _without_noise(text)
+
+
+def _without_noise(text: str) -> str | None:
     whole = _canonical(text) or _first_of_several(text)
     if whole is not None:
         return whole
@@ -97,29 +127,70 @@ def _trusted_value(text: str) -> str | None:
     return _canonical(balanced.text)
 
 
+def _unwrapped(text: str) -> str:
+    for _ in range(_ENCODINGS_MAX):
+        inner = _wrapped_text(text)
+        if inner is None:
+            break
+        text = inner
+    return text
+
+
+def _wrapped_text(text: str) -> str | None:
+    """The arguments inside ``text`` if that is a code fence or a JSON string around an object or a list."""
+    unfenced = _unfenced(text)
+    if unfenced is not text:
+        return unfenced
+    value = _parsed(text) if text.lstrip().startswith('"') else None
+    return value if isinstance(value, str) and value.lstrip().startswith(("{", "[", "```", '"')) else None
+
+
+def _unfenced(text: str) -> str:
+    fenced = _FENCE.fullmatch(text)
+    return fenced[1] if fenced else text
+
+
 def _canonical(text: str) -> str | None:
     """Canonical JSON of ``text``, or ``None``. Raw control characters inside strings are allowed, as some local
     servers send them."""
+    return _canonical_value(_parsed(text))
+
+
+def _canonical_value(value: object) -> str | None:
+    """``None`` for ``_NOTHING`` and for what JSON cannot say: ``1e400`` is read as infinity."""
     try:
-        return canonical_json(json.loads(text, strict=False, parse_constant=_refuse_constant))
+        return None if value is _NOTHING else canonical_json(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parsed(text: str) -> object:
+    try:
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):
         # ValueError also covers integers of more digits than Python converts.
-        return None
+        return _NOTHING
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+_NOTHING = object()
+"""In place of a value, for text that is not JSON."""
+
+
 def _first_of_several(text: str) -> str | None:
     """The first object of ``{...}{...}``, which some models write instead of two calls; also ``{...}}``."""
+    text = text.lstrip()
     try:
-        value, end = json.JSONDecoder(strict=False, parse_constant=_refuse_constant).raw_decode(text.lstrip())
+        value, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    rest = text.lstrip()[end:].strip()
+    rest = text[end:].strip()
     is_noise = rest.startswith(("{", "[")) or not rest.strip("]} \t\r\n")
-    return canonical_json(value) if isinstance(value, dict | list) and is_noise else None
+    return _canonical_value(value) if isinstance(value, dict | list) and is_noise else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

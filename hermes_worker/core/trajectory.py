@@ -95,7 +95,7 @@ def _text(content: object) -> str:
 def _parsed(text: str, otherwise: object) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return otherwise
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes_worker.core.messages import Delta, ModelReply
+from hermes_worker.core.repair import plain_json
 from hermes_worker.providers.chat_reply import (
     CutShort,
     MalformedReply,
@@ -202,10 +203,8 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 def _parsed(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    said = plain_json(text)
+    return None if said is None else json.loads(said)
 
 
 def _index(event: Mapping[str, Any]) -> int:

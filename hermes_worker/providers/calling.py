@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -251,7 +252,14 @@ def _beginning(chunks: Iterator[bytes]) -> bytes:
     return first
 
 
-_raw_decode = json.JSONDecoder().raw_decode
+def _finite(digits: str) -> float | str:
+    """A number beyond the range of JSON (``1e400``) stays its text: no row can hold infinity, and whoever reads the
+    arguments it stands in can then say what is wrong with them."""
+    number = float(digits)
+    return number if math.isfinite(number) else digits
+
+
+_raw_decode = json.JSONDecoder(parse_float=_finite, parse_constant=str).raw_decode
 """``json.loads`` without what it does around this: to guess an encoding, and to look for white space with regular
 expressions, which takes as long as to parse an event."""
 

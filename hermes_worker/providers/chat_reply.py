@@ -8,13 +8,13 @@ servers that call themselves compatible; what contradicts them raises ``Malforme
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
+from hermes_worker.core.repair import ArgumentsOutcome, arguments_text, assess_arguments
 
 
 class MalformedReply(ValueError):
@@ -188,7 +188,7 @@ class ReplyAssembler:
         if isinstance(arguments, str):
             slot.arguments.append(arguments)
         elif arguments is not None:
-            slot.arguments.append(canonical_json(arguments))
+            slot.arguments.append(arguments_text(arguments))
 
     def _slot(self, index: int, call_id: str) -> _Slot:
         """A new id at a used index opens a new slot: some servers number every parallel call 0."""
@@ -298,13 +298,7 @@ def settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
 
 def is_cut(arguments: str) -> bool:
     """Not JSON, and without the bracket a whole text would end in. Text that is only wrong is the loop's to judge."""
-    if not arguments.strip() or arguments.rstrip().endswith(("}", "]")):
-        return False
-    try:
-        json.loads(arguments)
-    except ValueError:
-        return True
-    return False
+    return assess_arguments(arguments).outcome is ArgumentsOutcome.TRUNCATED
 
 
 def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:

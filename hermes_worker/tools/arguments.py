@@ -8,9 +8,12 @@ name are left alone.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
+
+from hermes_worker.core.repair import arguments_text, plain_json
 
 Schema = Mapping[str, Any]
 
@@ -80,6 +83,8 @@ def _coerce_inside(value: Any, schema: Schema) -> Any:
 def _to_number(value: Any) -> Any:
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         number = float(value)
+        if not math.isfinite(number):
+            return _UNCHANGED  # "1e400" is a number, and none that JSON or a tool can work with
         return int(number) if number.is_integer() and abs(number) < 2**53 else number
     return _UNCHANGED
 
@@ -109,7 +114,7 @@ def _to_array(value: Any) -> Any:
 
 def _to_string(value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return json.dumps(value) if is_number else _UNCHANGED
+    return arguments_text(value) if is_number else _UNCHANGED
 
 
 def _cannot(value: Any) -> Any:
@@ -119,10 +124,8 @@ def _cannot(value: Any) -> Any:
 def _parsed(value: Any, kind: type) -> Any:
     if not isinstance(value, str):
         return _UNCHANGED
-    try:
-        parsed = json.loads(value)
-    except (ValueError, RecursionError):
-        return _UNCHANGED
+    text = plain_json(value)
+    parsed = _UNCHANGED if text is None else json.loads(text)
     return parsed if isinstance(parsed, kind) else _UNCHANGED
 
 

@@ -332,6 +332,14 @@ def _check_pairs(role: str, blocks: Sequence[Document], awaited: set[str], where
     return set()
 
 
+def _as_input(arguments: str) -> object:
+    """What is no JSON can only be streamed, piece by piece."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return {}
+
+
 def _message_blocks(said: Said) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if said.thinking:
@@ -339,7 +347,7 @@ def _message_blocks(said: Said) -> list[dict[str, Any]]:
     if said.text:
         blocks.append({"type": "text", "text": said.text})
     for call in said.calls:
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)})
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _as_input(call.arguments)})
     return blocks
 
 

@@ -498,6 +498,29 @@ def test_calls_over_the_limit_are_asked_for_again_without_costing_an_iteration(
     assert server.accepted[0]["messages"] == server.accepted[1]["messages"] == server.accepted[2]["messages"]
 
 
+@pytest.mark.parametrize("arguments", ['{"n":1e400}', '{"n":1e400}{"n":1}', '{"n":NaN}', '{"n":%s}' % ("9" * 5_000)])
+def test_arguments_that_json_cannot_say_do_not_end_the_run(turns: Turns, server: StrictServer, arguments: str) -> None:
+    server.says(Said(calls=(ToolUse(id="call_0", name="todo", arguments=arguments),)), CALL, HELLO)
+
+    view = finished(turns, server)
+
+    assert (view.status, view.output) == (RunStatus.COMPLETED, HELLO.text)
+
+
+@pytest.mark.parametrize("arguments", ['```json\n{"todos": []}\n```', '"{\\"todos\\": []}"'])
+def test_arguments_in_a_fence_or_encoded_twice_are_taken_as_they_were_meant(
+    turns: Turns, server: StrictServer, arguments: str
+) -> None:
+    server.says(Said(calls=(ToolUse(id="call_1", name="todo", arguments=arguments),)), HELLO)
+
+    view = finished(turns, server)
+
+    assert (view.output, view.iteration) == (HELLO.text, 2), "nothing was asked again"
+    sent = json.dumps(server.accepted[1])
+    assert "```" not in sent
+    assert "todos" in sent
+
+
 def test_calls_that_stay_cut_end_the_run_after_four_more_tries(chat: Turns, server: StrictServer) -> None:
     server.says(CUT_CALL)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hermes_worker.core.messages import ToolRequest
 from hermes_worker.core.repair import (
     ArgumentsOutcome,
+    arguments_text,
     assess_arguments,
     dedupe,
     repair_arguments,
@@ -23,7 +24,6 @@ REPAIRED = [
     ("[1,2", [1, 2]),
     ('{"truncated": "val', {}),
     ("{'a': 1}", {}),
-    ('```json\n{"a": 1}\n```', {}),
     ("null", None),
     ("[1]", [1]),
     ('{"a": "x\ny"}', {"a": "x\ny"}),
@@ -34,6 +34,11 @@ REPAIRED = [
     ("  None  ", {}),
     ("totally not json", {}),
     # Where the reference gives up and we do not.
+    ('```json\n{"a": 1}\n```', {"a": 1}),
+    ('```\n{"a": 1,}\n```\n', {"a": 1}),
+    ('```json\n{"a": [1\n```', {"a": [1]}),
+    ('"{\\"a\\": 1}"', {"a": 1}),
+    ('{"n": 1e400}', {}),
     ('{"a":[1,2', {"a": [1, 2]}),
     ('{"a":1}{"b":2}', {"a": 1}),
     ('{"a":[1]]}', {"a": [1]}),
@@ -84,6 +89,22 @@ ASSESSED = [
     ("{'a': 1}", ArgumentsOutcome.INVALID, "{'a': 1}"),
     ('{"a": [1}', ArgumentsOutcome.INVALID, '{"a": [1}'),
     ('{"a": NaN}', ArgumentsOutcome.INVALID, '{"a": NaN}'),
+    ('{"n":1e400}', ArgumentsOutcome.INVALID, '{"n":1e400}'),
+    ('{"n":1e400}{"n":1}', ArgumentsOutcome.INVALID, '{"n":1e400}{"n":1}'),
+    ({"n": float("inf")}, ArgumentsOutcome.INVALID, '{"n": Infinity}'),
+    # In a code fence, as a JSON string, or both.
+    ('```json\n{"a": 1}\n```', ArgumentsOutcome.OK, '{"a":1}'),
+    ('```{"a": 1}```', ArgumentsOutcome.OK, '{"a":1}'),
+    ('\n```JSON\r\n{"a": 1,}\r\n```  ', ArgumentsOutcome.OK, '{"a":1}'),
+    ('"{\\"a\\": 1}"', ArgumentsOutcome.OK, '{"a":1}'),
+    ('"[1, 2]"', ArgumentsOutcome.OK, "[1,2]"),
+    ('```\n"{\\"a\\": 1}"\n```', ArgumentsOutcome.OK, '{"a":1}'),
+    ('"```json\\n{\\"a\\": 1}\\n```"', ArgumentsOutcome.OK, '{"a":1}'),
+    ('{"a": "```json\\n{}\\n```"}', ArgumentsOutcome.OK, '{"a":"```json\\n{}\\n```"}'),
+    ('"a plain string"', ArgumentsOutcome.OK, '"a plain string"'),
+    ('"{half of"', ArgumentsOutcome.OK, '"{half of"'),
+    ('```json\n{"a": "hal', ArgumentsOutcome.TRUNCATED, '```json\n{"a": "hal'),
+    ('```json\n{"a": [1}\n```', ArgumentsOutcome.INVALID, '```json\n{"a": [1}\n```'),
 ]
 
 
@@ -99,6 +120,77 @@ _json = st.recursive(
     max_leaves=8,
 )
 _objects = st.dictionaries(st.text(min_size=1), _json, max_size=4)
+
+
+_MORE_DIGITS_THAN_PYTHON_READS = "9" * 5_000
+_odd_scalars = st.sampled_from(
+    ["1e400", "-1e400", "NaN", "Infinity", "-Infinity", _MORE_DIGITS_THAN_PYTHON_READS, '"\\ud800"', '"\ud800"', "\x00"]
+)
+_odd_texts = st.one_of(
+    st.text(),
+    st.text(alphabet=st.characters(codec=None, categories=["Cs", "Cc", "Lu", "Ps", "Pe", "Po"])),
+    st.builds(lambda scalar: f'{{"n":{scalar}}}', _odd_scalars),
+    st.builds(lambda first, second: f'{{"n":{first}}}{{"n":{second}}}', _odd_scalars, _odd_scalars),
+    st.builds(
+        lambda opener, depth, inner: opener * depth + inner, st.sampled_from("[{"), st.integers(0, 5_000), st.text()
+    ),
+    st.builds(lambda depth, scalar: "[" * depth + scalar + "]" * depth, st.integers(0, 5_000), _odd_scalars),
+)
+
+
+def _encoded(text: str, times: int, fences: int) -> str:
+    for _ in range(times):
+        text = json.dumps(text)
+    for _ in range(fences):
+        text = f"```json\n{text}\n```"
+    return text
+
+
+_anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters(codec=None)) | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(_anything | st.builds(_encoded, _odd_texts, st.integers(0, 4), st.integers(0, 3)))
+def test_no_arguments_whatever_raise(received: object) -> None:
+    """What is judged usable is JSON that any worker stores and reads back; so is what history is sent with."""
+    assessed = assess_arguments(received)
+    assert assessed.arguments is not None
+    if assessed.outcome is ArgumentsOutcome.OK:
+        assert json.loads(assessed.arguments, parse_constant=_never) is not _NOT_JSON
+        assert assessed.arguments.encode()
+    assert json.loads(repair_arguments(received), parse_constant=_never) is not _NOT_JSON
+    assert isinstance(arguments_text(received), str)
+
+
+_NOT_JSON = object()
+
+
+def _never(constant: str) -> object:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_arguments_that_refer_to_themselves_are_refused() -> None:
+    knot: list[object] = []
+    knot.append(knot)
+    assert assess_arguments(knot).outcome is not ArgumentsOutcome.OK
+    assert repair_arguments({"a": knot}) == "{}"
+
+
+def test_a_number_of_more_digits_than_can_be_written_is_refused() -> None:
+    for received in (10**5_000, {"n": 10**5_000}, f'{{"n":{_MORE_DIGITS_THAN_PYTHON_READS}}}'):
+        assert assess_arguments(received).outcome is not ArgumentsOutcome.OK
+        assert repair_arguments(received) == "{}"
+
+
+@settings(deadline=None)
+@given(_objects, st.integers(0, 2), st.integers(0, 1))
+def test_a_fence_and_a_second_encoding_change_nothing(value: dict[str, object], times: int, fences: int) -> None:
+    text = _encoded(json.dumps(value), times, fences)
+    assert assess_arguments(text) == assess_arguments(json.dumps(value))
 
 
 @settings(deadline=None)

@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 
 from hermes_worker.core.messages import Delta, ToolRequest, Usage, assistant_body
+from hermes_worker.core.repair import arguments_text
+from hermes_worker.providers.calling import _parsed
 from hermes_worker.providers.chat_reply import (
     CutShort,
     MalformedReply,
@@ -313,3 +315,12 @@ def test_a_thought_signature_is_kept_with_its_call() -> None:
     assert json.loads(assistant_body(reply))["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "one", "arguments": "{}"}, "extra_content": signature}
     ]
+
+
+@pytest.mark.parametrize("value", ["1e400", "NaN", "-Infinity"])
+def test_arguments_sent_as_an_object_keep_what_json_cannot_say_as_text(value: str) -> None:
+    """A row cannot hold infinity; the tool's schema says then what is wrong."""
+    document = _parsed(b'{"n": %s, "m": 1.5}' % value.encode())
+
+    assert document == {"n": value, "m": 1.5}
+    assert ToolRequest(id="c", name="t", arguments=arguments_text(document)).arguments == f'{{"m":1.5,"n":"{value}"}}'

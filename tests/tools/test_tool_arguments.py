@@ -53,6 +53,13 @@ COERCED = [
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "7", 7),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
     ({}, "5", "5"),
+    ({"type": "object"}, '```json\n{"a": 1}\n```', {"a": 1}),
+    ({"type": "object"}, '"{\\"a\\": 1}"', {"a": 1}),
+    ({"type": "array"}, '"[1]"', [1]),
+    ({"type": "array"}, "[1][2]", ["[1][2]"]),
+    ({"type": "number"}, "1e400", "1e400"),
+    ({"type": "integer"}, "1e400", "1e400"),
+    ({"type": "object"}, '{"a": 1e400}', '{"a": 1e400}'),
     ({"type": "array"}, "[" * 100_000, ["[" * 100_000]),
 ]
 

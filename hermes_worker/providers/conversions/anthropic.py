@@ -17,6 +17,7 @@ from typing import Any
 
 from hermes_worker.core.families import is_host, is_kimi
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.repair import arguments_text
 
 Row = Mapping[str, Any]
 Block = dict[str, Any]
@@ -569,7 +570,7 @@ def from_message(message: Row) -> ModelReply:
     blocks = [b for b in map(_input_block, content if isinstance(content, list) else []) if b is not None]
     thinking = [block for block in blocks if block["type"] in _THINKING]
     requests = tuple(
-        ToolRequest(id=block["id"], name=block["name"], arguments=canonical_json(block["input"]))
+        ToolRequest(id=block["id"], name=block["name"], arguments=arguments_text(block["input"]))
         for block in blocks
         if block["type"] == "tool_use"
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.repair import arguments_text
 from hermes_worker.providers.chat_reply import generated_id
 
 Row = Mapping[str, Any]
@@ -153,7 +154,7 @@ def _call_items(row: Row) -> Iterator[Item]:
 
 
 def _arguments(value: object) -> str:
-    text = value if isinstance(value, str) else "" if value is None else canonical_json(value)
+    text = value if isinstance(value, str) else "" if value is None else arguments_text(value)
     return text.strip() or "{}"
 
 
