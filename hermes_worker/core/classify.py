@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from hermes_worker.core.error_patterns import (
     AUTH,
@@ -46,14 +48,16 @@ from hermes_worker.core.error_patterns import (
     USAGE_LIMIT_IS_TRANSIENT,
     is_reasoning_model,
 )
-from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
 from hermes_worker.core.reported_limits import (
     is_output_cap_error,
     parse_available_output_tokens,
     parse_context_limit,
+    plausible_window,
 )
 
 __all__ = [
+    "OUTCOMES",
     "Classification",
     "RawError",
     "RequestSize",
@@ -64,6 +68,7 @@ __all__ = [
     "parse_available_output_tokens",
     "parse_context_limit",
     "parse_retry_after",
+    "parse_wait",
     "raw_error",
 ]
 
@@ -111,49 +116,43 @@ class RequestSize:
     messages: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Classification:
-    """What a failure means and which remedies it admits. ``retry.decide`` chooses among them."""
-
-    kind: FailureKind
-    is_retryable: bool = True
-    """The same request may succeed later."""
-    should_compress: bool = False
-    should_rotate: bool = False
-    """Another credential of the same provider may succeed."""
-    should_fall_back: bool = False
-    """Another provider or model may succeed."""
-    status: int | None = None
-    message: str = ""
-    """What the provider said, shortened; may contain anything a server chose to send."""
-    retry_after_s: float | None = None
-    rejects_images: bool = False
-    """The model does not take images at all, so removing them is the remedy whatever the kind."""
-    is_output_cap: bool = False
-    """The request asked for too many *output* tokens; compressing the input cannot help."""
-    output_tokens_available: int | None = None
-    """How many output tokens would have fitted, when the provider said."""
-    context_limit: int | None = None
-    """The context window in tokens, when the provider said."""
-
-
 def classify(error: RawError, size: RequestSize | None = None) -> Classification:
     """Judge a failure. Total and pure; an error nobody has heard of is ``unknown`` and may be retried."""
     seen = _look_at(error, size or RequestSize())
-    outcome = _first_hit(_FIRST, seen) or _first_hit(_ladder_for(seen.status), seen) or _UNKNOWN
-    told = replace(outcome, status=error.status, message=seen.shown_message, retry_after_s=error.retry_after_s)
-    return _with_what_the_text_says(told, seen.text)
+    told = replace(_judged(seen), status=error.status, message=seen.shown_message, retry_after_s=error.retry_after_s)
+    found = _with_what_the_text_says(told, seen.text)
+    return found if seen.window_told is None else replace(found, context_limit=seen.window_told)
+
+
+def _judged(seen: _Seen) -> Classification:
+    """A telling code goes before every text and status; what remains is judged by its status, or by code and text."""
+    return (
+        _of_code(_TELLING_CODES, seen)
+        or _first_hit(_FIRST, seen)
+        or (_of_code(_CODES, seen) if seen.status is None else None)
+        or _first_hit(_ladder_for(seen.status), seen)
+        or _UNKNOWN
+    )
 
 
 def classification_of(error: ModelCallError) -> Classification:
-    """The classification of an error that a wire has already translated: usual flags of its kind, refined by the
-    status and by the numbers in its message."""
+    """The classification of an error that a wire has already translated: the one that the wire found, or else the usual
+    flags of the kind, refined by the status and by the numbers in the message."""
+    if error.classification is not None:
+        return replace(error.classification, **_shown(error))
     outcome = _USUAL[error.kind]
     if error.kind is FailureKind.AUTH and error.status == 403:
         outcome = _AUTH_DENIED
-    message = error.message[:MESSAGE_CHARS_MAX]
-    told = replace(outcome, status=error.status, message=message, retry_after_s=error.retry_after_s)
-    return _with_what_the_text_says(told, error.message.lower())
+    return _with_what_the_text_says(replace(outcome, **_shown(error)), error.message.lower())
+
+
+def _shown(error: ModelCallError) -> dict[str, Any]:
+    """What is read from the error itself: its message has been redacted, and says where it came from."""
+    return {
+        "status": error.status,
+        "message": error.message[:MESSAGE_CHARS_MAX],
+        "retry_after_s": error.retry_after_s,
+    }
 
 
 def raw_error(error: BaseException, *, provider: str = "", model: str = "", now_s: float) -> RawError:
@@ -163,7 +162,7 @@ def raw_error(error: BaseException, *, provider: str = "", model: str = "", now_
     ``now_s`` is the Unix time, for a ``Retry-After`` that names a date.
     """
     chain = list(_cause_chain(error))
-    header = next((h for h in map(_retry_after_header, chain) if h is not None), None)
+    waits = (parse_wait(headers, now_s=now_s) for headers in map(_headers_of, chain))
     return RawError(
         message=str(error),
         status=next((s for s in map(_status_attribute, chain) if s is not None), None),
@@ -171,10 +170,21 @@ def raw_error(error: BaseException, *, provider: str = "", model: str = "", now_
         class_name=type(error).__name__,
         causes=tuple(f"{type(cause).__name__}: {cause}" for cause in chain[1:]),
         is_os_error=isinstance(error, OSError),
-        retry_after_s=parse_retry_after(header, now_s=now_s),
+        retry_after_s=next((wait_s for wait_s in waits if wait_s is not None), None),
         provider=provider,
         model=model,
     )
+
+
+def parse_wait(headers: Mapping[str, str], *, now_s: float) -> float | None:
+    """What response headers ask to wait, in seconds, at most ``RETRY_AFTER_MAX_S``. ``retry-after-ms`` (Azure, OpenAI;
+    read by their SDKs, openai-python 2, ``_base_client.py``, July 2026) is the more exact one and goes first."""
+    exact = headers.get("retry-after-ms")
+    wait_ms = _number(exact.strip()) if isinstance(exact, str) else None
+    if wait_ms is not None and not math.isnan(wait_ms):
+        return min(max(wait_ms / 1000, 0.0), RETRY_AFTER_MAX_S)
+    usual = headers.get("retry-after") or headers.get("Retry-After")
+    return parse_retry_after(usual if isinstance(usual, str) else None, now_s=now_s)
 
 
 def parse_retry_after(value: str | None, *, now_s: float) -> float | None:
@@ -189,13 +199,19 @@ def parse_retry_after(value: str | None, *, now_s: float) -> float | None:
 
 
 def _seconds(value: str, now_s: float) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        pass
+    number = _number(value)
+    if number is not None:
+        return number
     try:
         return parsedate_to_datetime(value).timestamp() - now_s
     except (ValueError, OverflowError):
+        return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
         return None
 
 
@@ -228,6 +244,8 @@ _LONG_CONTEXT_BETA = Classification(kind=FailureKind.OAUTH_LONG_CONTEXT_BETA_FOR
 _GRAMMAR = Classification(kind=FailureKind.LLAMA_CPP_GRAMMAR_PATTERN)
 _UNKNOWN = Classification(kind=FailureKind.UNKNOWN)
 _LOCAL_BUG = replace(_MODEL_NOT_FOUND, kind=FailureKind.UNKNOWN)
+_WRONG_ADDRESS = replace(_MODEL_NOT_FOUND, kind=FailureKind.UNKNOWN)
+"""Nothing is served there. Ours: the original tries a bare 404 again, which only hides that an address is wrong."""
 
 _USUAL: Mapping[FailureKind, Classification] = {
     FailureKind.AUTH_PERMANENT: replace(_AUTH_DENIED, kind=FailureKind.AUTH_PERMANENT),
@@ -275,7 +293,10 @@ class _Seen:
     status: int | None
     text: str
     body_message: str
-    code: str
+    codes: tuple[str, ...]
+    """The names that the body gives to the failure, in lower case, the most particular first."""
+    window_told: int | None
+    """The context window, where the body states it in a field of its own."""
     metadata: Mapping[str, object]
     transport_text: str
     shown_message: str = field(repr=False, default="")
@@ -283,6 +304,7 @@ class _Seen:
 
 def _look_at(error: RawError, size: RequestSize) -> _Seen:
     detail = _error_object(error.body)
+    codes = _codes(error.body, detail)
     body_message = (
         _text(detail.get("message")) or _text(detail.get("error")) or _text((error.body or {}).get("message"))
     )
@@ -292,21 +314,26 @@ def _look_at(error: RawError, size: RequestSize) -> _Seen:
     return _Seen(
         error=error,
         size=size,
-        status=_decisive_status(error),
+        status=_decisive_status(error, codes),
         text=text,
         body_message=body_message.strip().lower(),
-        code=_code(error.body, detail).lower(),
+        codes=codes,
+        window_told=plausible_window(detail.get("n_ctx")),
         metadata=metadata,
         transport_text=_join_new(text, f"{error.class_name}: ".lower(), *(cause.lower() for cause in error.causes)),
         shown_message=(body_message.strip() or error.message)[:MESSAGE_CHARS_MAX],
     )
 
 
-def _decisive_status(error: RawError) -> int | None:
-    """Ours: an SSE error event arrives under status 200 (anthropic SDK 2.12), which says nothing."""
-    if error.status is None:
-        return 429 if error.class_name == "RateLimitError" else None
-    return error.status if 400 <= error.status < 600 else None
+def _decisive_status(error: RawError, codes: tuple[str, ...]) -> int | None:
+    """Ours: an SSE error event arrives under status 200 (anthropic SDK 2.12), which says nothing. Its code may say
+    which status it would have been; the most particular code that is known decides."""
+    if error.status is None and error.class_name == "RateLimitError":
+        return 429
+    if error.status is not None and 400 <= error.status < 600:
+        return error.status
+    known = next((code for code in codes if code in _CODES or code in _STATUS_OF_CODE), "")
+    return _STATUS_OF_CODE.get(known)
 
 
 def _error_object(body: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -323,15 +350,18 @@ def _wrapped_message(metadata: Mapping[str, object]) -> str:
     return _text(_error_object(inner).get("message"))
 
 
-def _code(body: Mapping[str, object] | None, detail: Mapping[str, object]) -> str:
+def _codes(body: Mapping[str, object] | None, detail: Mapping[str, object]) -> tuple[str, ...]:
+    inner = detail.get("innererror")
     candidates = (
         detail.get("code"),
+        inner.get("code") if isinstance(inner, Mapping) else None,  # Azure
         detail.get("type"),
+        detail.get("status"),  # Google
         *_codes_inside(_json_object(detail.get("message"))),
         (body or {}).get("code"),
         (body or {}).get("error_code"),
     )
-    return next(filter(None, map(_code_text, candidates)), "")
+    return tuple(dict.fromkeys(code for code in map(_code_text, candidates) if code))
 
 
 def _codes_inside(payload: Mapping[str, object]) -> Iterator[object]:
@@ -342,7 +372,7 @@ def _codes_inside(payload: Mapping[str, object]) -> Iterator[object]:
 
 def _code_text(value: object) -> str:
     """A usable code: numbers repeat the status and say nothing new, nor does an ``error`` that only names its kind."""
-    text = value.strip() if isinstance(value, str) else ""
+    text = value.strip().lower() if isinstance(value, str) else ""
     return "" if text.isdigit() or text == "error" else text
 
 
@@ -385,12 +415,9 @@ def _status_attribute(error: BaseException) -> int | None:
     return None
 
 
-def _retry_after_header(error: BaseException) -> str | None:
+def _headers_of(error: BaseException) -> Mapping[str, str]:
     headers = getattr(getattr(error, "response", None), "headers", None)
-    if not isinstance(headers, Mapping):
-        return None
-    value = headers.get("retry-after") or headers.get("Retry-After")
-    return value if isinstance(value, str) else None
+    return headers if isinstance(headers, Mapping) else {}
 
 
 # ------------------------------------------------------------------------------------------------------------- rules
@@ -420,7 +447,11 @@ def _transport_says(*patterns: str) -> _Test:
 
 
 def _code_is(*codes: str) -> _Test:
-    return lambda seen: seen.code in codes
+    return lambda seen: any(code in seen.codes for code in codes)
+
+
+def _of_code(table: Mapping[str, Classification], seen: _Seen) -> Classification | None:
+    return next((table[code] for code in seen.codes if code in table), None)
 
 
 def _status_is(*statuses: int) -> _Test:
@@ -473,6 +504,14 @@ def _is_local_bug(seen: _Seen) -> bool:
     return not ("nonetype" in seen.text and "not iterable" in seen.text)
 
 
+def _is_missing_model(seen: _Seen) -> bool:
+    """Ours: Ollama says ``model "x" not found``, Anthropic ``model: x`` under the code ``not_found_error``."""
+    is_told = "not_found_error" in seen.codes and seen.body_message.startswith("model:")
+    return is_told or _MISSING_MODEL.search(seen.text) is not None
+
+
+_MISSING_MODEL = re.compile(r"model:? ['\"`]?[^\s'\"`]{1,200}['\"`]? (?:was )?not found")
+
 _is_transient_usage_limit = _all(_says(*USAGE_LIMIT), _says(*USAGE_LIMIT_IS_TRANSIENT))
 _is_overflow = _any(
     _says(*CONTEXT_OVERFLOW),
@@ -481,7 +520,6 @@ _is_overflow = _any(
     _is_about_output_cap,
 )
 _is_encrypted_content = _any(
-    _code_is("invalid_encrypted_content"),
     _says("invalid_encrypted_content", "could not decrypt the provided encrypted_content"),
     _all(_says("encrypted content for item"), _says("could not be verified")),
 )
@@ -517,7 +555,7 @@ _FIRST: tuple[_Rule, ...] = (
     ),
 )
 
-_STATUS_400: tuple[_Rule, ...] = (
+_BAD_REQUEST: tuple[_Rule, ...] = (
     (_says(*MULTIMODAL_TOOL_CONTENT), _MULTIMODAL_TOOL),
     (_says(*IMAGE_TOO_LARGE), _IMAGE),
     (_is_encrypted_content, _ENCRYPTED),
@@ -528,9 +566,14 @@ _STATUS_400: tuple[_Rule, ...] = (
     (_says(*MODEL_NOT_FOUND), _MODEL_NOT_FOUND),
     (_says(*RATE_LIMIT), _RATE_LIMIT),
     (_says(*BILLING), _BILLING),
+)
+_STATUS_400: tuple[_Rule, ...] = (
+    *_BAD_REQUEST,
     (_all(lambda seen: len(seen.body_message) < 30, _is_bigger_than(0.4, 80_000, 80)), _OVERFLOW),
     (_always, _FORMAT),
 )
+_STATUS_422: tuple[_Rule, ...] = (*_BAD_REQUEST, (_always, _FORMAT))
+"""Ours: TGI and servers made with FastAPI say with it what others say with 400."""
 _STATUS_403: tuple[_Rule, ...] = (
     (
         _any(_says(*SPENDING_LIMIT), _says(*BILLING), _code_is("personal-team-blocked:spending-limit")),
@@ -541,9 +584,9 @@ _STATUS_403: tuple[_Rule, ...] = (
 _STATUS_404: tuple[_Rule, ...] = (
     (_says(*BILLING), _BILLING),
     (_says(*PROVIDER_POLICY), _PROVIDER_POLICY),
-    (_says(*MODEL_NOT_FOUND), _MODEL_NOT_FOUND),
-    # A bare 404 is as often a wrong path or a proxy in trouble as a missing model: do not blame the model.
-    (_always, _UNKNOWN),
+    (_any(_says(*MODEL_NOT_FOUND), _is_missing_model), _MODEL_NOT_FOUND),
+    # A bare 404 is as often a wrong path as a missing model: do not blame the model.
+    (_always, _WRONG_ADDRESS),
 )
 _STATUS_429: tuple[_Rule, ...] = (
     (_says(*OVERLOADED), _OVERLOADED),
@@ -574,7 +617,11 @@ _BY_STATUS: Mapping[int, tuple[_Rule, ...]] = {
     403: _STATUS_403,
     404: _STATUS_404,
     408: ((_always, _TIMEOUT),),
+    # Ours: a conflict (of locks, of a model that is being loaded) and "too early" pass; the official SDKs retry a 409.
+    409: ((_always, _SERVER_ERROR),),
     413: ((_always, _PAYLOAD),),
+    422: _STATUS_422,
+    425: ((_always, _SERVER_ERROR),),
     429: _STATUS_429,
     500: _STATUS_500,
     502: _STATUS_500,
@@ -583,35 +630,79 @@ _BY_STATUS: Mapping[int, tuple[_Rule, ...]] = {
 }
 
 
-_BY_CODE: tuple[_Rule, ...] = (
-    (_code_is("resource_exhausted", "throttled", "rate_limit_exceeded"), _RATE_LIMIT),
-    (
-        _code_is(
-            "insufficient_quota",
-            "billing_not_active",
-            "payment_required",
-            "insufficient_credits",
-            "no_usable_credits",
-            "balance_depleted",
-            "model_not_supported_on_free_tier",
-            "personal-team-blocked:spending-limit",
-        ),
-        _BILLING,
+def _for_each(outcome: Classification, *codes: str) -> dict[str, Classification]:
+    return dict.fromkeys(codes, outcome)
+
+
+_TELLING_CODES: Mapping[str, Classification] = {
+    # Ours. Azure: "content_filter" with "ResponsibleAIPolicyViolation" inside, under a text that names neither
+    # (learn.microsoft.com, "Content filtering", 2026). OpenAI: ``ResponseError.code`` of openai-python, July 2026.
+    **_for_each(
+        _CONTENT_POLICY,
+        "content_filter",
+        "responsibleaipolicyviolation",
+        "content_policy_violation",
+        "image_content_policy_violation",
+        "bio_policy",
+        "misalignment_policy_violation",
     ),
-    (_code_is("model_not_found", "model_not_available", "invalid_model"), _MODEL_NOT_FOUND),
-    (_code_is("context_length_exceeded", "max_tokens_exceeded"), _OVERFLOW),
-    (_code_is("invalid_encrypted_content"), _ENCRYPTED),
+    # The last is llama-server's (ggml-org/llama.cpp#15780, September 2025).
+    **_for_each(_OVERFLOW, "context_length_exceeded", "max_tokens_exceeded", "exceed_context_size_error"),
+    **_for_each(
+        _BILLING,
+        "insufficient_quota",
+        "billing_not_active",
+        "payment_required",
+        "insufficient_credits",
+        "no_usable_credits",
+        "balance_depleted",
+        "model_not_supported_on_free_tier",
+        "personal-team-blocked:spending-limit",
+        "billing_error",
+    ),
+    **_for_each(_MODEL_NOT_FOUND, "model_not_found", "model_not_available", "invalid_model", "deploymentnotfound"),
+    **_for_each(_IMAGE, "image_too_large", "image_file_too_large"),
+    **_for_each(_ENCRYPTED, "invalid_encrypted_content"),
+    **_for_each(_AUTH, "invalid_api_key"),
+}
+"""Codes that mean one thing under any status. A 429 with ``insufficient_quota`` is no matter of waiting."""
+
+_CODES: Mapping[str, Classification] = {
+    **_for_each(_RATE_LIMIT, "resource_exhausted", "throttled", "rate_limit_exceeded"),
     # Ours: the types that Anthropic and OpenAI put on an error inside a stream, where there is no status to read
     # (docs.anthropic.com "Errors", platform.openai.com "Streaming events", both as of 2026).
-    (_code_is("rate_limit_error"), _RATE_LIMIT),
-    (_code_is("overloaded_error"), _OVERLOADED),
-    (_code_is("api_error", "server_error", "internal_server_error"), _SERVER_ERROR),
-    (_code_is("timeout_error"), _TIMEOUT),
-    (_code_is("billing_error"), _BILLING),
-    (_code_is("authentication_error"), _AUTH),
-    (_code_is("permission_error"), _AUTH_DENIED),
-    (_code_is("request_too_large"), _PAYLOAD),
-)
+    **_for_each(_RATE_LIMIT, "rate_limit_error"),
+    **_for_each(_OVERLOADED, "overloaded_error"),
+    **_for_each(_SERVER_ERROR, "api_error", "server_error", "internal_server_error"),
+    **_for_each(_TIMEOUT, "timeout_error"),
+    **_for_each(_AUTH, "authentication_error"),
+    **_for_each(_AUTH_DENIED, "permission_error"),
+    **_for_each(_PAYLOAD, "request_too_large"),
+}
+"""Codes that are looked at when there is no status."""
+
+_STATUS_OF_CODE: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "invalid_request": 400,
+    "badrequesterror": 400,
+    "bad_request": 400,
+    "invalid_argument": 400,
+    "invalid_parameter_error": 400,
+    # OpenAI's Responses (``ResponseError.code`` of openai-python, July 2026).
+    "invalid_prompt": 400,
+    "invalid_image": 400,
+    "invalid_image_format": 400,
+    "invalid_base64_image": 400,
+    "invalid_image_url": 400,
+    "invalid_image_mode": 400,
+    "image_too_small": 400,
+    "image_parse_error": 400,
+    "unsupported_image_media_type": 400,
+    "empty_image_file": 400,
+    "not_found_error": 404,
+}
+"""Ours: what the error inside a stream would have been as a response. A malformed request stays one."""
+
 _BY_MESSAGE: tuple[_Rule, ...] = (
     (_says(*PAYLOAD_TOO_LARGE), _PAYLOAD),
     (_says(*MULTIMODAL_TOOL_CONTENT), _MULTIMODAL_TOOL),
@@ -639,7 +730,17 @@ _BY_TRANSPORT: tuple[_Rule, ...] = (
     (_is_transport_class, _TIMEOUT),
     (_is_local_bug, _LOCAL_BUG),
 )
-_WITHOUT_STATUS: tuple[_Rule, ...] = (*_BY_CODE, *_BY_MESSAGE, *_BY_TRANSPORT)
+_WITHOUT_STATUS: tuple[_Rule, ...] = (*_BY_MESSAGE, *_BY_TRANSPORT)
+
+OUTCOMES: frozenset[Classification] = frozenset(
+    {
+        *(outcome for ladder in (_FIRST, _WITHOUT_STATUS, *_BY_STATUS.values()) for _, outcome in ladder),
+        *_TELLING_CODES.values(),
+        *_CODES.values(),
+        _UNKNOWN,
+    }
+)
+"""Every judgement that there is, before a particular error is told of."""
 
 
 def _ladder_for(status: int | None) -> tuple[_Rule, ...]:

@@ -151,6 +151,15 @@ CONTEXT_OVERFLOW = (
     "max input token",
     "input token",
     "exceeds the maximum number of input tokens",
+    # Ours; their sources stand beside the numbers in ``reported_limits``.
+    "exceed context window",
+    "exceeds n_ctx",
+    "cannot truncate prompt",
+    "context the overflows",
+    "prompt too long",
+    "range of input length",
+    "`inputs` must have less than",
+    "`inputs` tokens + `max_new_tokens`",
 )
 TOO_MUCH = (
     "large",

@@ -55,6 +55,32 @@ class Failure:
     detail: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """What a failure means and which remedies it admits. ``retry.decide`` chooses among them."""
+
+    kind: FailureKind
+    is_retryable: bool = True
+    """The same request may succeed later."""
+    should_compress: bool = False
+    should_rotate: bool = False
+    """Another credential of the same provider may succeed."""
+    should_fall_back: bool = False
+    """Another provider or model may succeed."""
+    status: int | None = None
+    message: str = ""
+    """What the provider said, shortened; may contain anything a server chose to send."""
+    retry_after_s: float | None = None
+    rejects_images: bool = False
+    """The model does not take images at all, so removing them is the remedy whatever the kind."""
+    is_output_cap: bool = False
+    """The request asked for too many *output* tokens; compressing the input cannot help."""
+    output_tokens_available: int | None = None
+    """How many output tokens would have fitted, when the provider said."""
+    context_limit: int | None = None
+    """The context window in tokens, when the provider said."""
+
+
 class HermesError(Exception):
     """Base of every error this package raises on purpose."""
 
@@ -86,6 +112,7 @@ class ModelCallError(HermesError):
         status: int | None = None,
         retry_after_s: float | None = None,
         limits: RateLimits | None = None,
+        classification: Classification | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -96,3 +123,6 @@ class ModelCallError(HermesError):
         """What the server asked us to wait, in seconds; ``None`` when it did not say."""
         self.limits = limits
         """What the response said about the credential's rate limits."""
+        self.classification = classification
+        """What the failure was judged to be, where somebody saw more of it than its kind and message; its own message
+        and wait are not read. ``None`` stands for what is usual for the kind."""

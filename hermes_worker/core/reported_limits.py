@@ -15,6 +15,30 @@ _LIMIT_TEXT_MAX = 4_000
 _CONTEXT_LIMIT_PATTERNS = tuple(
     re.compile(pattern)
     for pattern in (
+        # Ours, from here to the mark. Each was seen at the source that is named, as quoted in ``test_reported_limits``.
+        # vLLM 0.16 (harbor-framework/harbor#996, March 2026) and LM Studio 0.3 (lmstudio-bug-tracker#546, March 2025).
+        r"context length (?:is|of) only (\d{4,})",
+        # vLLM 0.8 (xorbitsai/inference#3785, July 2025; EleutherAI/lm-evaluation-harness#2880, April 2025).
+        r"maximum model length of (\d{4,})",
+        # LM Studio 0.4 (anomalyco/opencode#11141, January 2026).
+        r"n_keep \(\d+\) >= n_ctx \((\d{4,})\)",
+        # llama-server from October 2025 on (ggml-org/llama.cpp#16486), and SGLang.
+        r"context (?:size|length) \((\d{4,}) tokens\)",
+        # llama-cpp-python (ComfyUI_VLM_nodes#81, June 2024).
+        r"exceeds n_ctx: \d+ > (\d{4,})",
+        # Gemini (google-gemini/gemini-cli#6678, August 2025; #27197, May 2026) and Vertex ("only supports up to N").
+        r"number of tokens allowed \(?(\d{4,})",
+        r"only supports up to (\d{4,})",
+        # xAI (cline/cline#3120, April 2025).
+        r"maximum prompt length is (\d{4,})",
+        # Text Generation Inference, ``router/src/validation.rs`` (read in November 2026).
+        r"`max_new_tokens` must be <= (\d{4,})",
+        r"`inputs` must have less than (\d{4,}) tokens",
+        # DashScope (QwenLM/qwen-code#98, July 2025; QwenLM/qwen-code#2068, March 2026).
+        r"range of input length should be \[\d+, (\d{4,})\]",
+        # Cerebras (cline/cline#5140, July 2025; anomalyco/opencode#1551, August 2025).
+        r"current length is \d+ while limit is (\d{4,})",
+        # The end of ours.
         r"max_model_len\s*(?:is\s*)?[:=(]?\s*(\d{4,})",
         r"maximum model length\s*(?:is\s*)?[:=(]?\s*(\d{4,})",
         r"(?:max(?:imum)?|limit)\s*(?:context\s*)?(?:length|size|window)?\s*(?:is|of|:)?\s*(\d{4,})",
@@ -59,10 +83,14 @@ _STATED_OUTPUT_CAP = tuple(
         r"=\s*(\d+)\s*$",
     )
 )
-_WINDOW = re.compile(r"maximum context length is (\d+)")
+_WINDOW = re.compile(r"(?:maximum context length is|context length is only) (\d+)|`max_new_tokens` must be <= (\d+)")
 _INPUT_PARTS = re.compile(r"\((\d+)\s+of text input,\s*(\d+)\s+of tool input,\s*\d+\s+in the output\)")
 _INPUT_CHARACTERS = re.compile(r"prompt contains (\d+)\s*character")
-_INPUT_TOKENS = re.compile(r"prompt contains (?:at least )?(\d+)\s*input tokens")
+_INPUT_TOKENS = re.compile(
+    r"prompt contains (?:at least )?(\d+)\s*input tokens|you passed (\d+) input tokens|given: (\d+) `inputs` tokens"
+)
+_ROOM_MIN = 256
+"""An answer needs so many tokens; where less is left beside the input, only a shorter input helps."""
 _CHARS_PER_TOKEN_LOW = 3
 """Few characters to a token reserve too much for the input rather than too little."""
 
@@ -70,6 +98,13 @@ _CHARS_PER_TOKEN_LOW = 3
 def _readable(message: str) -> str:
     """Without this, the nested ``\\s*`` of the patterns take minutes on a page of blanks."""
     return " ".join(message[:_LIMIT_TEXT_MAX].lower().split())
+
+
+def plausible_window(value: object) -> int | None:
+    """``value`` if it can be a context window in tokens; servers state nonsense, such as 0 for "not known"."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if value in _CONTEXT_LIMITS else None
 
 
 def parse_context_limit(message: str) -> int | None:
@@ -93,7 +128,7 @@ def parse_available_output_tokens(message: str) -> int | None:
         if match and (cap := _int(match[1])) >= 1:
             return cap
     room = _room_beside_input(text)
-    return room if room is not None and room >= 1 else None
+    return room if room is not None and room >= _ROOM_MIN else None
 
 
 def is_output_cap_error(message: str) -> bool:
@@ -118,6 +153,8 @@ def _reports_output_cap(text: str) -> bool:
         ("max_tokens" in text and _contains(text, ("available_tokens", "available tokens")))
         or ("in the output" in text and speaks_of_window)
         or (speaks_of_window and "requested" in text and "output tokens" in text)
+        or ("context length is only" in text and "requested" in text and "output tokens" in text)
+        or "`inputs` tokens + `max_new_tokens` must be" in text
         or "range of max_tokens should be" in text
         or (names_parameter and "maximum allowed number of output tokens" in text)
         or (names_parameter and "supports at most" in text)
@@ -129,13 +166,19 @@ def _room_beside_input(text: str) -> int | None:
     window = _WINDOW.search(text)
     if window is None:
         return None
+    tokens = _number_in(window)
     if parts := _INPUT_PARTS.search(text):
-        return _int(window[1]) - _int(parts[1]) - _int(parts[2])
+        return tokens - _int(parts[1]) - _int(parts[2])
     if characters := _INPUT_CHARACTERS.search(text):
-        return _int(window[1]) - math.ceil(_int(characters[1]) / _CHARS_PER_TOKEN_LOW)
-    if tokens := _INPUT_TOKENS.search(text):
-        return _int(window[1]) - _int(tokens[1])
+        return tokens - math.ceil(_int(characters[1]) / _CHARS_PER_TOKEN_LOW)
+    if said := _INPUT_TOKENS.search(text):
+        return tokens - _number_in(said)
     return None
+
+
+def _number_in(match: re.Match[str]) -> int:
+    """Of the one alternative that matched."""
+    return next(_int(digits) for digits in match.groups() if digits)
 
 
 def _int(digits: str) -> int:

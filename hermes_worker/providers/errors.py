@@ -47,6 +47,7 @@ def translate(error: Exception, place: CallPlace, size: RequestSize | None = Non
         status=status if isinstance(status, int) and status >= 400 else None,
         retry_after_s=verdict.retry_after_s,
         limits=read_rate_limits(response.headers.raw) if response is not None else None,
+        classification=verdict,
     )
 
 
@@ -76,7 +77,8 @@ def _hint(response: httpx2.Response, verdict: Classification, place: CallPlace) 
     """Which setting to look at, where one is to blame."""
     match verdict.kind:
         case FailureKind.UNKNOWN if response.status_code == 404:
-            return " (is HERMES_BASE_URL right? For most servers it ends in /v1)"
+            asked = response.request.url.copy_with(query=None)
+            return f" (nothing is served at {asked}: is HERMES_BASE_URL right? For most servers it ends in /v1)"
         case FailureKind.MODEL_NOT_FOUND:
             return f" (the model asked for was {place.model!r}: change HERMES_MODEL or the run's own model)"
         case FailureKind.AUTH | FailureKind.AUTH_PERMANENT:

@@ -110,6 +110,7 @@ PASSING: dict[str, tuple[Fault, ...]] = {
     "a 502 and a 503": (status(502), status(503)),
     "a 529": (status(529, "Overloaded", "overloaded_error"),),
     "a 408": (status(408),),
+    "a 409": (status(409),),
     "a 429": (status(429),),
     "a 429 with a short wait": (status(429, "slow", None, "Retry-After: 0.1"),),
     "a hang-up": (hang_up,),
@@ -140,7 +141,8 @@ def test_passing_trouble_does_not_reach_the_user(turns: Turns, server: StrictSer
         (401, "auth", 1),
         (402, "billing", 1),
         (403, "auth", 1),
-        (404, "unknown", 3),
+        (404, "unknown", 1),
+        (409, "server_error", 3),
         (413, "payload_too_large", 1),
         (429, "rate_limit", 3),
         (500, "server_error", 3),
@@ -159,6 +161,18 @@ def test_lasting_trouble_ends_the_run_visibly_after_as_many_calls_as_allowed(
     assert len(server.accepted) == calls
     assert view.error is not None and "something that lasts" in view.error
     assert (view.usage.total, view.is_failed) == (0, True)
+
+
+def test_an_address_where_nothing_is_served_is_refused_at_once_and_named(store: Store, server: StrictServer) -> None:
+    wrong = server.base_url.removesuffix("/v1") + "/v2"
+    turns = Turns.over(store, wrong)
+    run_id = turns.submit()
+    turns.finish(run_id)
+
+    view = store.views.run(run_id)
+    assert (view.status, len(server.requests)) == (RunStatus.FAILED, 1)
+    assert f"{wrong}/chat/completions" in (view.error or "")
+    assert "HERMES_BASE_URL" in (view.error or "")
 
 
 def test_the_number_of_attempts_is_a_setting(store: Store, server: StrictServer) -> None:

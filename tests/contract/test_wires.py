@@ -429,9 +429,15 @@ CASES = (
     Case(403, "Key limit exceeded", K.BILLING),
     Case(404, "The model `gpt-9` does not exist", K.MODEL_NOT_FOUND, "model_not_found", False),
     Case(404, "model: claude-9 not found: model_not_found", K.MODEL_NOT_FOUND),
-    Case(404, "Not Found", K.UNKNOWN, None, True),
+    Case(404, "Not Found", K.UNKNOWN, None, False),
+    Case(404, "model 'qwen9' not found, try pulling it first", K.MODEL_NOT_FOUND),
+    Case(400, "The response was filtered due to the prompt triggering ...", K.CONTENT_POLICY_BLOCKED, "content_filter"),
+    Case(400, "Your messages came to a lot of text", K.CONTEXT_OVERFLOW, "context_length_exceeded"),
+    Case(429, "You have run out for now, see your plan", K.BILLING, "insufficient_quota", False),
+    Case(422, "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000", K.CONTEXT_OVERFLOW),
     Case(408, "Request timed out", K.TIMEOUT, None, True),
-    Case(409, "conflict of some kind", K.FORMAT_ERROR),
+    Case(409, "conflict of some kind", K.SERVER_ERROR, None, True),
+    Case(425, "too early", K.SERVER_ERROR, None, True),
     Case(413, "Request exceeds the maximum size", K.PAYLOAD_TOO_LARGE),
     Case(413, "request_too_large", K.PAYLOAD_TOO_LARGE, "request_too_large"),
     Case(418, "I am a teapot", K.FORMAT_ERROR, None, False),
@@ -481,6 +487,17 @@ def test_a_wait_until_a_date_is_passed_on(wire: Wire, server: StrictServer) -> N
 
     assert wait_s is not None
     assert 50 < wait_s <= 61
+
+
+@pytest.mark.parametrize(("told", "expected"), [(("2500", "90"), 2.5), (("soon", "90"), 90), (("1e99", "90"), 600)])
+def test_a_wait_in_milliseconds_goes_before_one_in_seconds(
+    wire: Wire, server: StrictServer, told: tuple[str, str], expected: float
+) -> None:
+    """Azure sends both, the seconds rounded up."""
+    exact, usual = told
+    server.faults(status(429, "slow down", None, f"retry-after-ms: {exact}", f"Retry-After: {usual}"))
+
+    assert failure(provider(wire, server)).retry_after_s == expected
 
 
 @pytest.mark.parametrize("value", ["-5", "soon", "nan", "1e99", "Wed, 99 Foo 2026", ""])
@@ -701,10 +718,17 @@ IN_STREAM = (
     ("rate_limit_exceeded", "Rate limit reached", K.RATE_LIMIT),
     ("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum", K.CONTEXT_OVERFLOW),
     ("content_filter", "flagged: content_filter", K.CONTENT_POLICY_BLOCKED),
+    ("content_filter", "The response was filtered", K.CONTENT_POLICY_BLOCKED),
+    ("invalid_request_error", "messages.3: a tool call has no result", K.FORMAT_ERROR),
+    ("invalid_prompt", "The prompt is not valid", K.FORMAT_ERROR),
+    ("not_found_error", "model: claude-9", K.MODEL_NOT_FOUND),
+    ("insufficient_quota", "see your plan", K.BILLING),
+    ("context_length_exceeded", "a lot of text", K.CONTEXT_OVERFLOW),
 )
+PASSING_KINDS = (K.OVERLOADED, K.RATE_LIMIT, K.SERVER_ERROR, K.CONTEXT_OVERFLOW)
 
 
-@pytest.mark.parametrize(("code", "said", "kind"), IN_STREAM, ids=[case[0] for case in IN_STREAM])
+@pytest.mark.parametrize(("code", "said", "kind"), IN_STREAM, ids=range(len(IN_STREAM)))
 def test_an_error_inside_a_stream_is_classified_without_a_status(
     wire: Wire, server: StrictServer, code: str, said: str, kind: FailureKind
 ) -> None:
@@ -715,6 +739,7 @@ def test_an_error_inside_a_stream_is_classified_without_a_status(
 
     assert error.kind is kind
     assert said in error.message
+    assert classification_of(error).is_retryable is (kind in PASSING_KINDS)
 
 
 # ------------------------------------------------------------------------------------------------------------- aborting

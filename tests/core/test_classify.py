@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.classify import (
+    OUTCOMES,
     RETRY_AFTER_MAX_S,
     Classification,
     RawError,
@@ -22,6 +23,7 @@ from hermes_worker.core.classify import (
     parse_available_output_tokens,
     parse_context_limit,
     parse_retry_after,
+    parse_wait,
     raw_error,
 )
 from hermes_worker.core.errors import FailureKind, ModelCallError
@@ -47,7 +49,7 @@ REFERENCE = [
     (402, "Payment Required", "billing", "KF"),
     (402, "Usage limit reached, try again in 5 minutes", "rate_limit", "RKF"),
     (402, "quota exceeded", "billing", "KF"),
-    (404, "Not Found", "unknown", "R"),
+    (404, "Not Found", "unknown", "F"),  # the original retries it (R)
     (404, "model_not_found", "model_not_found", "F"),
     (404, "No endpoints available matching your guardrail restrictions", "provider_policy_blocked", ""),
     (413, "anything", "payload_too_large", "RC"),
@@ -444,6 +446,99 @@ NOW_S = 1_445_412_480.0
 )
 def test_retry_after_is_seconds_or_a_date_and_never_absurd(value: str | None, expected: float | None) -> None:
     assert parse_retry_after(value, now_s=NOW_S) == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "-1"}, 0.0),
+        ({"retry-after-ms": "1e99"}, RETRY_AFTER_MAX_S),
+        ({"retry-after-ms": "nan", "retry-after": "9"}, 9.0),
+        ({"retry-after-ms": "soon", "Retry-After": "9"}, 9.0),
+        ({"Retry-After": "9"}, 9.0),
+        ({}, None),
+    ],
+)
+def test_a_wait_in_milliseconds_is_the_more_exact_one(headers: dict[str, str], expected: float | None) -> None:
+    assert parse_wait(headers, now_s=NOW_S) == expected
+
+
+TELLING = [
+    # A text or a status alone would say something else.
+    (
+        400,
+        "The response was filtered due to the prompt triggering a policy",
+        "content_filter",
+        "content_policy_blocked",
+    ),
+    (400, "Your messages are a lot", "context_length_exceeded", "context_overflow"),
+    (500, "Your messages are a lot", "context_length_exceeded", "context_overflow"),
+    (400, "Your messages are a lot", "exceed_context_size_error", "context_overflow"),
+    (429, "See your plan, too many requests", "insufficient_quota", "billing"),
+    (403, "See your plan", "billing_not_active", "billing"),
+    (404, "The API deployment for this resource is not there", "DeploymentNotFound", "model_not_found"),
+    (400, "No such thing", "invalid_api_key", "auth"),
+]
+
+
+@pytest.mark.parametrize(("status", "text", "code", "kind"), TELLING)
+@pytest.mark.parametrize("place", ["code", "type", "innererror"])
+def test_a_telling_code_is_asked_before_text_and_status(
+    status: int, text: str, code: str, kind: str, place: str
+) -> None:
+    told = {"code": code} if place == "innererror" else code
+    body = {"error": {"message": text, place: told, "param": None}}
+    assert classify(RawError(status=status, message=f"Error code: {status}", body=body)).kind == kind
+
+
+MALFORMED = ["invalid_request_error", "invalid_prompt", "BadRequestError", "INVALID_ARGUMENT"]
+
+
+@pytest.mark.parametrize("code", MALFORMED)
+def test_a_malformed_request_stays_one_inside_a_stream(code: str) -> None:
+    told = RawError(status=200, message="a tool call has no result", body={"type": code, "message": "no result"})
+    assert (classify(told).kind, flags(classify(told))) == ("format_error", "F")
+    known = replace(told, body={"type": code, "code": "rate_limit_exceeded"})
+    assert classify(known).kind == "rate_limit", "the more particular code decides"
+    long = replace(told, message="prompt is too long")
+    assert classify(long).kind == "context_overflow"
+
+
+PROVOKED: list[RawError] = [
+    *(RawError(status=status, message=text) for status, text, *_ in [*REFERENCE, *PATTERN_FAMILIES]),
+    RawError(message="x", class_name="ConnectError", causes=("ConnectError: [Errno 111] Connection refused",)),
+    RawError(message="5 consecutive stale attempts, aborting this call"),
+    RawError(message="bad literal", class_name="ValueError"),
+    RawError(status=429, body={"error": {"message": "Provider returned error", "metadata": {"raw": "{}"}}}),
+]
+"""Errors of which there is one for every judgement."""
+
+
+def _bare(found: Classification) -> Classification:
+    """The judgement, without what the particular error told."""
+    return Classification(
+        kind=found.kind,
+        is_retryable=found.is_retryable,
+        should_compress=found.should_compress,
+        should_rotate=found.should_rotate,
+        should_fall_back=found.should_fall_back,
+    )
+
+
+def test_every_judgement_survives_the_error_that_carries_it() -> None:
+    """A wire raises what it found, and the loop on the other side decides on the same."""
+    for provoked in PROVOKED:
+        found = classify(provoked)
+        carried = ModelCallError(
+            found.kind,
+            "redacted",
+            status=found.status,
+            retry_after_s=found.retry_after_s,
+            classification=found,
+        )
+        assert classification_of(carried) == replace(found, message="redacted")
+    assert {_bare(classify(provoked)) for provoked in PROVOKED} == OUTCOMES
 
 
 class _Response:

@@ -194,7 +194,7 @@ def test_a_forbidden_request_tries_no_other_credential() -> None:
 def test_a_model_without_eyes_is_sent_no_images_whatever_the_kind() -> None:
     blind = classify(RawError(status=404, message="No endpoints found that support image input"))
     assert decide(blind, NEW, RICH) == StripImages()
-    assert decide(blind, advance(NEW, StripImages(), blind), POOR) == Wait(seconds=2)
+    assert decide(blind, advance(NEW, StripImages(), blind), POOR) == REFUSED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""From what an SDK raises to our error: nothing that the loop decides by is lost on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_worker.core.classify import OUTCOMES, Classification, RawError, classification_of, classify, raw_error
+from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.retry import AttemptHistory, FallBack, GiveUp, Remedy, Situation, decide
+from hermes_worker.providers.errors import CallPlace, translate
+
+PLACE = CallPlace(base_url="https://models.example/v1", model="m", secrets=("top-secret",))
+
+
+def _raised(class_name: str, message: str, status: int | None = None, body: object = None) -> Exception:
+    """An exception with the attributes that SDKs agree on."""
+    error = type(class_name, (Exception,), {})(message)
+    if status is not None:
+        request = httpx2.Request("POST", f"{PLACE.base_url}/chat/completions")
+        error.status_code = status
+        error.response = httpx2.Response(status, request=request)
+    error.body = body
+    return error
+
+
+LOST_ONCE = [
+    ("ValueError", "bad literal", None),
+    ("RuntimeError", "5 consecutive stale attempts; aborting this call", None),
+    ("RuntimeError", "You do not have an active Grok subscription", None),
+    ("NotFoundError", "Not Found", 404),
+]
+
+
+@pytest.mark.parametrize(("class_name", "message", "status"), LOST_ONCE)
+def test_what_cannot_succeed_later_is_not_tried_again(class_name: str, message: str, status: int | None) -> None:
+    """A bug of ours, a line that went dead too often, a plan that does not allow it, an address with nothing there."""
+    found = classification_of(translate(_raised(class_name, message, status), PLACE))
+    assert (found.is_retryable, found.should_rotate, found.should_fall_back) == (False, False, True)
+    assert isinstance(decide(found, AttemptHistory(), Situation()), GiveUp)
+    assert decide(found, AttemptHistory(), Situation(remedies=frozenset({Remedy.FALL_BACK}))) == FallBack()
+
+
+@pytest.mark.parametrize("outcome", sorted(OUTCOMES, key=repr), ids=lambda outcome: outcome.kind.value)
+def test_no_flag_is_lost_between_the_wire_and_the_loop(outcome: Classification) -> None:
+    carried = ModelCallError(outcome.kind, "said", classification=replace(outcome, message="unredacted"))
+    assert classification_of(carried) == replace(outcome, message="said")
+
+
+@given(
+    st.sampled_from(["ValueError", "RuntimeError", "APIConnectionError", "RateLimitError", "OSError"]),
+    st.text(max_size=60) | st.sampled_from(["prompt is too long: 9000 > 8192", "top-secret"]),
+    st.none() | st.integers(400, 599),
+    st.none() | st.dictionaries(st.sampled_from(["message", "code", "type", "n_ctx"]), st.text() | st.integers()),
+)
+def test_translating_changes_no_judgement(
+    class_name: str, message: str, status: int | None, body: dict[str, object] | None
+) -> None:
+    error = _raised(class_name, message, status, body)
+    judged = classify(raw_error(error, model="m", now_s=0.0))
+    translated = translate(error, PLACE)
+    found = classification_of(translated)
+    assert replace(found, message="", status=None) == replace(judged, message="", status=None)
+    assert "top-secret" not in found.message
+
+
+def test_an_error_that_nobody_judged_has_the_usual_flags_of_its_kind() -> None:
+    assert classification_of(ModelCallError(FailureKind.AUTH, "x", status=403)).should_rotate is False
+    assert classify(RawError(message="x")) == classification_of(ModelCallError(FailureKind.UNKNOWN, "x"))
