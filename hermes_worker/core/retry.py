@@ -33,6 +33,9 @@ PARK_OVER_S = 5.0
 STANDARD_WINDOW = 200_000
 """Tokens that every Anthropic account may send; more needs the long-context tier."""
 
+WINDOW_MIN = 1_024
+"""Tokens below which no refusal lowers a window: what is refused then is not too long for any model."""
+
 ZAI_CODING_OVERLOAD_WAITS_S = (30.0, 60.0, 90.0, 120.0)
 """For ``Situation.overload_waits_s``: what the coding plan of Z.AI needs when it answers 429 with code 1305."""
 
@@ -153,11 +156,12 @@ class Compact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerWindow:
-    """Take ``tokens`` for the model's context window from now on, then compact to it. Always progress."""
+    """Take ``tokens`` for the model's context window from now on, then compact to it."""
 
     tokens: int
     is_lasting: bool
-    """A property of the model, worth remembering beyond this session; ``False`` for a limit of the account."""
+    """A property of the model, worth remembering beyond this turn; ``False`` for a limit of the account, and for a
+    bound that was only concluded from what was refused."""
     kind: Literal["lower_window"] = "lower_window"
 
 
@@ -260,7 +264,9 @@ class Situation:
     window: int = STANDARD_WINDOW
     """The model's context window, in tokens."""
     request_tokens: int = 0
-    """Estimate of what was sent: messages and tools."""
+    """Estimate of what was sent: messages and tools. 0 when nobody counted."""
+    output_tokens_max: int = 0
+    """Room for the answer that was asked for with it; 0 when that was left to the provider."""
     request_messages: int = 0
     is_stopping: bool = False
     """Somebody asked the run to stop."""
@@ -490,8 +496,16 @@ def _has_compacted_enough(case: _Case) -> bool:
 
 
 def _has_smaller_window(case: _Case) -> bool:
-    limit = case.classification.context_limit
-    return case.kind is FailureKind.CONTEXT_OVERFLOW and limit is not None and limit < case.situation.window
+    return _has_too_much_input(case) and _window_bound(case) < case.situation.window
+
+
+def _window_bound(case: _Case) -> int:
+    """The largest window that the refusal leaves possible: what the provider told, and never more than was sent. Our
+    count of tokens is an estimate, so in its measure the window may be far smaller than the provider's own number."""
+    sent = case.situation.request_tokens
+    asked = sent + case.situation.output_tokens_max if sent else case.situation.window
+    told = case.classification.context_limit if case.kind is FailureKind.CONTEXT_OVERFLOW else None
+    return max(min(asked, told or asked), WINDOW_MIN)
 
 
 def _is_capacity_trouble(case: _Case) -> bool:
@@ -547,7 +561,8 @@ def _cap_output(case: _Case) -> Decision:
 
 
 def _lower_window(case: _Case) -> Decision:
-    return LowerWindow(tokens=case.classification.context_limit or case.situation.window, is_lasting=True)
+    tokens = _window_bound(case)
+    return LowerWindow(tokens=tokens, is_lasting=tokens == case.classification.context_limit)
 
 
 def _shrink_images(case: _Case) -> Decision:
@@ -639,11 +654,13 @@ _TABLE: tuple[_Row, ...] = (
         do=lambda _: StripGrammar(),
     ),
     # From here on the failure counts.
+    _Row(when=_cannot_compact, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_cannot_compact, do=_give_up(GiveUpReason.COMPACTION_DISABLED)),
     _Row(when=_is_over_tier, needs=Remedy.COMPACT, do=_lower_to_standard),
     _Row(when=_is_capacity_trouble, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_is(FailureKind.AUTH, FailureKind.AUTH_PERMANENT), needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_has_room_for_output, needs=Remedy.CAP_OUTPUT, do=_cap_output),
+    _Row(when=_asks_too_much_output, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_asks_too_much_output, do=_give_up(GiveUpReason.OUTPUT_CAP)),
     _Row(
         when=_is_stalled_payload,
@@ -651,6 +668,7 @@ _TABLE: tuple[_Row, ...] = (
         is_once=True,
         do=lambda _: TextifyToolImages(is_lasting=False),
     ),
+    _Row(when=_has_compacted_enough, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_has_compacted_enough, do=_give_up(GiveUpReason.COMPACTION_EXHAUSTED)),
     _Row(when=_has_smaller_window, needs=Remedy.COMPACT, do=_lower_window),
     _Row(when=_has_too_much_input, needs=Remedy.COMPACT, do=lambda _: Compact()),

@@ -285,6 +285,7 @@ class _Asking:
             jitter=random.random(),
             window=self._window,
             request_tokens=tokens_of(request),
+            output_tokens_max=request.output_tokens_max or 0,
             request_messages=len(request.messages),
             is_stopping=self._abort.is_set(),
         )
@@ -356,8 +357,9 @@ class _Asking:
         return self._memory.provider + 1 < len(self._parts.chain)
 
     def _fall_back(self) -> None:
-        # What the last provider refused says nothing about the next one.
-        self._memory = replace(self._memory, provider=self._memory.provider + 1, amendments=frozenset())
+        # What the last provider refused says nothing about the next one, nor does the size of its window.
+        self._memory = replace(self._memory, provider=self._memory.provider + 1, amendments=frozenset(), window=0)
+        self._is_stalled = False
         log.info("model.fell_back", position=self._memory.provider)
 
     def _tell_the_others(self, classification: Classification, route: Route) -> None:

@@ -47,6 +47,8 @@ NEW = AttemptHistory()
 POOR = Situation()
 """A shell that can only wait."""
 RICH = Situation(remedies=frozenset(Remedy))
+ALONE = Situation(remedies=frozenset(Remedy) - {Remedy.FALL_BACK})
+"""A shell that can do everything with the one provider it has."""
 
 
 def of(kind: FailureKind, message: str = "", *, status: int | None = None) -> Classification:
@@ -240,12 +242,41 @@ def test_errors_compact_at_most_three_times_in_a_turn() -> None:
     for _ in range(3):
         assert decide(OVERFLOW, history, RICH) == Compact()
         history = advance(history, Compact(), OVERFLOW)
-    assert decide(OVERFLOW, history, RICH) == GiveUp(reason=GiveUpReason.COMPACTION_EXHAUSTED)
+    assert decide(OVERFLOW, history, ALONE) == GiveUp(reason=GiveUpReason.COMPACTION_EXHAUSTED)
 
 
 def test_a_compaction_without_progress_ends_an_overflow() -> None:
     history = stalled(advance(NEW, Compact(), OVERFLOW))
-    assert decide(OVERFLOW, history, RICH) == GiveUp(reason=GiveUpReason.COMPACTION_EXHAUSTED)
+    assert decide(OVERFLOW, history, ALONE) == GiveUp(reason=GiveUpReason.COMPACTION_EXHAUSTED)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE])
+def test_what_cannot_be_compacted_goes_down_the_chain(kind: FailureKind) -> None:
+    """Because compaction is off, made no progress, or was done as often as it may be; another window may be larger."""
+    chain = situation(Remedy.FALL_BACK)
+    compacting = situation(Remedy.FALL_BACK, Remedy.COMPACT)
+    assert decide(of(kind), NEW, chain) == FallBack()
+    assert decide(of(kind), stalled(NEW), compacting) == FallBack()
+    assert decide(of(kind), replace(NEW, compactions=3), compacting) == FallBack()
+    assert decide(of(kind), NEW, compacting) == Compact()
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE])
+def test_what_was_refused_bounds_the_window_from_above(kind: FailureKind) -> None:
+    """Nothing is known of the window, so 200,000 tokens were assumed; what was sent is more than fits."""
+    refused = replace(RICH, request_tokens=28_000)
+    assert decide(of(kind), NEW, refused) == LowerWindow(tokens=28_000, is_lasting=False)
+    with_answer = replace(refused, output_tokens_max=4_000)
+    assert decide(of(kind), NEW, with_answer) == LowerWindow(tokens=32_000, is_lasting=False)
+    assert decide(of(kind), NEW, replace(refused, window=28_000)) == Compact(), "that much was known"
+    assert decide(of(kind), NEW, replace(RICH, request_tokens=10)) == LowerWindow(tokens=1_024, is_lasting=False)
+
+
+def test_a_window_that_is_told_is_no_larger_than_what_was_refused() -> None:
+    """28,000 tokens by our estimate were more than 32,768 by the provider's count."""
+    told = of(FailureKind.CONTEXT_OVERFLOW, "maximum context length is 32768 tokens")
+    assert decide(told, NEW, replace(RICH, request_tokens=28_000)) == LowerWindow(tokens=28_000, is_lasting=False)
+    assert decide(told, NEW, replace(RICH, request_tokens=90_000)) == LowerWindow(tokens=32_768, is_lasting=True)
 
 
 def test_a_payload_that_cannot_be_compacted_loses_its_tool_images_for_one_request() -> None:
@@ -254,7 +285,7 @@ def test_a_payload_that_cannot_be_compacted_loses_its_tool_images_for_one_reques
     assert decide(payload, history, RICH) == TextifyToolImages(is_lasting=False)
     history = advance(history, TextifyToolImages(is_lasting=False), payload)
     assert decide(payload, history, RICH) == Compact()
-    assert decide(payload, stalled(history), RICH) == GiveUp(reason=GiveUpReason.COMPACTION_EXHAUSTED)
+    assert decide(payload, stalled(history), ALONE) == GiveUp(reason=GiveUpReason.COMPACTION_EXHAUSTED)
 
 
 def test_the_tier_of_an_account_lowers_the_window_for_now() -> None:
@@ -277,9 +308,10 @@ def test_an_output_cap_takes_the_smaller_room_with_a_margin(request_tokens: int,
 def test_an_output_cap_is_never_compacted() -> None:
     unnumbered = of(FailureKind.CONTEXT_OVERFLOW, "max_tokens must be less than or equal to 8192")
     ends = GiveUp(reason=GiveUpReason.OUTPUT_CAP)
-    assert decide(unnumbered, NEW, RICH) == ends
+    assert decide(unnumbered, NEW, ALONE) == ends
+    assert decide(unnumbered, NEW, RICH) == FallBack(), "another model may write more"
     assert decide(CAPPED, NEW, POOR) == ends
-    assert decide(CAPPED, replace(NEW, compactions=3), RICH) == ends
+    assert decide(CAPPED, replace(NEW, compactions=3), ALONE) == ends
 
 
 def test_a_connection_is_renewed_once_when_retries_are_used_up() -> None:
