@@ -80,6 +80,8 @@ class ReplyFacts:
     """What was streamed in this call, when that may be more than ``text``."""
     was_cut_by_network: bool = False
     """``length`` stands for a broken stream, not for a limit."""
+    was_cut_by_limit: bool = False
+    """``incomplete`` stands for the output limit, so the text is to be continued where it stops."""
     was_cut_by_filter: bool = False
     """A content filter broke the stream."""
     dropped_calls: tuple[str, ...] = ()
@@ -204,7 +206,7 @@ def after_reply(reply: ReplyFacts, counters: TurnCounters, around: Surroundings)
     if counters.open_scratchpads:
         counters = replace(counters, open_scratchpads=0)
     if reply.finish_reason == "incomplete":
-        return _incomplete(reply, counters)
+        return _incomplete(reply, counters, around)
     if counters.incompletes or counters.last_interim:
         counters = replace(counters, incompletes=0, last_interim="")
     if reply.call_names:
@@ -225,6 +227,7 @@ def facts_of(reply: ModelReply, *, streamed_text: str = "") -> ReplyFacts:
         has_replayable_items=bool(reply.row_fields),
         streamed_text=streamed_text,
         was_cut_by_network=reply.was_cut_by_network,
+        was_cut_by_limit=reply.was_cut_by_limit,
         dropped_calls=reply.dropped_calls,
     )
 
@@ -260,8 +263,7 @@ def _truncated(reply: ReplyFacts, counters: TurnCounters, around: Surroundings) 
 def _truncated_text(reply: ReplyFacts, counters: TurnCounters, around: Surroundings) -> Verdict:
     counted = replace(counters, continuations=counters.continuations + 1, parts=_parts(counters, reply))
     if counted.continuations > CONTINUATIONS_MAX:
-        text = strip_think_blocks("".join(counted.parts)).strip()
-        return FinishPartial(text=text, reason=PartialReason.TRUNCATED, note=STILL_TRUNCATED)
+        return FinishPartial(text=_whole(counted.parts), reason=PartialReason.TRUNCATED, note=STILL_TRUNCATED)
     return AskAgain(
         counters=replace(counted, scaffold=(*counted.scaffold, *_continuation_rows(reply))),
         output_tokens_max=output_limit(around, counted.continuations),
@@ -287,22 +289,53 @@ def _open_scratchpad(counters: TurnCounters) -> Verdict:
     return AskAgain(counters=replace(counters, open_scratchpads=counters.open_scratchpads + 1))
 
 
-def _incomplete(reply: ReplyFacts, counters: TurnCounters) -> Verdict:
+def _incomplete(reply: ReplyFacts, counters: TurnCounters, around: Surroundings) -> Verdict:
+    """The reply's row goes back with the next request; text that the output limit cut is a part of the answer, too."""
+    said = reply.visible_text or reply.reasoning.strip()
+    is_repetition = bool(said) and said == counters.last_interim
+    parts = counters.parts if is_repetition and _ends_with(counters.parts, reply) else _parts(counters, reply)
     counted = replace(counters, incompletes=counters.incompletes + 1)
     if counted.incompletes >= INCOMPLETES_MAX:
-        return FinishPartial(text=reply.visible_text, reason=PartialReason.INCOMPLETE, note=STILL_INCOMPLETE)
-    said = reply.visible_text or reply.reasoning.strip()
+        return _incomplete_end(_whole(parts), counters)
+    again = AskAgain(counters=counted, output_tokens_max=_more_room(reply, around, counted.incompletes))
     if not said and not reply.has_replayable_items:
-        return AskAgain(counters=counted)
-    is_repetition = bool(said) and said == counters.last_interim
+        return again
     earlier = _without_last_interim(counters.scaffold) if is_repetition else counters.scaffold
-    rows = (reply.row,) if reply.is_visible or reply.has_replayable_items else (reply.row, _INCOMPLETE_ROW)
-    return AskAgain(counters=replace(counted, scaffold=(*earlier, *rows), last_interim=said))
+    scaffold = (*earlier, reply.row, *_after_incomplete(reply))
+    kept = parts if _is_cut_text(reply) else counters.parts
+    return replace(again, counters=replace(counted, scaffold=scaffold, last_interim=said, parts=kept))
+
+
+def _incomplete_end(text: str, counters: TurnCounters) -> Verdict:
+    if not text and counters.housekeeping_text:
+        return Accept(text=counters.housekeeping_text, reason=AcceptReason.PRIOR_CONTENT)
+    return FinishPartial(text=text, reason=PartialReason.INCOMPLETE, note=STILL_INCOMPLETE)
+
+
+def _after_incomplete(reply: ReplyFacts) -> tuple[str, ...]:
+    """What is said to the model behind its incomplete reply."""
+    if _is_cut_text(reply):
+        return (_LIMIT_ROW,)
+    return () if reply.is_visible or reply.has_replayable_items else (_INCOMPLETE_ROW,)
+
+
+def _is_cut_text(reply: ReplyFacts) -> bool:
+    return reply.was_cut_by_limit and reply.is_visible
+
+
+def _ends_with(parts: tuple[str, ...], reply: ReplyFacts) -> bool:
+    return bool(parts) and _whole(parts[-1:]) == reply.visible_text
+
+
+def _more_room(reply: ReplyFacts, around: Surroundings, doublings: int) -> int | None:
+    """Only a limit that was set can be raised: without one, the model was given all that it can write."""
+    has_limit = bool(around.output_tokens_requested or around.output_tokens_default)
+    return output_limit(around, doublings) if reply.was_cut_by_limit and has_limit else None
 
 
 def _without_last_interim(scaffold: tuple[str, ...]) -> tuple[str, ...]:
     """The same text again updates the row that is there: sending both would make the model repeat itself."""
-    rows = scaffold[:-1] if scaffold and scaffold[-1] == _INCOMPLETE_ROW else scaffold
+    rows = scaffold[:-1] if scaffold and scaffold[-1] in (_INCOMPLETE_ROW, _LIMIT_ROW) else scaffold
     return rows[:-1]
 
 
@@ -327,6 +360,8 @@ def _empty(reply: ReplyFacts, counters: TurnCounters, around: Surroundings) -> V
         return AskAgain(counters=replace(counters, empties=counters.empties + 1))
     if around.has_fallback:
         return FallBackProvider(counters=replace(counters, empties=0), is_counted=True)
+    if text := _whole(counters.parts):
+        return FinishPartial(text=text, reason=PartialReason.TRUNCATED, note=NOT_CONTINUED)
     return GiveUp(reason=GiveUpReason.EMPTY_RESPONSE_EXHAUSTED, text=EMPTY_TEXT)
 
 
@@ -353,7 +388,11 @@ def _parts(counters: TurnCounters, reply: ReplyFacts) -> tuple[str, ...]:
 
 
 def _joined(counters: TurnCounters, reply: ReplyFacts) -> str:
-    return strip_think_blocks("".join((*counters.parts, reply.text))).strip()
+    return _whole((*counters.parts, reply.text))
+
+
+def _whole(parts: tuple[str, ...]) -> str:
+    return strip_think_blocks("".join(parts)).strip()
 
 
 # ------------------------------------------------------------------------------------------------------------- texts
@@ -386,6 +425,7 @@ CONTINUE_SMALLER = (
     "executed. Do not send it again as it was. Split the work into several smaller calls, for example several patches "
     "or files, and keep the arguments of each under about 8,000 tokens.]"
 )
+_LIMIT_ROW = user_body(CONTINUE_AFTER_LIMIT)
 _EMPTY_ROW = canonical_json({"role": "assistant", "content": EMPTY_TEXT})
 _AFTER_TOOLS_ROW = user_body(
     "[System note: the tools you called have answered, see above, but your reply to that was empty. Read their results "
@@ -399,6 +439,7 @@ THINKING_EXHAUSTED = (
     "The model used its whole output limit for reasoning and had none left for an answer. Lower the reasoning effort, "
     "raise the output limit, or use another model."
 )
+NOT_CONTINUED = "The answer was cut off, and the model's replies to the request to continue it were empty."
 STILL_TRUNCATED = f"The answer was still cut off after {CONTINUATIONS_MAX} continuations."
 CALLS_TRUNCATED = "The model's tool calls were cut off by the output limit each time, so none of them was executed."
 CALLS_DROPPED = "The connection broke in the middle of the model's tool calls each time, so none was executed."

@@ -125,6 +125,8 @@ class ModelReply:
     ``prompt.pipeline.WireNeeds`` says to whom they are sent."""
     was_cut_by_network: bool = False
     """``length`` stands for a stream that broke off, not for a limit."""
+    was_cut_by_limit: bool = False
+    """``incomplete`` stands for the output limit: the text stops in the middle (Responses API)."""
     dropped_calls: tuple[str, ...] = ()
     """Names of tool calls that were lost with the stream."""
     limits: RateLimits | None = None

@@ -6,6 +6,7 @@ abort, the patience, the bytes, the ends that streams come to, and the translati
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import itertools
 import json
@@ -243,10 +244,10 @@ _TELLING_BYTES = 5
 
 def _beginning(chunks: Iterator[bytes]) -> bytes:
     """The first bytes, as many as tell what follows; a network may cut them anywhere. Blank lines in front are left
-    out: DeepSeek sends them while it waits."""
+    out: DeepSeek sends them while it waits. So is a byte order mark, which some gateways put there."""
     first = b""
     for chunk in chunks:
-        first = (first + chunk).lstrip()
+        first = (first + chunk).lstrip().removeprefix(codecs.BOM_UTF8).lstrip()
         if len(first) >= _TELLING_BYTES:
             break
     return first

@@ -72,6 +72,7 @@ class ReplyAssembler:
         self._slot_at: dict[int, _Slot] = {}
         self._details: list[dict[str, object]] = []
         self._finish_reason: str | None = None
+        self._has_answered = self._has_refused = False
         self._usage = Usage()
         self._cost_usd: Decimal | None = None
         self._model = ""
@@ -100,7 +101,7 @@ class ReplyAssembler:
             raise StreamedError(_mapping(error) or {"message": str(error)})
         if choices := chunk.get("choices"):
             self.has_choice = True
-            self._feed_choice(_first_choice(choices))
+            self._feed_choice(_kept_choice(choices))
         if not self._model and isinstance(model := chunk.get("model"), str):
             self._model = model
         if usage := chunk.get("usage") or ("x_groq" in chunk and _mapping(chunk["x_groq"]).get("usage")):
@@ -127,6 +128,8 @@ class ReplyAssembler:
             dropped = tuple(slot.name for slot in self._slots if slot.name)
             self._slots = []
             self._finish_reason = "length"
+        if self._has_refused and not self._has_answered and not self._slots:
+            self._finish_reason, is_cut = "content_filter", False
         requests = tuple(_request(slot, index) for index, slot in enumerate(self._slots))
         return ModelReply(
             text=whole(self._text),
@@ -144,15 +147,19 @@ class ReplyAssembler:
     def _feed_choice(self, choice: Mapping[str, object]) -> None:
         delta = _mapping(choice.get("delta") or choice.get("message"))
         if content := delta.get("content"):
+            self._has_answered = True
             self._add_text(_text_of(content))
         if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
             self._add_reasoning(reasoning)
         if details := delta.get("reasoning_details"):
             _add_details(self._details, details)
         if refusal := delta.get("refusal"):
+            self._has_refused = True
             self._add_text(_text_of(refusal))
         if tool_calls := delta.get("tool_calls"):
             self._add_tool_calls(tool_calls)
+        elif legacy := delta.get("function_call"):
+            self._add_tool_call({"index": _LEGACY_INDEX, "function": legacy}, 0)
         if reason := choice.get("finish_reason"):
             self._finish_reason = _finish_reason(reason, choice)
         if usage := choice.get("usage"):  # Moonshot reports it here
@@ -199,6 +206,10 @@ class ReplyAssembler:
             self._slot_at[index] = slot
         slot.id = slot.id or call_id
         return slot
+
+
+_LEGACY_INDEX = -1
+"""For the one call of a server that still says ``function_call``, which has neither index nor id."""
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:
@@ -308,10 +319,11 @@ def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:
     return _FINISH_REASONS.get(name, "stop")
 
 
-def _first_choice(choices: object) -> Mapping[str, object]:
+def _kept_choice(choices: object) -> Mapping[str, object]:
+    """The choice with number 0; nothing when this chunk is only about others, which somebody asked for (``n``)."""
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
         raise MalformedReply("choices is not a list of objects")
-    return choices[0]
+    return next((choice for choice in choices if isinstance(choice, dict) and _count(choice.get("index")) == 0), {})
 
 
 def _text_of(content: object) -> str:

@@ -30,6 +30,8 @@ class ResponseAssembler:
         self._thinks_aloud: set[int] = set()
         """Messages that are notes on the way: they are shown as reasoning."""
         self._text: list[str] = []
+        self._has_answered = False
+        """Some of the text is more than a refusal."""
         self._reasoning: list[str] = []
         self._text_item = self._reasoning_item = -1
         self._calls: list[str] = []
@@ -51,6 +53,7 @@ class ResponseAssembler:
         kind = event.get("type")
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
+                self._has_answered |= kind == "response.output_text.delta"
                 self._add_text(_index(event), event.get("delta"))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 self._add_reasoning(_index(event), event.get("delta"))
@@ -87,8 +90,8 @@ class ResponseAssembler:
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
         """The reply. A stream without its last event was cut short, whatever ``was_cut_short`` says.
 
-        Text counts then as cut by a length limit, so that the loop asks to go on; what else had come is dropped.
-        Raises ``CutShort`` without any text.
+        Text counts then as cut by a length limit, so that the loop asks to go on; what else had come is dropped. The
+        beginning of a refusal is a refusal. Raises ``CutShort`` without any text.
         """
         if self._reply is not None:
             return self._reply
@@ -97,10 +100,10 @@ class ResponseAssembler:
         return ModelReply(
             text=whole(self._text),
             reasoning=whole(self._reasoning) or None,
-            finish_reason="length",
+            finish_reason="length" if self._has_answered else "content_filter",
             usage=usage_of(self._usage),
             model=self._model,
-            was_cut_by_network=True,
+            was_cut_by_network=self._has_answered,
             dropped_calls=tuple(self._calls),
         )
 
@@ -112,12 +115,13 @@ class ResponseAssembler:
         except FailedResponse as error:
             told = _mapping(error.body.get("error"))
             raise StreamedError({**told, "message": str(error)}) from error
-        # The conversion strips the text; as it was streamed it may begin with the blank that joins it to what was said.
         streamed = whole(self._text)
+        is_refusal = not output and bool(streamed) and not self._has_answered
         return replace(
             reply,
-            text=streamed if streamed.strip() == reply.text else reply.text,
+            text=streamed if streamed.strip() == reply.text.strip() else reply.text,
             tool_requests=with_unique_ids(reply.tool_requests),
+            finish_reason="content_filter" if is_refusal else reply.finish_reason,
             model=reply.model or self._model,
         )
 

@@ -34,6 +34,8 @@ class Said:
     calls: tuple[ToolUse, ...] = ()
     thinking: str = ""
     """Comes signed, or sealed, where the wire does that."""
+    refusal: str = ""
+    """Why the model does not answer; written as each wire writes that."""
     finish: str = ""
     """The wire's own finish reason; empty for the usual one."""
 
@@ -184,6 +186,7 @@ def chat_events(said: Said) -> list[object]:
     events: list[object] = [chunk({"role": "assistant", "content": ""})]
     events += [chunk({"reasoning_content": piece}) for piece in _pieces(said.thinking)]
     events += [chunk({"content": piece}) for piece in _pieces(said.text)]
+    events += [chunk({"refusal": piece}) for piece in _pieces(said.refusal)]
     for index, call in enumerate(said.calls):
         opening = {"index": index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
         events.append(chunk({"tool_calls": [opening]}))
@@ -197,7 +200,7 @@ def chat_events(said: Said) -> list[object]:
 
 
 def chat_document(said: Said) -> Document:
-    message: dict[str, Any] = {"role": "assistant", "content": said.text or None}
+    message: dict[str, Any] = {"role": "assistant", "content": said.text or None, "refusal": said.refusal or None}
     if said.calls:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -344,14 +347,16 @@ def _message_blocks(said: Said) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if said.thinking:
         blocks.append({"type": "thinking", "thinking": said.thinking, "signature": seal(said.thinking)})
-    if said.text:
-        blocks.append({"type": "text", "text": said.text})
+    if text := said.text or said.refusal:
+        blocks.append({"type": "text", "text": text})
     for call in said.calls:
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _as_input(call.arguments)})
     return blocks
 
 
 def _stop_reason(said: Said) -> str:
+    if said.refusal:
+        return "refusal"
     return said.finish or ("tool_use" if said.calls else "end_turn")
 
 
@@ -488,9 +493,10 @@ def _items(said: Said) -> list[dict[str, Any]]:
     if said.thinking:
         summary = [{"type": "summary_text", "text": said.thinking}]
         items.append({"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": seal(said.thinking)})
-    if said.text:
-        part = {"type": "output_text", "text": said.text, "annotations": []}
-        items.append({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]})
+    parts: list[dict[str, Any]] = [{"type": "output_text", "text": said.text, "annotations": []}] if said.text else []
+    parts += [{"type": "refusal", "refusal": said.refusal}] if said.refusal else []
+    if parts:
+        items.append({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": parts})
     for call in said.calls:
         items.append(
             {
@@ -502,6 +508,8 @@ def _items(said: Said) -> list[dict[str, Any]]:
                 "status": "completed",
             }
         )
+    if said.finish and items and items[-1]["type"] != "reasoning":
+        items[-1]["status"] = "incomplete"
     return items
 
 
@@ -528,7 +536,9 @@ def responses_events(said: Said) -> list[object]:
         events.append({"type": "response.output_item.added", "output_index": index, "item": opening})
         kind, text = {
             "reasoning": ("response.reasoning_summary_text.delta", said.thinking),
-            "message": ("response.output_text.delta", said.text),
+            "message": ("response.output_text.delta", said.text)
+            if said.text
+            else ("response.refusal.delta", said.refusal),
             "function_call": ("response.function_call_arguments.delta", item.get("arguments", "")),
         }[item["type"]]
         events += [{"type": kind, "output_index": index, "delta": piece} for piece in _pieces(text)]

@@ -11,6 +11,7 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -491,25 +492,39 @@ def test_a_response_that_stays_incomplete_ends_the_run_at_the_third(turns: Turns
     assert view.is_partial
 
 
-def test_an_answer_that_is_finished_by_a_continuation_is_whole(chat: Turns, server: StrictServer) -> None:
-    server.says(Said(text="The beginning, ", finish="length"), Said(text="and the end."))
+@pytest.mark.parametrize("wire", ["responses"])
+def test_a_response_cut_at_its_limit_keeps_its_first_parts(turns: Turns, server: StrictServer) -> None:
+    server.says(*(Said(thinking="t", text=f"part{n} ", finish="max_output_tokens") for n in range(9)))
 
-    view = finished(chat, server)
+    view = finished(turns, server)
+
+    assert (view.exit_reason, view.failure_kind, view.output) == ("truncated", "incomplete", "part0 part1 part2")
+    assert "length limit" in str(server.accepted[1]["input"][-1])
+
+
+def test_an_answer_that_is_finished_by_a_continuation_is_whole(turns: Turns, server: StrictServer, wire: str) -> None:
+    server.says(Said(text="The beginning, ", finish=RULES[wire].length), Said(text="and the end."))
+
+    view = finished(turns, server)
 
     assert (view.exit_reason, view.output) == ("text_response", "The beginning, and the end.")
     assert view.is_completed
 
 
+@pytest.mark.parametrize("is_told", [True, False])
 def test_calls_over_the_limit_are_asked_for_again_without_costing_an_iteration(
-    chat: Turns, server: StrictServer
+    turns: Turns, server: StrictServer, wire: str, is_told: bool
 ) -> None:
-    server.says(CUT_CALL, CUT_CALL, CALL, HELLO)
+    """Whether the server says that it cut them or calls them whole."""
+    cut = replace(CUT_CALL, finish=RULES[wire].length if is_told else "")
+    server.says(cut, cut, CALL, HELLO)
 
-    view = finished(chat, server)
+    view = finished(turns, server)
 
     assert view.output == HELLO.text
     assert view.iteration == 2
-    assert server.accepted[0]["messages"] == server.accepted[1]["messages"] == server.accepted[2]["messages"]
+    asked = [sent["input" if wire == "responses" else "messages"] for sent in server.accepted]
+    assert asked[0] == asked[1] == asked[2]
 
 
 @pytest.mark.parametrize("arguments", ['{"n":1e400}', '{"n":1e400}{"n":1}', '{"n":NaN}', '{"n":%s}' % ("9" * 5_000)])
@@ -535,10 +550,13 @@ def test_arguments_in_a_fence_or_encoded_twice_are_taken_as_they_were_meant(
     assert "todos" in sent
 
 
-def test_calls_that_stay_cut_end_the_run_after_four_more_tries(chat: Turns, server: StrictServer) -> None:
-    server.says(CUT_CALL)
+@pytest.mark.parametrize("is_told", [True, False])
+def test_calls_that_stay_cut_end_the_run_after_four_more_tries(
+    turns: Turns, server: StrictServer, wire: str, is_told: bool
+) -> None:
+    server.says(replace(CUT_CALL, finish=RULES[wire].length if is_told else ""))
 
-    view = finished(chat, server)
+    view = finished(turns, server)
 
     assert (view.status, view.exit_reason, view.failure_kind) == (RunStatus.FAILED, "truncated", "truncated_calls")
     assert len(server.accepted) == 5
@@ -559,10 +577,10 @@ def test_thinking_that_uses_up_the_limit_ends_the_run_with_advice(chat: Turns, s
 # --------------------------------------------------------------------------------------------------------------- empty
 
 
-def test_an_empty_reply_is_asked_for_three_more_times(chat: Turns, server: StrictServer) -> None:
+def test_an_empty_reply_is_asked_for_three_more_times(turns: Turns, server: StrictServer) -> None:
     server.says(EMPTY)
 
-    view = finished(chat, server)
+    view = finished(turns, server)
 
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, "empty_response_exhausted")
     assert len(server.accepted) == 4
@@ -570,11 +588,9 @@ def test_an_empty_reply_is_asked_for_three_more_times(chat: Turns, server: Stric
     assert view.error is not None and "empty" in view.error
 
 
-def test_silence_after_tools_is_nudged_first_and_no_scaffold_is_stored(
-    turns: Turns, server: StrictServer, wire: str
-) -> None:
-    # A housekeeping tool without a text beside it. Responses without any item are refused as empty before that.
-    server.says(CALL, Said(text=" ") if wire == "responses" else EMPTY, HELLO)
+def test_silence_after_tools_is_nudged_first_and_no_scaffold_is_stored(turns: Turns, server: StrictServer) -> None:
+    # A housekeeping tool without a text beside it.
+    server.says(CALL, EMPTY, HELLO)
 
     view = finished(turns, server)
 
@@ -585,10 +601,11 @@ def test_silence_after_tools_is_nudged_first_and_no_scaffold_is_stored(
     assert view.iteration == 3, "the nudge costs an iteration"
 
 
-def test_an_answer_that_came_beside_housekeeping_counts(chat: Turns, server: StrictServer) -> None:
-    server.says(Said(text="It is all done.", calls=CALL.calls), EMPTY)
+@pytest.mark.parametrize("silence", [EMPTY, Said(text=" "), Said(thinking="is there more to say?")])
+def test_an_answer_that_came_beside_housekeeping_counts(turns: Turns, server: StrictServer, silence: Said) -> None:
+    server.says(Said(text="It is all done.", calls=CALL.calls), silence)
 
-    view = finished(chat, server)
+    view = finished(turns, server)
 
     assert (view.exit_reason, view.output) == ("fallback_prior_turn_content", "It is all done.")
 
@@ -611,6 +628,16 @@ def test_a_reply_that_a_filter_stopped_ends_the_run(chat: Turns, server: StrictS
     view = finished(chat, server)
 
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, "content_policy_blocked")
+    assert len(server.accepted) == 1
+
+
+def test_a_refusal_ends_the_run_and_is_told(turns: Turns, server: StrictServer) -> None:
+    server.says(Said(refusal="I cannot help with that."))
+
+    view = finished(turns, server)
+
+    assert (view.status, view.exit_reason) == (RunStatus.FAILED, "content_policy_blocked")
+    assert view.error is not None and "It said: I cannot help with that." in view.error
     assert len(server.accepted) == 1
 
 

@@ -5,6 +5,7 @@ Each test runs over all three wires unless it says otherwise. The faults of a wh
 
 from __future__ import annotations
 
+import codecs
 import json
 import random
 import time
@@ -186,6 +187,51 @@ def test_a_reply_that_ran_into_its_limit_says_so(wire: Wire, server: StrictServe
     server.says(replace(HELLO, finish=wire.rules.length))
 
     assert ask(provider(wire, server)).finish_reason == ("incomplete" if wire.name == "responses" else "length")
+
+
+CUT_ARGUMENTS = '{"todos": ["half of a'
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_arguments_that_end_in_the_middle_are_cut_whatever_the_server_calls_it(
+    wire: Wire, server: StrictServer, is_told: bool
+) -> None:
+    whole = ToolUse(id="call_1", name="todo", arguments='{"todos": []}')
+    cut = ToolUse(id="call_2", name="todo", arguments=CUT_ARGUMENTS)
+    server.says(Said(calls=(whole, cut), finish=wire.rules.length if is_told else ""))
+
+    reply = ask(provider(wire, server))
+
+    assert reply.finish_reason == "length"
+    assert [request.arguments.replace(" ", "") for request in reply.tool_requests] == [
+        '{"todos":[]}',
+        CUT_ARGUMENTS.replace(" ", ""),
+    ]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_refusal_is_blocked_content_on_every_wire(wire: Wire, server: StrictServer, is_streamed: bool) -> None:
+    server.says(Said(refusal="I cannot help with that."))
+    if not is_streamed:
+        server.faults(lambda s, rules, _, reply: reply.document(200, rules.document(s.next_reply())))
+    deltas: list[Delta] = []
+
+    reply = ask(provider(wire, server), deltas=deltas)
+
+    assert (reply.text, reply.finish_reason) == ("I cannot help with that.", "content_filter")
+    assert "".join(delta.text for delta in deltas) == reply.text
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_byte_order_mark_in_front_is_no_part_of_the_reply(
+    wire: Wire, server: StrictServer, is_streamed: bool
+) -> None:
+    events = b"".join(map(encoded, wire.rules.events(HELLO)))
+    whole = json.dumps(wire.rules.document(HELLO)).encode()
+    content_type = "text/event-stream" if is_streamed else "application/json"
+    server.faults(body(200, codecs.BOM_UTF8 + (events if is_streamed else whole), content_type))
+
+    assert ask(provider(wire, server)).text == HELLO.text
 
 
 @over("chat", "messages")

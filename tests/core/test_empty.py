@@ -215,6 +215,60 @@ def test_encrypted_reasoning_needs_no_nudge() -> None:
     assert verdict.counters.scaffold == ("{}",)
 
 
+def limited(text: str, **facts: object) -> ReplyFacts:
+    return reply(text, "incomplete", was_cut_by_limit=True, **facts)
+
+
+def test_a_text_that_the_limit_cut_is_continued_and_joined() -> None:
+    verdict = again(after_reply(limited("The beginning, "), FRESH, ALONE))
+    assert said(verdict.counters) == [("assistant", "The beginning, "), ("user", empty.CONTINUE_AFTER_LIMIT)]
+    assert after_reply(reply("and the end."), verdict.counters, ALONE) == Accept(text="The beginning, and the end.")
+
+
+def test_texts_that_the_limit_cut_are_returned_joined_at_the_third() -> None:
+    counters = FRESH
+    for piece in ("a ", "b "):
+        counters = again(after_reply(limited(piece), counters, ALONE)).counters
+    ending = after_reply(limited("c"), counters, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert (ending.text, ending.reason) == ("a b c", PartialReason.INCOMPLETE)
+
+
+def test_a_cut_text_that_is_repeated_is_one_part() -> None:
+    counters = FRESH
+    for _ in range(2):
+        counters = again(after_reply(limited("so far"), counters, ALONE)).counters
+        assert [role for role, _ in said(counters)] == ["assistant", "user"]
+    ending = after_reply(limited("so far"), counters, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert ending.text == "so far"
+
+
+def test_what_the_network_cut_survives_replies_that_stay_incomplete() -> None:
+    counters = again(after_reply(reply("first ", "length", was_cut_by_network=True), FRESH, ALONE)).counters
+    for piece in ("second ", "third "):
+        counters = again(after_reply(limited(piece), counters, ALONE)).counters
+    ending = after_reply(limited("fourth"), counters, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert ending.text == "first second third fourth"
+
+
+def test_an_output_limit_that_was_set_is_raised_and_none_is_invented() -> None:
+    around = replace(ALONE, output_tokens_default=1_000, output_tokens_requested=1_000)
+    assert again(after_reply(limited("a"), FRESH, around)).output_tokens_max == 2_000
+    assert again(after_reply(limited("", reasoning="hm"), FRESH, around)).output_tokens_max == 2_000
+    assert again(after_reply(limited("a"), FRESH, ALONE)).output_tokens_max is None
+    assert again(after_reply(reply("a", "incomplete"), FRESH, around)).output_tokens_max is None
+
+
+def test_text_beside_housekeeping_is_the_answer_when_only_reasoning_follows() -> None:
+    counters = TurnCounters(housekeeping_text="Done, noted.")
+    for _ in range(2):
+        counters = again(after_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)).counters
+    ending = after_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)
+    assert ending == Accept(text="Done, noted.", reason=AcceptReason.PRIOR_CONTENT)
+
+
 # --------------------------------------------------------------------------------------------------------------- empty
 
 
@@ -235,6 +289,15 @@ def test_rung_2_is_forgotten_after_a_real_tool() -> None:
     real = after_reply(reply("", call_names=("memory", "terminal")), noted, ALONE)
     assert isinstance(real, RunTools)
     assert real.counters.housekeeping_text == ""
+
+
+def test_a_cut_answer_is_kept_when_nothing_follows_it() -> None:
+    counters = again(after_reply(reply("The beginning, ", "length"), FRESH, ALONE)).counters
+    for _ in range(empty.EMPTIES_MAX):
+        counters = again(after_reply(reply(), counters, ALONE)).counters
+    ending = after_reply(reply(), counters, ALONE)
+    assert isinstance(ending, FinishPartial)
+    assert (ending.text, ending.reason) == ("The beginning,", PartialReason.TRUNCATED)
 
 
 AFTER_TOOLS = Surroundings(is_after_tools=True)

@@ -178,6 +178,12 @@ def test_arguments_that_were_cut_off_count_as_a_length_limit() -> None:
     assert assembler.finish().finish_reason == "length"
 
 
+def test_arguments_that_nest_without_end_count_as_cut() -> None:
+    assembler, _ = assemble(delta("tool_calls", tool_calls=[call(0, "a", "write_file", "[" * 100_000)]))
+
+    assert assembler.finish().finish_reason == "length"
+
+
 def test_arguments_that_are_only_wrong_are_left_to_the_loop() -> None:
     assembler, _ = assemble(delta("tool_calls", tool_calls=[call(0, "a", "write_file", "{content: 1}")]))
 
@@ -324,3 +330,78 @@ def test_arguments_sent_as_an_object_keep_what_json_cannot_say_as_text(value: st
 
     assert document == {"n": value, "m": 1.5}
     assert ToolRequest(id="c", name="t", arguments=arguments_text(document)).arguments == f'{{"m":1.5,"n":"{value}"}}'
+
+
+# ------------------------------------------------------------------------------------------------------ older and other
+
+
+def test_a_legacy_function_call_is_a_call() -> None:
+    assembler, deltas = assemble(
+        delta(function_call={"name": "terminal", "arguments": ""}),
+        delta(function_call={"arguments": '{"command":'}),
+        delta("function_call", function_call={"arguments": '"ls"}'}),
+    )
+
+    reply = assembler.finish()
+
+    assert [(r.name, r.arguments) for r in reply.tool_requests] == [("terminal", '{"command":"ls"}')]
+    assert reply.tool_requests[0].id.startswith("call_")
+    assert reply.finish_reason == "tool_calls"
+    assert deltas == [Delta(tool_name="terminal")]
+
+
+def test_a_whole_legacy_function_call_is_a_call() -> None:
+    message = {"content": None, "function_call": {"name": "todo", "arguments": "{}"}}
+    assembler, _ = assemble()
+    assembler.feed_whole({"choices": [{"message": message, "finish_reason": "function_call"}]})
+
+    assert [request.name for request in assembler.finish().tool_requests] == ["todo"]
+
+
+def test_a_call_that_is_told_in_both_ways_is_one_call() -> None:
+    both = {"tool_calls": [call(0, "a", "todo", "{}")], "function_call": {"name": "todo", "arguments": "{}"}}
+    assembler, _ = assemble(delta("tool_calls", **both))
+
+    assert [request.id for request in assembler.finish().tool_requests] == ["a"]
+
+
+def numbered(index: object, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": {"content": text}, "finish_reason": finish}
+
+
+def test_of_several_choices_the_first_is_kept() -> None:
+    assembler, deltas = assemble(
+        {"choices": [numbered(1, "other"), numbered(0, "one ")]},
+        {"choices": [numbered(2, "third", "length")]},
+        {"choices": [numbered(0, "answer", "stop")]},
+        {"choices": [numbered(1, " words", "length")]},
+    )
+
+    reply = assembler.finish()
+
+    assert (reply.text, reply.finish_reason) == ("one answer", "stop")
+    assert "".join(d.text for d in deltas) == "one answer"
+
+
+def test_of_several_whole_choices_the_first_is_kept() -> None:
+    choices = [{"index": n, "message": {"content": f"answer {n}"}, "finish_reason": "stop"} for n in (2, 0, 1)]
+    assembler, _ = assemble()
+    assembler.feed_whole({"choices": choices})
+
+    assert assembler.finish().text == "answer 0"
+
+
+def test_a_refusal_beside_an_answer_is_a_part_of_it() -> None:
+    assembler, _ = assemble(delta(content="This much I can say. "), delta("stop", refusal="No more."))
+
+    reply = assembler.finish()
+
+    assert (reply.text, reply.finish_reason) == ("This much I can say. No more.", "stop")
+
+
+def test_the_beginning_of_a_refusal_is_a_refusal() -> None:
+    assembler, _ = assemble(delta(refusal="I cannot"))
+
+    reply = assembler.finish(was_cut_short=True)
+
+    assert (reply.text, reply.finish_reason, reply.was_cut_by_network) == ("I cannot", "content_filter", False)

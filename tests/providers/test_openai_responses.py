@@ -319,6 +319,37 @@ def test_a_reply_that_is_not_whole_says_why(event: dict[str, Any], reason: str) 
     assert assembled(event)[0].finish_reason == reason
 
 
+def refusal(piece: str, index: int = 0) -> dict[str, Any]:
+    return {"type": "response.refusal.delta", "output_index": index, "delta": piece}
+
+
+def test_a_refusal_is_told_from_an_answer() -> None:
+    item = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}
+    for ending in (last("completed", item), last("completed")):
+        reply, deltas = assembled(refusal("I can"), refusal("not."), ending)
+        assert (reply.text, reply.finish_reason) == ("I cannot.", "content_filter")
+        assert deltas == [Delta(text="I can"), Delta(text="not.")]
+
+
+def test_the_beginning_of_a_refusal_is_a_refusal() -> None:
+    reply, _ = assembled(CREATED, refusal("I can"), was_cut_short=True)
+
+    assert (reply.text, reply.finish_reason, reply.was_cut_by_network) == ("I can", "content_filter", False)
+
+
+def test_a_completed_response_may_be_empty() -> None:
+    reply, _ = assembled(CREATED, last("completed"))
+
+    assert (reply.text, reply.tool_requests, reply.finish_reason) == ("", (), "stop")
+
+
+def test_an_answer_keeps_the_blank_that_joins_it_to_what_was_said() -> None:
+    assembler = ResponseAssembler(lambda _: None, issuer=ISSUER)
+    assembler.feed_whole(last("completed", message(" and the end."))["response"])
+
+    assert assembler.finish().text == " and the end."
+
+
 def test_ids_that_repeat_are_told_apart() -> None:
     reply, _ = assembled(last("completed", function_call(), function_call(arguments="{}")))
 
@@ -351,7 +382,7 @@ def test_what_is_no_event_of_this_wire_is_malformed(event: object) -> None:
         ({"type": "error", "code": "rate_limit_exceeded", "message": "slow down"}, "rate_limit_exceeded"),
         ({"type": "error", "error": {"code": "server_error", "message": "boom"}}, "server_error"),
         (last("failed", error={"code": "server_error", "message": "boom"}), "server_error"),
-        (last("completed"), None),
+        (last("incomplete"), None),
     ],
 )
 def test_an_error_in_the_stream_is_an_error(event: dict[str, Any], code: str | None) -> None:

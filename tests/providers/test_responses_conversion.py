@@ -235,6 +235,9 @@ THOUGHT = {
     "encrypted_content": "x",
     "summary": [{"type": "summary_text", "text": "hm"}],
 }
+CALL = {"type": "function_call", "call_id": "call_1", "name": "t", "arguments": "{}"}
+REFUSAL = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}
+CUT: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
 STORED_THOUGHT = {**THOUGHT, "_issuer_kind": OTHER}
 
 
@@ -303,6 +306,15 @@ def test_a_reply_can_be_sent_back() -> None:
             OTHER,
             ("", "content_filter"),
         ),
+        (response(REFUSAL), OTHER, ("I cannot.", "content_filter")),
+        (response(THOUGHT, REFUSAL), CODEX, ("I cannot.", "content_filter")),
+        (response(message("This much. "), REFUSAL), OTHER, ("This much. \nI cannot.", "stop")),
+        (response(status="completed"), OTHER, ("", "stop")),
+        (response(message("b", phase="final"), **CUT), OTHER, ("b", "incomplete")),
+        (response({**CALL, "arguments": '{"a": "b'}), OTHER, ("", "length")),
+        (response(CALL, {**CALL, "arguments": '{"a', "status": "incomplete"}, **CUT), OTHER, ("", "length")),
+        (response(CALL, {**CALL, "arguments": '{"a', "status": "incomplete"}), OTHER, ("", "tool_calls")),
+        (response({**CALL, "arguments": "{a: 1}"}), OTHER, ("", "tool_calls")),
     ],
 )
 def test_how_a_response_ended(body: dict[str, Any], issuer: str, expected: tuple[str, str]) -> None:
@@ -337,7 +349,7 @@ def test_passing_reasoning_is_not_stored() -> None:
             "rate_limit",
         ),
         ({"status": "cancelled"}, "The Responses API returned a response with status 'cancelled'", "unknown"),
-        ({"status": "completed", "output": []}, "The Responses API returned an empty response", "server_error"),
+        ({"status": "in_progress", "output": []}, "The Responses API returned an empty response", "server_error"),
         ({}, "The Responses API returned an empty response", "server_error"),
     ],
 )

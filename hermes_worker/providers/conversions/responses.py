@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.repair import arguments_text
-from hermes_worker.providers.chat_reply import generated_id
+from hermes_worker.providers.chat_reply import generated_id, is_cut
 
 Row = Mapping[str, Any]
 Item = dict[str, Any]
@@ -261,6 +261,8 @@ def _hashed(text: str) -> str:
 # --------------------------------------------------------------------------------------------------------------- reply
 
 _UNFINISHED = frozenset({"queued", "in_progress", "incomplete"})
+_LIMITS = frozenset({"max_output_tokens", "max_tokens", "length"})
+"""Why a response is incomplete that ran into its output limit."""
 _COMMENTARY = frozenset({"commentary", "analysis"})
 _FINAL = frozenset({"final_answer", "final"})
 _LEAKED_CALL = re.compile(r"(?:^|[\s>|])to=functions\.[A-Za-z_][\w.]*", re.IGNORECASE)
@@ -278,22 +280,44 @@ class _Output:
     requests: list[ToolRequest]
     phases: frozenset[str]
     has_reasoned: bool
+    has_cut_call: bool
+    is_refusal: bool
+    """The model said nothing but why it does not answer."""
     is_unfinished: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """How the response says that it ended, and what its text turned out to be."""
+
+    status: str
+    why_incomplete: str
+    issuer: str
+    has_text: bool = False
+    is_leaked: bool = False
+
+    @property
+    def was_filtered(self) -> bool:
+        return self.status == "incomplete" and self.why_incomplete == "content_filter"
+
+    @property
+    def was_cut_by_limit(self) -> bool:
+        return self.status == "incomplete" and self.why_incomplete in _LIMITS
+
+
 def from_response(response: Row, *, issuer: str) -> ModelReply:
-    """A complete response as our reply. Raises ``FailedResponse`` when it failed or holds nothing at all."""
-    status = _word(response.get("status"))
-    was_filtered = status == "incomplete" and _word(_mapping(response.get("incomplete_details")).get("reason")) == (
-        "content_filter"
-    )
-    if status in ("failed", "cancelled"):
-        raise FailedResponse(_failure_text(response.get("error"), status), {"error": _mapping(response.get("error"))})
+    """A complete response as our reply. A completed one may be empty, as a reply of any wire may be; raises
+    ``FailedResponse`` when it failed, or says neither what it holds nor that it is complete."""
+    reason = _word(_mapping(response.get("incomplete_details")).get("reason"))
+    ending = _Ending(status=_word(response.get("status")), why_incomplete=reason, issuer=issuer)
+    if ending.status in ("failed", "cancelled"):
+        said = _failure_text(response.get("error"), ending.status)
+        raise FailedResponse(said, {"error": _mapping(response.get("error"))})
     items = [item for item in _list(response.get("output")) if isinstance(item, Mapping)]
     shown = _plain_text(response.get("output_text")).strip()
-    if not items and not shown and not was_filtered:
+    if not items and not shown and not ending.was_filtered and ending.status != "completed":
         raise FailedResponse("The Responses API returned an empty response", {})
-    output = _sorted_items(items, issuer)
+    output = _sorted_items(items, ending)
     text, reasoning = _answer(output, shown, issuer)
     is_leaked = bool(text) and not output.requests and _LEAKED_CALL.search(text) is not None
     text = "" if is_leaked else text
@@ -301,11 +325,10 @@ def from_response(response: Row, *, issuer: str) -> ModelReply:
         text=text,
         tool_requests=tuple(output.requests),
         reasoning=reasoning or None,
-        finish_reason=_finish_reason(
-            output, status, issuer, has_text=bool(text), was_filtered=was_filtered, is_leaked=is_leaked
-        ),
+        finish_reason=_finish_reason(output, replace(ending, has_text=bool(text.strip()), is_leaked=is_leaked)),
         usage=usage_of(response.get("usage")),
         model=_plain_text(response.get("model")),
+        was_cut_by_limit=ending.was_cut_by_limit,
         row_fields={
             name: kept
             for name, kept in (
@@ -317,18 +340,22 @@ def from_response(response: Row, *, issuer: str) -> ModelReply:
     )
 
 
-def _sorted_items(items: Sequence[Row], issuer: str) -> _Output:
+def _sorted_items(items: Sequence[Row], ending: _Ending) -> _Output:
     messages = [item for item in items if item.get("type") == "message"]
     reasoning = [item for item in items if item.get("type") == "reasoning"]
-    spoken = [(item, _message_text(item)) for item in messages]
+    spoken = [(item, text) for item in messages if (text := _message_text(item)).strip()]
+    # A call that the response's own end cut off is reported with the others, so that all are asked for again.
+    calls = [item for item in items if _is_call(item) and (_is_finished(item) or ending.status == "incomplete")]
     return _Output(
-        texts=[text for item, text in spoken if text and _word(item.get("phase")) not in _COMMENTARY],
+        texts=[text for item, text in spoken if _word(item.get("phase")) not in _COMMENTARY],
         reasoning=[text for item in items if (text := _reasoning_text(item))],
-        message_items=[_stored_message(item, text) for item, text in spoken if text],
-        reasoning_items=[stored for item in reasoning if (stored := _stored_reasoning(item, issuer))],
-        requests=list(_requests(items)),
+        message_items=[_stored_message(item, text) for item, text in spoken],
+        reasoning_items=[stored for item in reasoning if (stored := _stored_reasoning(item, ending.issuer))],
+        requests=list(_requests(calls)),
         phases=frozenset(_word(item.get("phase")) for item in messages),
         has_reasoned=bool(reasoning),
+        has_cut_call=any(map(_is_cut_call, calls)),
+        is_refusal=bool(spoken) and not any(_is_text(part) for item, _ in spoken for part in _list(item["content"])),
         is_unfinished=any(_word(item.get("status")) in _UNFINISHED for item in items if not _is_server_side(item)),
     )
 
@@ -341,7 +368,7 @@ def _is_server_side(item: Row) -> bool:
 
 def _answer(output: _Output, shown: str, issuer: str) -> tuple[str, str]:
     """The visible text and the reasoning."""
-    text = "\n".join(output.texts).strip()
+    text = "\n".join(output.texts)
     reasoning = "\n\n".join(output.reasoning).strip()
     is_only_commentary = bool(output.phases & _COMMENTARY) and not output.phases & _FINAL
     if not text and not is_only_commentary:
@@ -358,33 +385,44 @@ def _out_of_reasoning(reasoning: str) -> tuple[str, str]:
     return (answer, before.strip()) if tag and answer else ("", reasoning)
 
 
-def _finish_reason(
-    output: _Output, status: str, issuer: str, *, has_text: bool, was_filtered: bool, is_leaked: bool
-) -> str:
+def _finish_reason(output: _Output, ending: _Ending) -> str:
     if output.requests:
-        return "tool_calls"
-    if was_filtered:
+        return "length" if output.has_cut_call else "tool_calls"
+    if ending.was_filtered or output.is_refusal:
         return "content_filter"
-    if is_leaked or output.is_unfinished or status in ("queued", "in_progress"):
+    if ending.is_leaked or ending.was_cut_by_limit or output.is_unfinished:
         return "incomplete"
-    if (status == "incomplete" or output.phases & _COMMENTARY) and not output.phases & _FINAL:
+    if ending.status in ("queued", "in_progress"):
         return "incomplete"
-    if (output.has_reasoned or output.reasoning) and not has_text:
-        return "stop" if status == "completed" and issuer not in _THINKS_IN_STEPS else "incomplete"
+    if (ending.status == "incomplete" or output.phases & _COMMENTARY) and not output.phases & _FINAL:
+        return "incomplete"
+    if (output.has_reasoned or output.reasoning) and not ending.has_text:
+        is_all = ending.status == "completed" and ending.issuer not in _THINKS_IN_STEPS
+        return "stop" if is_all else "incomplete"
     return "stop"
 
 
-def _requests(items: Sequence[Row]) -> Iterator[ToolRequest]:
-    count = 0
-    for item in items:
-        kind = item.get("type")
-        is_finished = _word(item.get("status")) not in _UNFINISHED
-        if kind == "custom_tool_call" or (kind == "function_call" and is_finished):
-            name = _plain_text(item.get("name"))
-            arguments = _arguments(item.get("input" if kind == "custom_tool_call" else "arguments"))
-            call_id = _call_id(item.get("call_id")) or generated_id(name, arguments, count)
-            yield ToolRequest(id=call_id, name=name, arguments=arguments)
-            count += 1
+def _requests(calls: Sequence[Row]) -> Iterator[ToolRequest]:
+    for position, item in enumerate(calls):
+        name = _plain_text(item.get("name"))
+        arguments = _arguments(item.get("input" if item.get("type") == "custom_tool_call" else "arguments"))
+        call_id = _call_id(item.get("call_id")) or generated_id(name, arguments, position)
+        yield ToolRequest(id=call_id, name=name, arguments=arguments)
+
+
+def _is_call(item: Row) -> bool:
+    return item.get("type") in ("function_call", "custom_tool_call")
+
+
+def _is_finished(item: Row) -> bool:
+    return item.get("type") == "custom_tool_call" or _word(item.get("status")) not in _UNFINISHED
+
+
+def _is_cut_call(item: Row) -> bool:
+    """The input of a custom tool is any text, so nobody can tell where it should have ended."""
+    if item.get("type") != "function_call":
+        return False
+    return not _is_finished(item) or is_cut(_arguments(item.get("arguments")))
 
 
 def _stored_message(item: Row, text: str) -> Item:
@@ -411,13 +449,19 @@ def _stored_reasoning(item: Row, issuer: str) -> Item | None:
 
 
 def _message_text(item: Row) -> str:
-    parts = _list(item.get("content"))
-    return "".join(_text_of(part) for part in parts if _is_text(part)).strip()
+    """As it was written: white space at its ends joins it to the rest of an answer that came in pieces."""
+    return "".join(map(_said, _list(item.get("content"))))
+
+
+def _said(part: object) -> str:
+    """The text of a part, or of a refusal."""
+    refusal = part.get("refusal") if isinstance(part, Mapping) and part.get("type") == "refusal" else None
+    return refusal if isinstance(refusal, str) else _text_of(part) if _is_text(part) else ""
 
 
 def _reasoning_text(item: Row) -> str:
     if item.get("type") == "message":
-        return _message_text(item) if _word(item.get("phase")) in _COMMENTARY else ""
+        return _message_text(item).strip() if _word(item.get("phase")) in _COMMENTARY else ""
     if item.get("type") != "reasoning":
         return ""
     summary = "\n".join(filter(None, map(_text_of, _list(item.get("summary"))))).strip()
