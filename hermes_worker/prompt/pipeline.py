@@ -50,7 +50,8 @@ class WireNeeds:
     keeps_response_items: bool = False
     """Messages will be converted to Responses items, so what those are made of stays in."""
     keeps_anthropic_blocks: bool = False
-    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in."""
+    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in, with who signed
+    them."""
 
 
 STANDARD = WireNeeds()
@@ -63,7 +64,7 @@ def wire_needs(*, provider: str, model: str, host: str, wire: str = "chat_comple
     is_anthropic_wire = wire == "anthropic_messages"
     return WireNeeds(
         echoes_reasoning=(
-            provider in ("deepseek", "xiaomi", "kimi-coding", "kimi-coding-cn")
+            provider in ("deepseek", "xiaomi", "kimi", "kimi-cn", "kimi-coding", "kimi-coding-cn")
             or "deepseek" in model
             or "mimo" in model
             or is_host(host, "api.deepseek.com", "api.kimi.com", "moonshot.ai", "moonshot.cn", "xiaomimimo.com")
@@ -195,6 +196,7 @@ def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
         sent.pop("codex_message_items", None)
     if not needs.keeps_anthropic_blocks:
         sent.pop("anthropic_content_blocks", None)
+        sent.pop("anthropic_issuer", None)
     if row.get("role") == "assistant":
         _set_or_remove(sent, "reasoning_content", reasoning_echo(row) if needs.echoes_reasoning else None)
         if "tool_calls" in row:

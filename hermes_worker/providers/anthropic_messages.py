@@ -53,6 +53,7 @@ class AnthropicMessages:
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
         self._endpoint = checked(endpoint)
+        self._issuer = conversion.issuer_of(hostname(endpoint.base_url))
         self._client = _Client(self._endpoint)
         self._learner = Learner(Dialect())
 
@@ -70,7 +71,7 @@ class AnthropicMessages:
                 messages=len(request.messages),
                 body=request_body(request, self._endpoint, dialect),
                 post=partial(self._client.send, takes_betas=dialect.takes_betas),
-                assembler=MessageAssembler(on_delta),
+                assembler=MessageAssembler(on_delta, issuer=self._issuer),
                 sdk_error=anthropic.AnthropicError,
                 reply_name="a reply of the Messages API",
             )

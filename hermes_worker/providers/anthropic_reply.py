@@ -21,7 +21,7 @@ from hermes_worker.providers.chat_reply import (
     whole,
     with_unique_ids,
 )
-from hermes_worker.providers.conversions.anthropic import from_message
+from hermes_worker.providers.conversions.anthropic import ISSUER, from_message
 
 _PIECE_OF = {
     "text_delta": "text",
@@ -59,8 +59,10 @@ class _Block:
 class MessageAssembler:
     """Feed it every event, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
 
-    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+    def __init__(self, on_delta: Callable[[Delta], None], *, issuer: str = ISSUER) -> None:
+        """``issuer`` signs the thinking."""
         self._on_delta = on_delta
+        self._issuer = issuer
         self._blocks: dict[int, _Block] = {}
         self._message: Mapping[str, Any] = {}
         self._usage: dict[str, Any] = {}
@@ -127,7 +129,8 @@ class MessageAssembler:
                 "content": [block.finished() for block in blocks],
                 "stop_reason": "max_tokens" if is_cut else self._stop_reason,
                 "usage": self._usage,
-            }
+            },
+            issuer=self._issuer,
         )
         if not is_cut:
             return _with_calls_as_sent(reply, calls)

@@ -246,6 +246,7 @@ def test_private_fields_are_not_sent() -> None:
         codex_reasoning_items=[1],
         codex_message_items=[1],
         anthropic_content_blocks=[1],
+        anthropic_issuer="x",
         timestamp=1,
         tool_name="x",
         effect_disposition="none",
@@ -255,7 +256,9 @@ def test_private_fields_are_not_sent() -> None:
     assert json.loads(prepare(stored([row, result()]))[0]) == assistant("t", call())
 
 
-@pytest.mark.parametrize("field", ["codex_message_items", "anthropic_content_blocks", "reasoning_details"])
+@pytest.mark.parametrize(
+    "field", ["codex_message_items", "anthropic_content_blocks", "anthropic_issuer", "reasoning_details"]
+)
 def test_a_row_without_calls_loses_its_opaque_fields_too(field: str) -> None:
     reply = ModelReply(text="t", row_fields={field: [1]})
     rows = [Message(seq=1, role=Role.ASSISTANT, body=assistant_body(reply))]
@@ -311,6 +314,8 @@ def test_reasoning_is_echoed_where_its_absence_is_refused(row: Row, echo: str) -
             WireNeeds(echoes_reasoning=True, keeps_reasoning_details=True),
         ),
         ("", "k2", "api.moonshot.ai", WireNeeds(echoes_reasoning=True)),
+        ("kimi", "x", "proxy.example", WireNeeds(echoes_reasoning=True)),
+        ("kimi-cn", "x", "proxy.example", WireNeeds(echoes_reasoning=True)),
         ("", "k2", "notmoonshot.ai", STANDARD),
         ("", "google/gemini-3-pro", "", WireNeeds(keeps_thought_signatures=True)),
         ("openai", "gpt-5.4", "api.openai.com", STANDARD),

@@ -17,6 +17,7 @@ from hermes_worker.providers.conversions.anthropic import (
     ThinkingPolicy,
     from_message,
     input_schema,
+    issuer_of,
     model_name,
     output_tokens_max,
     thinking_fields,
@@ -169,7 +170,7 @@ OPEN = {"type": "thinking", "thinking": "open"}
 @pytest.mark.parametrize(
     ("policy", "first", "last"),
     [
-        (ThinkingPolicy.NATIVE, [text("a")], [SIGNED, text("open"), text("b")]),
+        (ThinkingPolicy.NATIVE, [SIGNED, text("a")], [SIGNED, text("open"), text("b")]),
         (ThinkingPolicy.STRIP, [text("a")], [text("b")]),
         (ThinkingPolicy.KEEP, [SIGNED, text("a")], [SIGNED, OPEN, text("b")]),
         (ThinkingPolicy.UNSIGNED, [text("a")], [OPEN, text("b")]),
@@ -180,6 +181,51 @@ def test_each_endpoint_gets_the_thinking_it_wants(
 ) -> None:
     messages = to_messages(THOUGHT, policy).messages
     assert (messages[0]["content"], messages[2]["content"]) == (first, last)
+
+
+@pytest.mark.parametrize("issuer", ["other:api.minimax.io", "other:llm.example"])
+def test_thinking_that_somebody_else_signed_is_not_shown_to_anthropic(issuer: str) -> None:
+    rows = [assistant("a", reasoning_details=[SIGNED], anthropic_issuer=issuer), user("n")]
+    assert to_messages(rows).messages[0]["content"] == [text("a")]
+    assert to_messages(rows, ThinkingPolicy.KEEP).messages[0]["content"] == [SIGNED, text("a")]
+
+
+def test_a_row_remembers_who_signed_it_unless_that_was_anthropic() -> None:
+    message = {"content": [SIGNED, text("a")], "stop_reason": "end_turn"}
+    assert from_message(message, issuer=issuer_of("api.minimax.io")).row_fields == {
+        "reasoning_details": [SIGNED],
+        "anthropic_issuer": "other:api.minimax.io",
+    }
+    assert from_message(message, issuer=issuer_of("api.anthropic.com")).row_fields == {"reasoning_details": [SIGNED]}
+
+
+def test_a_row_is_sent_the_same_however_many_follow_it() -> None:
+    rows = [user("q")]
+    before: list[Any] = []
+    for step in range(5):
+        rows += [assistant(None, call(str(step)), reasoning_details=[SIGNED]), result(str(step))]
+        messages = to_messages(rows).messages
+        assert messages[: len(before)] == before
+        before = messages
+
+
+def test_thinking_between_texts_keeps_its_place() -> None:
+    blocks = [SIGNED, text("first"), {**SIGNED, "signature": "s2"}, text("second")]
+    reply = from_message({"content": blocks, "stop_reason": "end_turn"})
+    row = json.loads(assistant_body(reply))
+    assert to_messages([row]).messages[0]["content"] == blocks
+
+
+def test_blank_text_between_stored_blocks_is_left_out() -> None:
+    reply = from_message({"content": [SIGNED, text("\n\n"), tool_use()], "stop_reason": "tool_use"})
+    row = json.loads(assistant_body(reply))
+    assert to_messages([row, result()]).messages[0]["content"] == [SIGNED, tool_use()]
+
+
+def test_a_mark_on_a_row_of_stored_blocks_goes_to_the_last_of_them() -> None:
+    row = assistant("t", call(), anthropic_content_blocks=[SIGNED, text("t"), tool_use()], cache_control=MARK)
+    blocks = to_messages([row, result()]).messages[0]["content"]
+    assert blocks == [SIGNED, text("t"), {**tool_use(), "cache_control": MARK}]
 
 
 def test_thinking_whose_call_was_removed_is_said_as_text() -> None:

@@ -4,6 +4,10 @@
 Anthropic is strict about pairs: what follows a message with ``tool_use`` blocks must begin with their results. And it
 signs the thinking of a message against everything before it, so a message that had to be changed cannot keep its
 thinking.
+
+What becomes of a row does not depend on how many rows follow it. So each request begins with the one before it, which
+is what the prompt cache goes by, and what newer models demand before they accept their own thinking again
+(https://platform.claude.com/docs/en/build-with-claude/preserved-thinking, 2026).
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 from hermes_worker.core.families import is_host, is_kimi
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
@@ -40,13 +44,25 @@ class ThinkingPolicy(StrEnum):
     """What becomes of thinking in messages that are sent again."""
 
     NATIVE = "native"
-    """Anthropic itself: signed thinking stays in the last assistant message, which has to keep it."""
+    """Anthropic itself: all thinking that it signed goes back. A running round of calls has to keep it; of what earlier
+    turns thought, the API leaves out by itself what the model does not use any more, and does not bill it
+    (https://docs.claude.com/en/docs/build-with-claude/extended-thinking, 2026)."""
     STRIP = "strip"
     """Endpoints that imitate the wire cannot check the signatures."""
     KEEP = "keep"
     """Kimi checks nothing and wants it all back."""
     UNSIGNED = "unsigned"
     """DeepSeek wants unsigned thinking back and refuses signed."""
+
+
+ISSUER = "anthropic"
+"""Of the signatures of Anthropic's own API. Bedrock and Vertex, whose signatures it accepts, have other wires."""
+
+
+def issuer_of(host: str) -> str:
+    """Who signs the thinking of the endpoint at ``host`` (a bare host name). Stored with the transcript, so the names
+    stay."""
+    return ISSUER if is_host(host, "anthropic.com") else f"other:{host.lower()}"
 
 
 def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
@@ -87,7 +103,7 @@ def to_messages(rows: Iterable[Row], policy: ThinkingPolicy = ThinkingPolicy.NAT
         if row.get("role") in ("system", "developer"):
             system_rows.append(row)
         else:
-            turns.append(_turn(row))
+            turns.append(_turn(row, policy))
     merged = _merged(_paired(_with_results_together(turns)))
     thought = _with_thinking(merged, policy)
     return AnthropicPrompt(system=_system(system_rows), messages=[_message(turn) for turn in _with_few_images(thought)])
@@ -99,9 +115,12 @@ def begun_by_user(messages: list[Block]) -> list[Block]:
     return [{"role": "user", "content": EMPTY_MESSAGE}, *messages] if is_greeting else messages
 
 
-def _turn(row: Row) -> _Turn:
+def _turn(row: Row, policy: ThinkingPolicy) -> _Turn:
     if row.get("role") == "assistant":
-        return _Turn(role="assistant", blocks=tuple(_assistant_blocks(row)))
+        blocks = _assistant_blocks(row)
+        if policy is ThinkingPolicy.NATIVE and row.get("anthropic_issuer") not in (None, ISSUER):
+            blocks = [block for block in blocks if not _is_signed(block)]
+        return _Turn(role="assistant", blocks=tuple(blocks))
     if row.get("role") == "tool":
         return _Turn(role="user", blocks=(_result_block(row),))
     return _Turn(role="user", blocks=tuple(_marked_last(_user_blocks(row.get("content")), row)))
@@ -151,11 +170,12 @@ def _stored_thinking(row: Row) -> list[Block]:
 
 
 def _replayed(stored: Sequence[object], row: Row) -> Iterator[Block]:
-    """Blocks in the order in which they were signed. Inputs come from the row's calls, which were redacted."""
+    """Blocks in the order in which they were signed. Inputs come from the row's calls, which were redacted. Blank text
+    between them is refused."""
     inputs = {tool_use_id(call.get("id")): _input(call) for call in _calls(row)}
     for item in stored:
         block = _input_block(item)
-        if block is not None:
+        if block is not None and not _is_blank(block):
             yield {**block, "input": inputs.get(block["id"], block["input"])} if block["type"] == "tool_use" else block
 
 
@@ -348,24 +368,22 @@ def _merged(turns: Iterable[_Turn]) -> list[_Turn]:
 
 
 def _with_thinking(turns: Sequence[_Turn], policy: ThinkingPolicy) -> list[_Turn]:
-    last = max((position for position, turn in enumerate(turns) if turn.role == "assistant"), default=-1)
-    return [
-        _thought(turn, policy, is_last=position == last) if turn.role == "assistant" else turn
-        for position, turn in enumerate(turns)
-    ]
+    return [_thought(turn, policy) if turn.role == "assistant" else turn for turn in turns]
 
 
-def _thought(turn: _Turn, policy: ThinkingPolicy, *, is_last: bool) -> _Turn:
+def _thought(turn: _Turn, policy: ThinkingPolicy) -> _Turn:
     match policy:
         case ThinkingPolicy.KEEP:
             return turn
         case ThinkingPolicy.UNSIGNED:
             return _with_blocks(turn, (b for b in turn.blocks if not _is_signed(b)), EMPTY_REPLY)
-        case ThinkingPolicy.NATIVE if is_last:
+        case ThinkingPolicy.NATIVE:
             spoken = (b for block in turn.blocks for b in _signed_or_spoken(block, is_dead=turn.is_changed))
             return _with_blocks(turn, spoken, EMPTY_REPLY)
-        case _:
+        case ThinkingPolicy.STRIP:
             return _with_blocks(turn, (b for b in turn.blocks if b["type"] not in _THINKING), THINKING_LEFT_OUT)
+        case _:
+            assert_never(policy)
 
 
 def _with_blocks(turn: _Turn, blocks: Iterable[Block], stand_in: str) -> _Turn:
@@ -564,8 +582,9 @@ _FINISH_REASONS: Mapping[str, str] = {
 }
 
 
-def from_message(message: Row) -> ModelReply:
-    """A complete reply of the Messages API as ours. Blocks that only a replay needs go into ``row_fields``."""
+def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
+    """A complete reply of the Messages API as ours. Blocks that only a replay needs go into ``row_fields``, with the
+    ``issuer`` whose signatures they carry."""
     content = message.get("content")
     blocks = [b for b in map(_input_block, content if isinstance(content, list) else []) if b is not None]
     thinking = [block for block in blocks if block["type"] in _THINKING]
@@ -581,7 +600,7 @@ def from_message(message: Row) -> ModelReply:
         finish_reason=_FINISH_REASONS.get(str(message.get("stop_reason")), "stop"),
         usage=usage_of(message.get("usage")),
         model=model if isinstance(model := message.get("model"), str) else "",
-        row_fields=_row_fields(blocks, thinking, has_calls=bool(requests)),
+        row_fields=_row_fields(blocks, thinking, issuer),
     )
 
 
@@ -601,9 +620,14 @@ def usage_of(usage: object) -> Usage:
     )
 
 
-def _row_fields(blocks: list[Block], thinking: list[Block], *, has_calls: bool) -> dict[str, object]:
-    """Signed thinking between calls is only valid in its place, so such a reply is kept block by block."""
+def _row_fields(blocks: list[Block], thinking: list[Block], issuer: str) -> dict[str, object]:
+    """Signed thinking is only valid in its place, so a reply is kept block by block unless it is thinking and then one
+    text, which the row can say by itself."""
     fields: dict[str, object] = {"reasoning_details": thinking} if thinking else {}
-    if has_calls and any(map(_is_signed, thinking)):
-        fields["anthropic_content_blocks"] = blocks
+    if any(map(_is_signed, thinking)):
+        said = [block["type"] for block in blocks[len(thinking) :]]
+        if blocks[: len(thinking)] != thinking or said not in ([], ["text"]):
+            fields["anthropic_content_blocks"] = blocks
+        if issuer != ISSUER:
+            fields["anthropic_issuer"] = issuer
     return fields
