@@ -2,7 +2,10 @@
 
 Anthropic's models, and some that copied their interface, cache a prompt up to marked places. At most four marks are
 allowed: one behind the system prompt, which never changes in a session, and one behind each of the last three messages,
-so that the next request finds the longest beginning it shares with this one. Only marked rows are parsed.
+so that the next request finds the longest beginning it shares with this one. The results of one reply's calls are one
+message: a mark behind its last row is enough, and the others stay where the request before this one ended, which a
+provider would not find from here if many calls were made at once (Anthropic looks back over 20 blocks:
+https://docs.claude.com/en/docs/build-with-claude/prompt-caching, 2026). Only rows that may be marked are parsed.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ from hermes_worker.core.families import is_host, is_kimi
 from hermes_worker.core.messages import canonical_json
 
 MARKS_MAX = 4
+_RESULT = '"role":"tool"'
+"""As canonical JSON spells it. Inside a string the quotes would be escaped."""
 
 
 class CacheLayout(StrEnum):
     """Where a mark may stand."""
 
     NATIVE = "native"
-    """Anywhere: the conversion to Anthropic's messages moves a mark on a row into its last block."""
+    """Anywhere: the conversion to Anthropic's messages moves a mark on a row into its last block. The assistant's rows
+    are marked as a whole, because of some the conversion takes stored blocks instead of the content."""
     ENVELOPE = "envelope"
     """In content parts only. On an empty row it would be ignored, and on an empty tool row some servers hang."""
 
@@ -70,13 +76,18 @@ def _rows_to_mark(messages: Sequence[str], layout: CacheLayout) -> Iterator[tupl
     if first.get("role") == "system":
         yield 0, first
         marks_left -= 1
+    has_marked_result = False
     for position in range(len(messages) - 1, -1, -1):
         if not marks_left:
             return
+        if has_marked_result and _RESULT in messages[position]:
+            continue
         row: dict[str, Any] = json.loads(messages[position])
+        has_marked_result = False
         if row.get("role") != "system" and _can_carry(row, layout):
             yield position, row
             marks_left -= 1
+            has_marked_result = row.get("role") == "tool"
 
 
 def _can_carry(row: Mapping[str, Any], layout: CacheLayout) -> bool:
@@ -91,8 +102,8 @@ def _has_part_to_mark(content: object) -> bool:
 
 def _marked(row: dict[str, Any], mark: Mapping[str, str], layout: CacheLayout) -> dict[str, Any]:
     content: Any = row.get("content")
-    is_native_result = layout is CacheLayout.NATIVE and row.get("role") == "tool"
-    if is_native_result or not _has_part_to_mark(content):
+    is_marked_whole = layout is CacheLayout.NATIVE and row.get("role") in ("tool", "assistant")
+    if is_marked_whole or not _has_part_to_mark(content):
         return {**row, "cache_control": mark}
     if isinstance(content, str):
         return {**row, "content": [{"type": "text", "text": content, "cache_control": mark}]}
@@ -130,8 +141,17 @@ def _is_minimax(target: CacheTarget) -> bool:
 
 
 def _is_alibaba_qwen(target: CacheTarget) -> bool:
-    is_theirs = target.provider.lower() in ("opencode", "opencode-zen", "opencode-go", "alibaba")
-    return is_theirs and _names(target, "qwen")
+    # The catalogue calls Alibaba "qwen"; a provider it does not know has no name but its host.
+    is_theirs = target.provider.lower() in ("opencode", "opencode-zen", "opencode-go", "alibaba", "qwen")
+    return (is_theirs or is_host(target.host, *_QWEN_HOSTS)) and _names(target, "qwen")
+
+
+_QWEN_HOSTS = (
+    "dashscope.aliyuncs.com",
+    "dashscope-intl.aliyuncs.com",
+    "dashscope-us.aliyuncs.com",
+    "opencode.ai",
+)
 
 
 _POLICY: tuple[tuple[Callable[[CacheTarget], bool], CacheLayout], ...] = (

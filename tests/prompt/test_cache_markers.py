@@ -71,6 +71,26 @@ def test_native_results_and_empty_rows_are_marked_as_a_whole() -> None:
     assert rows[3] == {**RESULT, "cache_control": MARK}
 
 
+def test_an_assistants_row_is_marked_as_a_whole_where_its_blocks_may_be_stored() -> None:
+    speaking = {**CALLING, "content": "I look"}
+    assert marked([speaking], CacheLayout.NATIVE) == [{**speaking, "cache_control": MARK}]
+    assert marked([speaking], CacheLayout.ENVELOPE) == [{**speaking, "content": marked_text("I look")}]
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [(CacheLayout.NATIVE, [0, 6, 7, 10]), (CacheLayout.ENVELOPE, [0, 1, 6, 10])]
+)
+def test_the_results_of_one_reply_get_one_mark(layout: CacheLayout, expected: list[int]) -> None:
+    """The others stay behind the requests before this one."""
+    rows = [SYSTEM, user("q"), CALLING, RESULT, RESULT, RESULT, RESULT, CALLING, RESULT, RESULT, RESULT]
+    assert places(marked(rows, layout)) == expected
+
+
+def test_an_empty_result_gives_its_mark_to_the_one_before_it() -> None:
+    rows = [SYSTEM, user("q"), CALLING, RESULT, RESULT, EMPTY_RESULT]
+    assert places(marked(rows, CacheLayout.ENVELOPE)) == [0, 1, 4]
+
+
 def test_in_an_envelope_rows_without_parts_give_their_mark_to_earlier_ones() -> None:
     rows = marked(
         [SYSTEM, user("1"), user("2"), CALLING, RESULT, CALLING, EMPTY_RESULT, user([])], CacheLayout.ENVELOPE
@@ -115,6 +135,11 @@ def test_there_are_never_more_than_four_marks(rows: list[dict[str, Any]]) -> Non
         ("minimax", "MiniMax-M2.7", "", True, CacheLayout.NATIVE),
         ("custom", "MiniMax-M2.7", "api.minimaxi.com", True, CacheLayout.NATIVE),
         ("alibaba", "qwen3.6-plus", "", False, CacheLayout.ENVELOPE),
+        ("qwen", "qwen3.6-plus", "", False, CacheLayout.ENVELOPE),
+        ("qwen", "deepseek-v3", "dashscope.aliyuncs.com", False, None),
+        ("custom", "qwen3.6-plus", "coding-intl.dashscope.aliyuncs.com", False, CacheLayout.ENVELOPE),
+        ("custom", "qwen3.6-plus", "opencode.ai", False, CacheLayout.ENVELOPE),
+        ("custom", "qwen3.6-plus", "notopencode.ai", False, None),
         ("opencode-go", "glm-5", "", False, None),
         ("openai", "gpt-5.4", "api.openai.com", False, None),
     ],
