@@ -355,6 +355,7 @@ _replies = st.builds(
     reasoning=st.sampled_from(["", "hm"]),
     call_names=st.sampled_from([(), ("terminal",), ("memory",)]),
     was_cut_by_filter=st.booleans(),
+    was_cut_by_limit=st.booleans(),
     has_replayable_items=st.booleans(),
 )
 
