@@ -8,6 +8,7 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from support.postgres import PostgresFarm, postgres_farm
 from support.statements import share_compiled_statements
@@ -20,6 +21,13 @@ from hermes_worker.embedded.valkey import EmbeddedValkey
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: there is always one that waits for a server or a worker."""
     return min(8, (os.cpu_count() or 1) + 1)
+
+
+hypothesis.settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy machine")
+"""No test fails because something else had the processor for a second."""
 
 
 def pytest_configure() -> None:
