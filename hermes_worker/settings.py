@@ -455,6 +455,30 @@ class ApprovalSettings:
     """Kinds of dangerous commands that are not asked about, by the description a question shows."""
 
 
+class RemoteControl(StrEnum):
+    """What may be done to a worker over the broker, with ``celery control`` or Flower."""
+
+    READ = "read"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What Celery's own tools see of a worker, and what they may change."""
+
+    sends_events: bool = _setting("worker.events", "HERMES_WORKER_EVENTS", SWITCH, False)
+    """Whether a worker sends Celery's events from its start; Flower and `celery control enable_events` switch them on
+    at any time."""
+    remote_control: str = _setting(
+        "worker.remote_control",
+        "HERMES_REMOTE_CONTROL",
+        choice(*(level.value for level in RemoteControl)),
+        RemoteControl.READ.value,
+    )
+    """`read` answers the commands of Celery's remote control that read, `all` also those that change a fleet
+    (`shutdown`, `rate_limit`, `cancel_consumer`, `pool_grow` ...): whoever reaches the broker may send them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """What the process says about itself."""
@@ -486,6 +510,7 @@ class Settings:
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
     log: LogSettings = field(default_factory=LogSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
     """Fault points to arm, for tests: see `hermes_worker/faults.py`."""
@@ -523,6 +548,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "approvals": ApprovalSettings,
         "cron": CronSettings,
         "delivery": DeliverySettings,
+        "worker": WorkerSettings,
         "log": LogSettings,
     }
 )

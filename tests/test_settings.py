@@ -141,6 +141,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "delivery.media_strict": "false",
         "delivery.channels": "slack:#ops=C0123ABCD",
         "delivery.filter_silence_narration": "false",
+        "worker.events": "true",
+        "worker.remote_control": "all",
     }
     for row in describe():
         sample = samples.get(row.key, "7")

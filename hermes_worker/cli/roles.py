@@ -50,8 +50,15 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
     type=click.Path(path_type=Path, dir_okay=False),
     help="Touched at every heartbeat, for a liveness probe that looks at its age.",
 )
+@click.option("-E", "--task-events", is_flag=True, help="Send Celery's events from the start.")
 def worker(
-    home: Path | None, queues: tuple[str, ...], pool: str, concurrency: int, name: str | None, alive_file: Path | None
+    home: Path | None,
+    queues: tuple[str, ...],
+    pool: str,
+    concurrency: int,
+    name: str | None,
+    alive_file: Path | None,
+    task_events: bool,
 ) -> int:
     """Run one worker process.
 
@@ -61,7 +68,7 @@ def worker(
     from hermes_worker.tasks.main import Pool, run_worker
     from hermes_worker.wiring import WorkerOptions
 
-    settings = load_settings(home)
+    settings = load_settings(home, {"worker.events": task_events or None})
     options = WorkerOptions(name=name, queues=queues, alive_file=alive_file)
     return run_worker(settings, options, pool=Pool(pool), concurrency=concurrency)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 
 from hermes_worker import settings as settings_module
 from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
@@ -17,10 +17,10 @@ from hermes_worker.embedded.paths import output_dir
 from hermes_worker.observe import log
 from hermes_worker.outputs import prune_outputs
 from hermes_worker.queue import TaskName
-from hermes_worker.settings import Settings
+from hermes_worker.settings import RemoteControl, Settings
 from hermes_worker.store.runs import RunNotFound
 from hermes_worker.tasks.call_tool import call_tool
-from hermes_worker.tasks.celery import celery_app
+from hermes_worker.tasks.celery import celery_app, prepare_worker
 from hermes_worker.tasks.collect import collect
 from hermes_worker.tasks.deliver import deliver
 from hermes_worker.tasks.iterate import iterate
@@ -33,7 +33,7 @@ __all__ = ["build", "connect_signals", "process"]
 
 def build(settings: Settings) -> Celery:
     """The application for ``settings``."""
-    app = celery_app(broker_url_of(settings))
+    app = celery_app(broker_url_of(settings), sends_events=settings.worker.sends_events)
 
     @app.task(name=TaskName.ITERATE.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def iterate_task(run_id: str, iteration: int, attempt: int, at: float) -> None:
@@ -120,5 +120,10 @@ def __getattr__(name: str) -> Any:
     settings = settings_module.load()
     connect_signals(settings)
     app = build(settings)
+
+    def begin(**_: Any) -> None:
+        prepare_worker(app, RemoteControl(settings.worker.remote_control))
+
+    signals.celeryd_init.connect(begin, weak=False)
     globals()["app"] = app
     return app

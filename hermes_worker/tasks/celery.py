@@ -8,12 +8,16 @@ from kombu import Queue as KombuQueue
 from hermes_worker import transport
 from hermes_worker.queue import CONNECT_TIMEOUT_S, KEY_PREFIX, SOCKET_TIMEOUT_S, QueueName, TaskName
 from hermes_worker.setting_kinds import socket_url
+from hermes_worker.settings import RemoteControl
+from hermes_worker.tasks.monitoring import EventSwitch, guard_control
 
 
-def celery_app(broker_url: str) -> Celery:
-    """The application, configured and without tasks."""
-    transport.install()
-    app = Celery("hermes_worker", broker=_with_our_transport(broker_url), set_as_current=False)
+def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
+    """The application, configured and without tasks, over the transport that every tool of Celery's knows.
+
+    A worker that starts takes our own transport instead (``prepare_worker``).
+    """
+    app = Celery("hermes_worker", broker=broker_url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -36,7 +40,7 @@ def celery_app(broker_url: str) -> Celery:
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
-        worker_send_task_events=False,
+        worker_send_task_events=sends_events,
         beat_scheduler="scheduler.beat:Scheduler",
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
@@ -51,7 +55,16 @@ def celery_app(broker_url: str) -> Celery:
         timezone="UTC",
         enable_utc=True,
     )
+    app.steps["consumer"].add(EventSwitch)
     return app
+
+
+def prepare_worker(app: Celery, remote_control: RemoteControl) -> None:
+    """Let workers of ``app``, of which there is none yet, read their queues by ``transport`` and answer commands as
+    ``remote_control`` says. Idempotent."""
+    transport.install()
+    guard_control(remote_control)
+    app.conf.broker_url = _with_our_transport(app.conf.broker_url)
 
 
 def _with_our_transport(broker_url: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import warnings
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -18,9 +20,10 @@ from hermes_worker import faults, heap
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.queue import QueueName
-from hermes_worker.settings import Settings
+from hermes_worker.settings import RemoteControl, Settings
 from hermes_worker.tasks import lifecycle
 from hermes_worker.tasks.app import build, connect_signals, process
+from hermes_worker.tasks.celery import prepare_worker
 from hermes_worker.wiring import WorkerOptions, open_client, provider_of
 
 EX_OK = 0
@@ -51,20 +54,28 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
         faults.arm(settings.faults)
     connect_signals(settings, options)
     _fail_early(settings, pool)
+    app = build(settings)
+    prepare_worker(app, RemoteControl(settings.worker.remote_control))
     worker = _Worker(
-        app=build(settings),
+        app=app,
+        hostname=node_name(options.queues),
         queues=list(options.queues),
         pool=pool.value,
         concurrency=concurrency,
         loglevel="WARNING",
         without_gossip=True,
         without_mingle=True,
-        without_heartbeat=True,
         prefetch_multiplier=1,
         quiet=True,
     )
     worker.start()
     return int(worker.exitcode or EX_OK)
+
+
+def node_name(queues: Sequence[str]) -> str:
+    """What Celery's tools call the worker: what it consumes, and unique in the fleet."""
+    role = "worker" if set(queues) == {name.value for name in QueueName} else "-".join(queues)
+    return f"{role}.{os.getpid()}@{socket.gethostname()}"
 
 
 def _require_model(settings: Settings) -> None:

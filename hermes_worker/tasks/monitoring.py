@@ -1,0 +1,125 @@
+"""What Celery's own tools (``celery events|inspect|control``, Flower) see of a worker, and what they may change.
+
+*Events* are off until a setting, ``-E`` or the command ``enable_events`` switches them on; Flower sends that command by
+itself, every few seconds. While they are off there is an event dispatcher that sends nothing: no heartbeat is published
+and no task looks at it. (Celery's own worker, told to send neither heartbeats nor events, has no dispatcher, and the
+command answers "event dispatcher unavailable".)
+
+*Commands* that read are always answered. Those that change a fleet stop runs or starve a queue for everybody; they are
+answered with a sentence unless ``worker.remote_control`` allows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from celery.bootsteps import StartStopStep
+from celery.worker import control
+from celery.worker.consumer.events import Events
+
+from hermes_worker.observe import log
+from hermes_worker.settings import RemoteControl
+
+_READING = frozenset({"enable_events", "disable_events", "heartbeat", "election"})
+"""Commands that Celery counts as control and that change nothing about what a worker does."""
+
+_Handler = Callable[..., Any]
+_CELERYS: Mapping[str, _Handler] = dict(control.Panel.data)
+
+
+class EventSwitch(StartStopStep):  # type: ignore[misc]
+    """Switches Celery's event dispatcher off at the start, and after a lost connection to what it was before."""
+
+    requires: ClassVar = (Events,)
+
+    def __init__(self, c: Any, task_events: bool = False, **kwargs: Any) -> None:
+        super().__init__(c, **kwargs)
+        self._is_on = bool(task_events)
+
+    def start(self, c: Any) -> None:
+        if c.event_dispatcher is not None and not self._is_on:
+            c.event_dispatcher.disable()
+
+    def stop(self, c: Any) -> None:
+        if c.event_dispatcher is not None:
+            self._is_on = c.event_dispatcher.enabled
+
+
+def guard_control(allowed: RemoteControl) -> None:
+    """Let the workers of this process answer commands as ``allowed`` says. Before a worker is made; idempotent."""
+    control.Panel.data = handlers(allowed)
+
+
+def handlers(allowed: RemoteControl) -> dict[str, _Handler]:
+    """The commands of remote control, by name."""
+    found: dict[str, _Handler] = {}
+    for name, handler in _CELERYS.items():
+        if name in _REPLACED:
+            found[name] = _REPLACED[name]
+        elif allowed is RemoteControl.ALL or _reads(name):
+            found[name] = _in_a_sentence(name, handler)
+        else:
+            found[name] = _refused(name)
+    return found
+
+
+def _reads(name: str) -> bool:
+    info = control.Panel.meta.get(name)
+    return info is None or info.type == "inspect" or name in _READING
+
+
+def _refused(name: str) -> _Handler:
+    def answer(_state: Any, **_: Any) -> Mapping[str, str]:
+        log.warning("control.refused", command=name)
+        return control.nok(  # type: ignore[no-any-return]
+            f"{name!r} changes the fleet and is not allowed; set worker.remote_control "
+            "(HERMES_REMOTE_CONTROL) to 'all' and start the workers again"
+        )
+
+    return answer
+
+
+def _in_a_sentence(name: str, handler: _Handler) -> _Handler:
+    def answer(state: Any, **arguments: Any) -> Any:
+        try:
+            return handler(state, **arguments)
+        except Exception as error:
+            log.warning("control.failed", command=name, error=f"{type(error).__name__}: {error}")
+            return control.nok(f"{name!r} cannot be done by this worker: {type(error).__name__}: {error}")
+
+    return answer
+
+
+def _enable_events(state: Any) -> Mapping[str, str]:
+    """Send events from now on. Idempotent."""
+    dispatcher = state.consumer.event_dispatcher
+    if dispatcher is None:
+        return control.nok("the worker has no connection to the broker just now")  # type: ignore[no-any-return]
+    if dispatcher.enabled:
+        return control.ok("task events already enabled")  # type: ignore[no-any-return]
+    if dispatcher.groups:
+        dispatcher.groups.add("task")
+    dispatcher.enable()
+    _notice(state.consumer)
+    log.info("events.enabled")
+    return control.ok("task events enabled")  # type: ignore[no-any-return]
+
+
+def _disable_events(state: Any) -> Mapping[str, str]:
+    """Send no events from now on. Idempotent."""
+    dispatcher = state.consumer.event_dispatcher
+    if dispatcher is None or not dispatcher.enabled:
+        return control.ok("task events already disabled")  # type: ignore[no-any-return]
+    dispatcher.disable()
+    _notice(state.consumer)
+    log.info("events.disabled")
+    return control.ok("task events disabled")  # type: ignore[no-any-return]
+
+
+def _notice(consumer: Any) -> None:
+    """A task's strategy looks once at whether events are sent."""
+    consumer.update_strategies()
+
+
+_REPLACED: Mapping[str, _Handler] = {"enable_events": _enable_events, "disable_events": _disable_events}

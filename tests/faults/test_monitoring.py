@@ -1,0 +1,229 @@
+"""Celery's own tools and Flower beside real workers: what they see, and what they may change."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from support.rig import Rig, rig_on, until
+from support.valkey import valkey_server
+
+from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.tasks.celery import celery_app
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'hermes.db'}"
+
+
+@pytest.fixture
+def small_rig(tmp_path: Path, database: str, own_valkey: EmbeddedValkey) -> Iterator[Rig]:
+    with rig_on(tmp_path, database_url=database, broker_url=own_valkey.url, workers_per_role=1) as rig:
+        yield rig
+
+
+@pytest.fixture
+def app(own_valkey: EmbeddedValkey) -> Celery:
+    """What somebody's own script would use."""
+    return celery_app(own_valkey.url)
+
+
+def ask(app: Celery, command: str, *, timeout_s: float = 20.0, **arguments: Any) -> dict[str, Any]:
+    """The answers of both workers to a command of remote control, by node."""
+    answers = app.control.broadcast(command, arguments=arguments, reply=True, timeout=timeout_s, limit=2)
+    return {node: answer for each in answers or () for node, answer in each.items()}
+
+
+def await_both(app: Celery) -> dict[str, Any]:
+    """A worker hears a command once it consumes."""
+
+    def answers() -> dict[str, Any] | None:
+        found = ask(app, "ping", timeout_s=1.0)
+        return found if len(found) == 2 else None
+
+    return until(answers, "both workers to answer")
+
+
+def test_nodes_say_their_role_and_reading_is_always_answered(small_rig: Rig, app: Celery) -> None:
+    nodes = await_both(app)
+    assert {name.partition(".")[0] for name in nodes} == {"model-system", "tools"}
+    assert all(name.endswith(f"@{socket.gethostname()}") for name in nodes)
+    assert all(answer == {"ok": "pong"} for answer in nodes.values())
+    for command in ("report", "stats", "registered", "active_queues"):
+        assert ask(app, command).keys() == nodes.keys(), command
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("shutdown", {}),
+        ("rate_limit", {"task_name": "hermes.iterate", "rate_limit": "1/h"}),
+        ("cancel_consumer", {"queue": "model"}),
+        ("add_consumer", {"queue": "other"}),
+        ("pool_grow", {"n": 5}),
+        ("pool_shrink", {"n": 1}),
+        ("autoscale", {"max": 9, "min": 1}),
+        ("revoke", {"task_id": "x", "terminate": True}),
+        ("time_limit", {"task_name": "hermes.iterate", "hard": 1, "soft": 1}),
+    ],
+)
+def test_commands_that_change_a_fleet_are_answered_with_a_sentence(
+    shared_rig: Rig, shared_app: Celery, command: str, arguments: dict[str, Any]
+) -> None:
+    answers = ask(shared_app, command, **arguments)
+    assert len(answers) == 2
+    assert all("is not allowed; set worker.remote_control" in answer["error"] for answer in answers.values())
+    assert len(ask(shared_app, "ping")) == 2, "they are still there"
+
+
+@pytest.fixture(scope="module")
+def shared_broker() -> Iterator[str]:
+    with valkey_server(is_durable=False) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def shared_rig(tmp_path_factory: pytest.TempPathFactory, shared_broker: str) -> Iterator[Rig]:
+    directory = tmp_path_factory.mktemp("rig")
+    url = f"sqlite:///{directory / 'hermes.db'}"
+    with rig_on(directory, database_url=url, broker_url=shared_broker, workers_per_role=1) as rig:
+        await_both(celery_app(shared_broker))
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def shared_app(shared_broker: str) -> Celery:
+    return celery_app(shared_broker)
+
+
+def test_where_it_is_allowed_a_command_that_cannot_work_says_so(
+    tmp_path: Path, database: str, own_valkey: EmbeddedValkey, app: Celery
+) -> None:
+    allowed = {"HERMES_REMOTE_CONTROL": "all"}
+    with rig_on(
+        tmp_path, database_url=database, broker_url=own_valkey.url, workers_per_role=1, more_environ=allowed
+    ) as rig:
+        await_both(app)
+        answers = ask(app, "pool_grow", n=1)
+        assert len(answers) == 2
+        assert all("cannot be done by this worker" in each["error"] for each in answers.values())
+        app.control.shutdown()
+        until(lambda: not rig.client.workers.alive() or None, "every worker to leave")
+
+
+@contextmanager
+def listening(app: Celery) -> Iterator[list[dict[str, Any]]]:
+    """The events that are sent while the block runs."""
+    seen: list[dict[str, Any]] = []
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": seen.append})
+        is_over = threading.Event()
+
+        def listen() -> None:
+            with receiver.consumer_context(wakeup=False) as (its_connection, *_):
+                while not is_over.is_set():
+                    with suppress(TimeoutError):
+                        its_connection.drain_events(timeout=0.2)
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield seen
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def test_events_can_be_switched_on_and_off_while_tasks_run(small_rig: Rig, app: Celery) -> None:
+    await_both(app)
+    with listening(app) as seen:
+
+        def heard(kind: str) -> bool | None:
+            return any(event["type"] == kind for event in list(seen)) or None
+
+        small_rig.ended(small_rig.submit([]))
+        answers = ask(app, "enable_events")
+        assert all(answer == {"ok": "task events enabled"} for answer in answers.values())
+        assert len(answers) == 2
+        until(lambda: heard("worker-heartbeat"), "a sign of life")
+        assert not heard("task-received"), "they were off until somebody asked for them"
+        [view] = small_rig.ended(small_rig.submit([]))
+        until(lambda: heard("task-succeeded"), "the end of a task")
+        received = next(event for event in seen if event["type"] == "task-received")
+        assert received["name"] == "hermes.iterate"
+        assert view.run_id in received["args"]
+        answers = ask(app, "disable_events")
+        assert all(answer == {"ok": "task events disabled"} for answer in answers.values())
+
+
+@contextmanager
+def flower(environ: Mapping[str, str]) -> Iterator[str]:
+    """The address of a Flower that watches the fleet of ``environ``."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "hermes_worker", "flower", f"--port={port}", "--address=127.0.0.1"],
+        env={**environ, "FLOWER_UNAUTHENTICATED_API": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def read(url: str) -> str | None:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read().decode()
+    except OSError:
+        return None
+
+
+def test_flower_shows_workers_tasks_with_their_runs_and_the_broker(small_rig: Rig, own_valkey: EmbeddedValkey) -> None:
+    environ = {
+        "PATH": os.defpath,
+        "HOME": str(small_rig.directory),
+        "HERMES_HOME": str(small_rig.directory / "home"),
+        "HERMES_BROKER_URL": own_valkey.url,
+        "HERMES_DATABASE_URL": f"sqlite:///{small_rig.directory / 'hermes.db'}",
+    }
+    with flower(environ) as address:
+        until(lambda: read(f"{address}/api/workers?status=1"), "Flower to start")
+
+        def workers() -> list[str] | None:
+            listed = json.loads(read(f"{address}/api/workers?status=1") or "{}")
+            return sorted(listed) if len(listed) == 2 and all(listed.values()) else None
+
+        names = until(workers, "both workers in Flower")
+        assert [name.partition(".")[0] for name in names] == ["model-system", "tools"]
+
+        def shown() -> list[dict[str, Any]] | None:
+            run_id = small_rig.submit([])
+            small_rig.ended(run_id)
+            tasks = json.loads(read(f"{address}/api/tasks") or "{}").values()
+            ours = [task for task in tasks if task["name"] == "hermes.iterate" and task["runtime"]]
+            return ours or None
+
+        tasks = until(shown, "a task with its runtime")
+        assert any(run_id in task["args"] for task in tasks for run_id in small_rig.submitted)
+        lengths = json.loads(read(f"{address}/api/queues/length") or "{}")
+        assert {"model", "tools"} <= {queue["name"] for queue in lengths["active_queues"]}
+        assert "Broker" in (read(f"{address}/broker") or "")
