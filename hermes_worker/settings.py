@@ -32,6 +32,7 @@ import yaml
 
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
+from hermes_worker.core.delegation import TURNS_MAX
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.setting_kinds import (
     APPROVALS_MODE,
@@ -339,6 +340,8 @@ class DelegationSettings:
     )
     """`shared`: a run and all it delegates draw from its own model calls. `independent`: every child has its own.
     `mixed`: both caps hold."""
+    turns_max: int = _setting("delegation.max_chained_turns", "HERMES_MAX_CHAINED_TURNS", integer(0, 10_000), TURNS_MAX)
+    """Turns that background answers may begin before a person speaks again; 0: nobody works in the background."""
     timeout_s: float | None = _setting(
         "delegation.child_timeout_seconds",
         "HERMES_CHILD_TIMEOUT_S",

@@ -326,6 +326,7 @@ def delegation_policy(settings: Settings) -> DelegationPolicy:
         budget=BudgetMode(asked.budget),
         timeout_s=max(asked.timeout_s, CHILD_TIMEOUT_S_MIN) if asked.timeout_s else None,
         model=asked.model,
+        turns_max=asked.turns_max,
     )
 
 

@@ -138,10 +138,12 @@ class Started(BaseModel):
 
 
 class Stopping(BaseModel):
-    """A stop was asked for; ``status`` is ``stopping``, or how the run ended if it had."""
+    """A stop was asked for; ``status`` is ``stopping``, or how the run ended if it had. ``caused`` are the runs that
+    were at work because of it and are stopped with it."""
 
     run_id: str
     status: str
+    caused: list[str] = []
 
 
 class UsageObject(BaseModel):

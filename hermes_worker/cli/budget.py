@@ -47,12 +47,17 @@ def budget_lines(tree: TreeBudget) -> list[str]:
         lines.append("(the price of a model is not known, so it cost more than this)")
     if not tree.children:
         return lines
-    shares = [_share_row("itself", tree.own), *(_share_row(clean(share.run_id), share) for share in tree.children)]
+    shares = [_share_row("itself", tree.own), *(_share_row(_name(share), share) for share in tree.children)]
     head = ("USED BY", "STATUS", "MODEL CALLS", "RESERVED", "TOKENS", "TOOL CALLS", "USD")
     lines += ["", *table(shares, head).splitlines()]
     if tree.children_total > len(tree.children):
         lines.append(f"and {tree.children_total - len(tree.children)} more")
     return lines
+
+
+def _name(share: Share) -> str:
+    """A turn that background answers began is no task of a call."""
+    return clean(share.run_id) if share.index is not None else f"{clean(share.run_id)} (a later turn)"
 
 
 def _share_row(name: str, share: Share) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,11 +110,13 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
     return watch_run(open_records(home), run_id, as_json=as_json)
 
 
-@runs.command(epilog="Stopping a run that has ended changes nothing.")
+@runs.command(
+    epilog="Stopping a run that has ended stops what it caused and that goes on; otherwise it changes nothing."
+)
 @common
 @click.argument("run_id", type=TEXT)
 def stop(home: Path | None, run_id: str) -> None:
-    """Ask one run, and all it delegated, to stop."""
+    """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began."""
     records = open_records(home)
     stopped = records.runs.stop_tree(run_id)
     records.tell_stopped(stopped.run_ids, stopped.hints)
@@ -124,13 +126,15 @@ def stop(home: Path | None, run_id: str) -> None:
         time.sleep(0.1)
         status = records.views.run(run_id).status
     click.echo(f"{run_id} {coloured(status)}")
+    if stopped.caused:
+        click.echo(f"stopped with it: {_named(stopped.caused)}", err=True)
 
 
 @runs.command(epilog="What is in flight ends as it would; 'runs resume' lets the run go on.")
 @common
 @click.argument("run_id", type=TEXT)
 def pause(home: Path | None, run_id: str) -> None:
-    """Begin nothing new in one run."""
+    """Begin nothing new in one run and in all that it caused."""
     click.echo(f"{run_id} {coloured(Control(open_records(home).database).pause(run_id))}")
 
 
@@ -138,7 +142,7 @@ def pause(home: Path | None, run_id: str) -> None:
 @common
 @click.argument("run_id", type=TEXT)
 def resume(home: Path | None, run_id: str) -> None:
-    """Let a paused run go on."""
+    """Let a paused run, and all that it caused, go on."""
     records = open_records(home)
     status, hints = Control(records.database).resume(run_id)
     records.tell_workers("watch", run_id, hints)
@@ -200,6 +204,14 @@ def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wai
     hints = answering.approve(Waits(records.database), run_id, Choice(choice), reason=reason, wait_id=wait_id)
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
+
+
+_NAMED_MAX = 5
+
+
+def _named(run_ids: Sequence[str]) -> str:
+    more = len(run_ids) - _NAMED_MAX
+    return ", ".join([*run_ids[:_NAMED_MAX], *([f"{more} more"] if more > 0 else [])])
 
 
 def watch_run(records: Records, run_id: str, *, as_json: bool) -> int:

@@ -1,7 +1,9 @@
 """Budgets of a delegation tree (design D4): who counts against what, and when a run is told that it is running out.
 
-A tree has one budget as soon as it has children, or limits of its own. A model call is reserved in it by the claim and
-settled by the commit; both are part of the transaction that claims or gives up the call (invariant I6).
+A tree has one budget as soon as it has children, or limits of its own. The turns that background answers begin belong
+to the tree that they follow from (design D16): whatever a message of a person causes draws from one budget. A model
+call is reserved in it by the claim and settled by the commit; both are part of the transaction that claims or gives up
+the call (invariant I6).
 """
 
 from __future__ import annotations
@@ -109,9 +111,14 @@ _LAST_WORDS_S_MAX = 60.0
 _LAST_WORDS_PART = 0.05
 
 
+def last_words_s(wall_s: float) -> float:
+    """How much of a run's time, at its end, is for writing down what it has."""
+    return min(_LAST_WORDS_S_MAX, wall_s * _LAST_WORDS_PART)
+
+
 def is_wall_spent(left_s: float, wall_s: float) -> bool:
     """Whether so little is left of a run's time that it should write down what it has."""
-    return left_s <= min(_LAST_WORDS_S_MAX, wall_s * _LAST_WORDS_PART)
+    return left_s <= last_words_s(wall_s)
 
 
 REFUNDED_TOOLS = frozenset({"execute_code"})
@@ -168,6 +175,10 @@ def warning(found: Collection[Use]) -> str | None:
     if nearest.percent < _URGE_PERCENT:
         return f"[BUDGET: {facts}. Begin to bring this task to its end.]"
     return f"[BUDGET WARNING: {facts}. Write your final answer now; call tools only for what it cannot do without.]"
+
+
+def unit_of(dimension: Dimension) -> str:
+    return _UNITS[dimension]
 
 
 _UNITS = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.budget import Amounts, Budget, BudgetMode, Dimension, reservation, unit_of
 from hermes_worker.core.messages import Usage, canonical_json
 from hermes_worker.core.run import ExitReason, RunStatus
 
@@ -22,6 +22,8 @@ BLOCKED_TOOLS = frozenset({"clarify", "memory", "send_message", "execute_code", 
 CHILD_TIMEOUT_S_MIN = 30.0
 SUMMARY_CHARS_MAX = 24_000
 _SUMMARY_CHARS_LEAST = 200
+TURNS_MAX = 20
+"""Turns of a session that background answers may begin before a person speaks again."""
 _REPORT_CHARS_MAX = 400_000
 """Half of what a window of 200,000 tokens holds: all summaries of one call together stay below it."""
 _HEAD = 0.75
@@ -52,6 +54,7 @@ class DelegationPolicy:
     """Seconds from its creation after which a child expires; ``None`` for the parent's deadline only."""
     model: str | None = None
     """The children's model; ``None`` for the parent's."""
+    turns_max: int = TURNS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,33 @@ def may_be_background(*, depth: int, source: str) -> bool:
     """Whether somebody is there to take an answer that comes later (loop §7.2): a child's parent has gone on by then,
     and of a scheduled run only one answer is delivered."""
     return depth == 0 and source != "cron"
+
+
+def background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared: bool) -> str | None:
+    """Why a call may not send anybody into the background, in words for the model; ``None`` when it may.
+
+    The answer of those who are sent begins another turn, so this is where a chain of turns comes to its end. ``budget``
+    is the chain's; of it the children must be able to make a model call and leave one for the answer, or the answer
+    alone when they do not draw from it (``is_shared``). ``turns`` have been begun or promised by the chain so far.
+    """
+    if turns >= turns_max:
+        return (
+            f"nothing was delegated: what the user asked for may go on by itself for {turns_max} turn(s), begun by the "
+            "answers of background subagents, and they are all used or under way. Delegate without 'background' and "
+            "wait for the answer, or do the work yourself and finish your answer"
+        )
+    granted = reservation(budget, Amounts(), depth=int(is_shared))
+    if isinstance(granted, Dimension):
+        return (
+            f"nothing was delegated: of the {unit_of(granted)} that what the user asked for may take, too little is "
+            "left for subagents and for what follows from their answer. Finish your answer with what you have"
+        )
+    return None
+
+
+def refusal_note(refusal: str) -> str:
+    """The result of a call that sent nobody."""
+    return canonical_json({"error": refusal})
 
 
 def delegation_id(call_key: str) -> str:

@@ -57,6 +57,16 @@ PARKED = frozenset(
 )
 """Waiting for an event, not for a worker: nothing is outstanding."""
 
+
+class Halt(StrEnum):
+    """What somebody said to a run together with everything that it caused. It holds when the run itself has ended."""
+
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    """Not all of what the run caused may know."""
+    STOPPED = "stopped"
+
+
 _ALIVE = frozenset(RunStatus) - TERMINAL
 RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | TERMINAL,

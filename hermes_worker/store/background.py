@@ -1,4 +1,8 @@
-"""The turn in which a session learns what its background children left."""
+"""The turn in which a session learns what its background children left.
+
+Such a turn belongs to what caused it (design D16). It draws from the budget of the chain's first run and ends by that
+run's deadline, and who stops or pauses any run before it in the chain stops or pauses it too.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.delegation import background_message, delegation_id
-from hermes_worker.core.run import STATE_VERSION, RunStatus
+from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.observe import log
 from hermes_worker.store import children
-from hermes_worker.store.budgets import has_limits, open_budget
 from hermes_worker.store.database import db_now
 from hermes_worker.store.inputs import keep_specs
 from hermes_worker.store.rows import ParentCall
@@ -30,14 +33,16 @@ class Turn:
     message_seq: int
     """The length of the session's transcript."""
     is_next: bool
-    """The session is free; otherwise the turn waits in its queue, however long that is."""
+    """The session is free and the chain is not paused; otherwise the turn waits, however long that is."""
 
 
 _ORIGIN = (
     sa.select(runs, run_inputs.c.spec)
     .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
     .where(runs.c.pk == sa.bindparam("run"))
+    .with_for_update(of=runs)
 )
+"""Locked, so that whoever says stop to the run finds all turns it caused, or says it before there is another."""
 _SESSION = (
     sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
     .where(sessions.c.pk == sa.bindparam("session"))
@@ -48,11 +53,14 @@ _SESSION = (
 def insert_turn(connection: Connection, parent: ParentCall) -> Turn | None:
     """Write the turn for a call whose children have all ended; ``None`` when the run that made it was stopped.
 
-    It has the limits, the policy and the delivery targets of that run. The caller holds the call's lock.
+    It has the policy and the delivery targets of that run, and what is left of its limits. The caller holds the call's
+    lock.
     """
     origin = connection.execute(_ORIGIN, {"run": parent.run_pk}).one()
-    if origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):
+    is_stopped = origin.halt in (Halt.STOPPING.value, Halt.STOPPED.value)
+    if is_stopped or origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):
         return None
+    is_paused = origin.halt == Halt.PAUSED.value
     call_key = f"{origin.run_id}.{parent.iteration}.{parent.position}"
     try:
         asked = RunSpec.from_json(origin.spec)
@@ -75,11 +83,15 @@ def insert_turn(connection: Connection, parent: ParentCall) -> Turn | None:
             session_pk=origin.session_pk,
             model=origin.model,
             endpoint=origin.endpoint,
-            status=RunStatus.QUEUED.value,
+            status=(RunStatus.PAUSED if is_paused else RunStatus.QUEUED).value,
+            halt=origin.halt,
+            cause_pk=origin.pk,
+            root_pk=origin.root_pk or origin.pk,
+            has_budget=1,
             state_version=STATE_VERSION,
             iterations_max=spec.iterations_max,
             attempts_max=origin.attempts_max,
-            deadline_at=db_now() + spec.wall_s_max,
+            deadline_at=origin.deadline_at,
             idle_s_max=origin.idle_s_max,
             deliver=origin.deliver,
             created_at=db_now(),
@@ -88,12 +100,10 @@ def insert_turn(connection: Connection, parent: ParentCall) -> Turn | None:
         .returning(runs.c.pk)
     ).scalar_one()
     keep_specs(connection, [(int(run_pk), spec)])
-    if has_limits(spec):
-        open_budget(connection, int(run_pk), spec)
     return Turn(
         run_pk=int(run_pk),
         run_id=run_id,
         session_pk=origin.session_pk,
         message_seq=session.message_seq,
-        is_next=session.active_run_pk is None,
+        is_next=session.active_run_pk is None and not is_paused,
     )

@@ -209,6 +209,20 @@ _has_budget = sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(ha
 _SHARE = _Both(_has_budget, _share)
 
 
+_PROMISE_TURN = Prepared(sa.update(budgets).where(_this).values(turns=budgets.c.turns + 1))
+
+
+def lock_turns(connection: Connection, budget_pk: int) -> tuple[Budget, int]:
+    """The chain's budget, locked, and how many turns of the chain were promised to background answers so far."""
+    row = _LOCK.first(connection, {"root": budget_pk})
+    return budget_of(row), int(row.turns)
+
+
+def promise_turn(connection: Connection, budget_pk: int) -> None:
+    """Count a turn that a background answer will begin. The row is locked."""
+    _PROMISE_TURN.run(connection, {"root": budget_pk})
+
+
 def share_budget(connection: Connection, root: LoadedRun) -> None:
     """Turn what the root has used so far into the budget of its tree, when it has its first children. Idempotent.
 

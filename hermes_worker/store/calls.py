@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import NO_USAGE, Message, Role, ToolRequest, Usage, canonical_json, tool_body
@@ -21,6 +22,8 @@ from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStat
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
+from hermes_worker.store.budgets import lock_turns, promise_turn, share_budget
+from hermes_worker.store.children import mark_joined
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import read_spec
 from hermes_worker.store.new_children import NewChild, insert_children
@@ -29,6 +32,7 @@ from hermes_worker.store.rows import (
     RUN_COLUMNS,
     Hint,
     LoadedRun,
+    ParentCall,
     lock_run_after_call,
     to_loaded,
     with_run,
@@ -188,6 +192,7 @@ class _Handed:
     children_max: int
     is_budget_shared: bool
     note: str | None
+    turns_max: int
 
 
 class ToolCalls:
@@ -273,15 +278,19 @@ class ToolCalls:
         children_max: int,
         is_budget_shared: bool = True,
         note: str | None = None,
+        turns_max: int = TURNS_MAX,
     ) -> list[Hint]:
         """Hand a call to child runs: make them, start as many as may work at once, and let go of the call.
 
         The end of the last child settles it. With a ``note`` that is its result at once, the run goes on, and the end
-        of the last child begins a new turn of the session. Safe to repeat: the second time the token is gone. Raises
-        ``LeaseLost``.
+        of the last child begins a new turn of the session, unless ``turns_max`` turns of the chain were promised before
+        or its budget is used up: then the call fails with a result that says so, and nothing is handed to anybody. Safe
+        to repeat: the second time the token is gone. Raises ``LeaseLost``.
         """
-        handed = _Handed(new=new, children_max=children_max, is_budget_shared=is_budget_shared, note=note)
-        if len(claim.loaded.run.calls) == 1:
+        handed = _Handed(
+            new=new, children_max=children_max, is_budget_shared=is_budget_shared, note=note, turns_max=turns_max
+        )
+        if len(claim.loaded.run.calls) == 1 and note is None:
             try:
                 return self._delegate(claim, handed, claim.loaded)
             except StateMoved:
@@ -301,7 +310,11 @@ class ToolCalls:
             if handed.note is None:
                 hints = _let_wait(connection, claim, loaded)
             else:
-                hints = _let_go(connection, claim, loaded, handed.note)
+                loaded, refusal = _promise_turn(connection, loaded, handed)
+                if refusal is not None:
+                    mark_joined(connection, _key(claim))
+                    return _let_go(connection, claim, loaded, CallStatus.FAILED, refusal_note(refusal))
+                hints = _let_go(connection, claim, loaded, CallStatus.SUCCEEDED, handed.note)
             begun = insert_children(
                 connection,
                 loaded,
@@ -397,9 +410,26 @@ def _let_wait(connection: Connection, claim: CallClaim, loaded: LoadedRun) -> li
     )
 
 
-def _let_go(connection: Connection, claim: CallClaim, loaded: LoadedRun, note: str) -> list[Hint]:
+def _promise_turn(connection: Connection, loaded: LoadedRun, handed: _Handed) -> tuple[LoadedRun, str | None]:
+    """Count the turn that the answer will begin, in the budget of the chain, which it has from now on; or why there
+    shall be none. The caller holds the run's row."""
+    share_budget(connection, loaded)
+    loaded = replace(loaded, budget_pk=loaded.budget_pk or loaded.pk)
+    assert loaded.budget_pk is not None
+    budget, turns = lock_turns(connection, loaded.budget_pk)
+    refusal = background_refusal(budget, turns=turns, turns_max=handed.turns_max, is_shared=handed.is_budget_shared)
+    if refusal is None:
+        promise_turn(connection, loaded.budget_pk)
+    return loaded, refusal
+
+
+def _key(claim: CallClaim) -> ParentCall:
+    return ParentCall(run_pk=claim.run_pk, iteration=claim.iteration, position=claim.position)
+
+
+def _let_go(connection: Connection, claim: CallClaim, loaded: LoadedRun, status: CallStatus, note: str) -> list[Hint]:
     """``note`` is the result: whatever the children do, the call is over."""
-    done = Settlement(status=CallStatus.SUCCEEDED, text=note, duration_s=0.0, session_updates={})
+    done = Settlement(status=status, text=note, duration_s=0.0, session_updates={})
     additions = Additions(
         messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=tool_body(claim.request.id, note))],
         events=[started_event(claim), _completed_event(claim, done)],

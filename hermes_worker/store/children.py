@@ -150,7 +150,7 @@ _NEXT_QUEUED = Prepared(
     .with_for_update(skip_locked=True, of=runs)
 )
 
-_LOCK_PARENT = Prepared(sa.select(runs.c.status).where(runs.c.pk == sa.bindparam("run")).with_for_update())
+_LOCK_PARENT = Prepared(sa.select(runs.c.halt).where(runs.c.pk == sa.bindparam("run")).with_for_update())
 
 _CAP = Prepared(
     sa.select(sa.func.max(tool_calls.c.children_max).label("children_max")).where(
@@ -197,13 +197,13 @@ def remaining(connection: Connection, parent: ParentCall) -> Remaining:
 
 def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Any:
     """The next child of a run to start, locked; ``None`` when none waits, as many as may are at work already, or the
-    run is paused.
+    run and what it caused is paused or stopped.
 
     The cap is counted under the parent's lock, so that two children that end at once do not start three.
     """
     if _NEXT_QUEUED.first(connection, {"run": parent_pk}) is None:
         return None
-    if _LOCK_PARENT.first(connection, {"run": parent_pk}).status == RunStatus.PAUSED.value:
+    if _LOCK_PARENT.first(connection, {"run": parent_pk}).halt is not None:
         return None
     counted = _COUNT_STARTED.first(connection, {"run": parent_pk, "cap": children_max})
     if counted.started >= children_max:
@@ -378,6 +378,15 @@ def detach(connection: Connection, loaded: LoadedRun) -> LoadedRun:
         return loaded
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(is_background=0))
     return replace(loaded, parent=replace(loaded.parent, is_background=False))
+
+
+_TURNS_OF = Prepared(sa.select(runs.c.pk).where(runs.c.cause_pk == sa.bindparam("run")).order_by(runs.c.pk))
+
+
+def caused_turns(connection: Connection, run_pk: int) -> list[int]:
+    """The turns of the session that background children of a run began, ended ones included: they may have caused
+    others."""
+    return [int(row.pk) for row in _TURNS_OF.all(connection, {"run": run_pk})]
 
 
 def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[int]:

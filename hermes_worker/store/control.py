@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import Halt, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.store import steering
-from hermes_worker.store.children import begun_children, cap_of, lock_background, lock_waiting
+from hermes_worker.store.chains import is_any_caused_open, is_halted, pause_caused, resume_caused
+from hermes_worker.store.children import begun_children, cap_of, caused_turns, lock_background, lock_waiting
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import find
@@ -38,40 +39,44 @@ class Control:
         self._database = database
 
     def pause(self, run_id: str) -> RunStatus:
-        """Begin nothing new in a run and in all it delegated; what is in flight ends as it would.
+        """Begin nothing new in a run and in all it caused; what is in flight ends as it would.
 
-        The run comes first and those below it from the top down, so that none of them begins another meanwhile.
-        Raises ``RunNotFound`` and ``NotAtWork``.
+        The run comes first and those below it from the top down, so that none of them begins another meanwhile. A run
+        that has ended is ``paused`` here while something goes on that it caused. Raises ``RunNotFound`` and
+        ``NotAtWork``.
         """
         with self._database.write() as connection:
-            loaded = _lock(connection, run_id)
+            loaded = _lock(connection, run_id, is_enough=lambda pk: is_any_caused_open(connection, pk))
             status = _pause(connection, loaded)
         for pk in self._below(loaded.pk):
             with self._database.write() as connection:
-                below = _lock_open(connection, pk)
+                below = _lock_caused(connection, pk)
                 if below is not None:
                     _pause(connection, below)
-        return status
+        return RunStatus.PAUSED if status.is_terminal else status
 
     def resume(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
-        """Let a run, and all it delegated, go on where they were. Raises ``RunNotFound`` and ``NotAtWork``."""
+        """Let a run, and all it caused, go on where they were; a run that has ended is ``running`` here when it was
+        paused. Raises ``RunNotFound`` and ``NotAtWork``."""
         with self._database.write() as connection:
-            loaded = _lock(connection, run_id)
+            loaded = _lock(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
             status, hints = _resume(connection, loaded)
         for pk in self._below(loaded.pk):
             with self._database.write() as connection:
-                below = _lock_open(connection, pk)
+                below = _lock_caused(connection, pk)
                 if below is not None:
                     hints += _resume(connection, below)[1]
-        return status, hints
+        return RunStatus.RUNNING if status.is_terminal else status, hints
 
     def _below(self, run_pk: int) -> Iterator[int]:
-        """The open runs that a run delegated and that have begun, at any depth, from the top down. Those that wait
-        for a place need nothing done to them: nobody starts a child of a paused run."""
+        """What a run caused, from the top down: the open runs that it delegated and that have begun, at any depth, and
+        the turns that background answers began. Children that wait for a place need nothing done to them: nobody
+        starts a child of a paused run."""
         waiting = [run_pk]
         while waiting:
+            cause = waiting.pop()
             with self._database.read() as connection:
-                found = begun_children(connection, waiting.pop())
+                found = [*begun_children(connection, cause), *caused_turns(connection, cause)]
             yield from found
             waiting += found
 
@@ -97,22 +102,24 @@ def say(connection: Connection, loaded: LoadedRun, text: str) -> None:
     save(connection, loaded, loaded.run, Additions(events=[RunEvent(name=RunEventName.STEERED, data={"text": text})]))
 
 
-def _lock(connection: Connection, run_id: str) -> LoadedRun:
+def _lock(connection: Connection, run_id: str, *, is_enough: Callable[[int], bool] = lambda pk: False) -> LoadedRun:
+    """``is_enough`` is asked about a run that has ended: whether it counts as at work all the same."""
     loaded = lock_run(connection, find(connection, run_id))
     assert loaded is not None
-    if loaded.run.status.is_terminal or loaded.run.status is RunStatus.STOPPING:
-        raise NotAtWork(f"run {run_id!r} is not at work any more ({loaded.run.status.value})")
+    status = loaded.run.status
+    if status is RunStatus.STOPPING or (status.is_terminal and not is_enough(loaded.pk)):
+        raise NotAtWork(f"run {run_id!r} is not at work any more ({status.value})")
     return loaded
 
 
-def _lock_open(connection: Connection, pk: int) -> LoadedRun | None:
-    """``None`` for a run that has ended or is ending."""
+def _lock_caused(connection: Connection, pk: int) -> LoadedRun | None:
+    """``None`` for a run that is being stopped. One that has ended has to hear of a pause: it may have caused more."""
     loaded = lock_run(connection, pk)
-    is_over = loaded is None or loaded.run.status.is_terminal or loaded.run.status is RunStatus.STOPPING
-    return None if is_over else loaded
+    return None if loaded is None or loaded.run.status is RunStatus.STOPPING else loaded
 
 
 def _pause(connection: Connection, loaded: LoadedRun) -> RunStatus:
+    pause_caused(connection, loaded.pk)
     after = apply(loaded.run, ev.PauseRequested())
     if after != loaded.run:
         save(connection, loaded, after)
@@ -120,14 +127,15 @@ def _pause(connection: Connection, loaded: LoadedRun) -> RunStatus:
 
 
 def _resume(connection: Connection, loaded: LoadedRun) -> tuple[RunStatus, list[Hint]]:
+    was_halted = resume_caused(connection, loaded.pk)
     if loaded.run.status is not RunStatus.PAUSED:
-        return loaded.run.status, []
+        is_over = loaded.run.status.is_terminal
+        return loaded.run.status, _start_waiting(connection, loaded.pk) if was_halted and is_over else []
     active, message_seq = _turn(connection, loaded)
     after = apply(loaded.run, ev.ResumeRequested(has_turn=active == loaded.pk))
     hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED)]))
     if active == loaded.pk:
-        cap = cap_of(connection, loaded.pk)
-        return after.status, hints + (start_children(connection, loaded.pk, cap) if cap is not None else [])
+        return after.status, hints + _start_waiting(connection, loaded.pk)
     # It was paused while it waited for a turn or a place: it waits again, or takes it if it is to be had.
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
     if loaded.parent is not None:
@@ -135,6 +143,12 @@ def _resume(connection: Connection, loaded: LoadedRun) -> tuple[RunStatus, list[
     if active is not None:
         return after.status, []
     return after.status, [activate(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq)]
+
+
+def _start_waiting(connection: Connection, run_pk: int) -> list[Hint]:
+    """Start children of a run for whom a place is free. The run is locked with its calls."""
+    cap = cap_of(connection, run_pk)
+    return start_children(connection, run_pk, cap) if cap is not None else []
 
 
 def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:

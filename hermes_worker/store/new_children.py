@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.budget import last_words_s
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.core.spec import RunSpec
@@ -68,6 +69,7 @@ def insert_children(
     these. The caller holds the parent's row.
 
     With ``is_budget_shared`` they draw from the root's budget, as every descendant of a child that does so does too.
+    With ``is_background`` they leave so much of the parent's time that the turn they begin can still answer.
     """
     if is_budget_shared and parent.parent is None:
         share_budget(connection, parent)
@@ -75,6 +77,8 @@ def insert_children(
     first_tools = children[0].tools
     found = _PARENT.first(connection, {"run": parent.pk, "cap": children_max, "tools": blob_hash(first_tools)})
     places = 0 if found.status == RunStatus.PAUSED.value else max(0, children_max - found.started)
+    kept_s = last_words_s(parent.wall_s) if is_background else 0.0
+    ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
     hashes = {first_tools: found.tools} if found.tools else {}
     hashes |= {text: store_blob(connection, text) for text in {child.tools for child in children} - hashes.keys()}
     opened = [
@@ -106,7 +110,7 @@ def insert_children(
             if has_budget
             else child.spec.iterations_max,
             "attempts_max": found.attempts_max,
-            "deadline_at": _earlier(found.deadline_at, found.now + child.spec.wall_s_max),
+            "deadline_at": _earlier(ends_at, found.now + child.spec.wall_s_max),
             "idle_s_max": found.idle_s_max,
             "message_seq": int(index < places),
             "hinted_at": found.now if index < places else None,

@@ -26,7 +26,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.core.titles import first_title
 from hermes_worker.store import budgets, steering
-from hermes_worker.store.children import detach, open_children
+from hermes_worker.store.chains import stop_caused, stop_run
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import keep_specs
 from hermes_worker.store.prepared import Prepared
@@ -141,10 +141,15 @@ class Stopped:
     status: RunStatus
     """Of the run itself."""
     run_ids: Sequence[str]
-    """The run and its descendants: whoever works for one of them is to be told."""
+    """The run, and what of all that it caused had not ended: whoever works for one of them is to be told."""
     hints: Sequence[Hint]
     was_new: bool
     """The run was at work until now."""
+
+    @property
+    def caused(self) -> Sequence[str]:
+        """The runs that were stopped with it: children, and turns that background answers began."""
+        return self.run_ids[1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,41 +421,23 @@ class Runs:
         with self._database.write() as connection:
             loaded = lock_run(connection, find(connection, run_id))
             assert loaded is not None
-            after = apply(loaded.run, ev.StopRequested())
-            was_new = after != loaded.run
-            hints = save(connection, loaded, after) if was_new else []
-        return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=was_new)
+            after, hints = stop_run(connection, loaded)
+        return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=after != loaded.run)
 
     def stop_tree(self, run_id: str) -> Stopped:
-        """Ask a run, and what it delegated, to stop. Idempotent; what has ended stays as it is. Raises
-        ``RunNotFound``."""
+        """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began,
+        also when the run itself has ended. Idempotent; what has ended stays as it is. Raises ``RunNotFound``."""
         stopped = self._stop(run_id)
         below = self.stop_descendants(run_id)
         hints = [*stopped.hints, *(hint for more in below.values() for hint in more)]
         return replace(stopped, run_ids=(run_id, *below), hints=hints)
 
-    def stop_descendants(self, run_id: str, *, most: int = 200) -> dict[str, list[Hint]]:
-        """Stop what a run that ended or is being stopped had delegated, at any depth: for each run, what to send.
-
-        Each is stopped by a transaction of its own, from the top down; whatever is left when ``most`` are stopped, or
-        when this process dies half-way, the sweeper stops. Idempotent. Raises ``RunNotFound``.
-        """
+    def stop_descendants(self, run_id: str) -> dict[str, list[Hint]]:
+        """Stop what a run that ended or is being stopped had caused, at any depth: for each run, what to send. See
+        ``chains.stop_caused``. Idempotent. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            waiting = [find(connection, run_id)]
-        stopped: dict[str, list[Hint]] = {}
-        while waiting and len(stopped) < most:
-            parent_pk = waiting.pop()
-            with self._database.read() as connection:
-                found = open_children(connection, parent_pk, most=most - len(stopped))
-            for pk in found:
-                with self._database.write() as connection:
-                    loaded = lock_run(connection, pk)
-                    assert loaded is not None
-                    loaded = detach(connection, loaded)
-                    after = apply(loaded.run, ev.StopRequested())
-                    stopped[loaded.run.run_id] = [] if after == loaded.run else save(connection, loaded, after)
-            waiting += found
-        return stopped
+            pk = find(connection, run_id)
+        return stop_caused(self._database, pk)
 
     def break_off(self, run_id: str, event: ev.Broken) -> list[Hint]:
         """End a run that cannot go on, whoever holds it. Raises ``RunNotFound``."""
@@ -597,8 +584,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
         return insert_run(connection, new)[1]
     pk, created = insert_run(connection, new)
     connection.execute(sa.update(runs).where(runs.c.pk == pk).values(goes_first=True))
-    after = apply(loaded.run, ev.StopRequested())
-    hints = [] if after == loaded.run else save(connection, loaded, after)
+    _, hints = stop_run(connection, loaded)
     return replace(created, hints=hints, interrupted=loaded.run.run_id)
 
 

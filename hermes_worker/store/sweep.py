@@ -27,6 +27,7 @@ from hermes_worker.core.run import STATE_VERSION, CallStatus, ExitReason, RunSta
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
+from hermes_worker.store.chains import finish_stops
 from hermes_worker.store.children import orphans
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
@@ -97,6 +98,7 @@ class Sweeper:
         ended = self._advance_each(self._found(_PAST_DEADLINE), lambda run: _WALL_CLOCK)
         idle = self._advance_each(self._found(_PAST_IDLE), lambda run: _IDLE) if may_expire else []
         stopped = self._advance_each(self._orphans(), lambda run: ev.StopRequested())
+        stopped += finish_stops(self._database, most=_BATCH)
         unanswered = self._expire_questions()
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)

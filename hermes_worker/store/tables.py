@@ -83,6 +83,7 @@ runs = sa.Table(
     sa.Column("parent_iteration", sa.Integer()),
     sa.Column("parent_position", sa.SmallInteger()),
     sa.Column("child_index", sa.Integer()),
+    sa.Column("cause_pk", BigId),
     sa.Column("root_pk", BigId),
     sa.Column("depth", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("is_background", sa.SmallInteger(), nullable=False, server_default="0"),
@@ -91,6 +92,7 @@ runs = sa.Table(
     sa.Column("reserved_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("reserved_nano_usd", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("exhausted", sa.String(12)),
+    sa.Column("halt", sa.String(8)),
     sa.Column("state_version", sa.SmallInteger(), nullable=False),
     sa.Column("iteration", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("iterations_max", sa.Integer(), nullable=False),
@@ -137,7 +139,12 @@ runs = sa.Table(
     sa.CheckConstraint("is_reserved = 0 or (has_budget > 0 and lease_token is not null)", name="reserved_is_claimed"),
     sa.CheckConstraint("lease_token is null or hinted_at is null", name="claimed_is_not_due"),
     sa.CheckConstraint("iteration >= 0 and event_seq >= 0 and message_seq >= 0", name="counters"),
-    sa.CheckConstraint("(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name="tree"),
+    sa.CheckConstraint(
+        "(parent_pk is null or cause_pk is null) and (parent_pk is null) = (depth = 0) "
+        "and (parent_pk is null and cause_pk is null) = (root_pk is null)",
+        name="tree",
+    ),
+    sa.CheckConstraint("halt is null or halt in ('paused', 'stopping', 'stopped')", name="halt"),
     sa.Index(
         "ix_runs_child_of_call",
         "parent_pk",
@@ -168,6 +175,8 @@ runs = sa.Table(
         where="parent_pk is not null and status = 'queued' and hinted_at is null",
     ),
     _partial("ix_runs_tree", "root_pk", where="root_pk is not null"),
+    _partial("ix_runs_caused", "cause_pk", "pk", where="cause_pk is not null"),
+    _partial("ix_runs_halting", "pk", where="halt = 'stopping'"),
     _partial("ix_runs_due", "hinted_at", where="hinted_at is not null"),
     _partial("ix_runs_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_runs_open", "session_pk", "pk", where=f"status not in {_TERMINAL}"),
@@ -175,6 +184,11 @@ runs = sa.Table(
     _partial("ix_runs_idle", "updated_at", where="idle_s_max is not null and status = 'running'"),
     _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
 )
+"""A run that nobody asked for has a ``root_pk``: the first run of the chain that it belongs to. It is either a child,
+and ``parent_pk`` handed it its task, or a turn that begins with what the background children of ``cause_pk`` left.
+
+``halt`` is what was said to a run together with everything that it caused, and it holds when the run itself has ended:
+while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told."""
 
 budgets = sa.Table(
     "budgets",
@@ -192,15 +206,17 @@ budgets = sa.Table(
     sa.Column("nano_usd_reserved", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("nano_usd_spent", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("unknown_costs", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("turns", sa.Integer(), nullable=False, server_default="0"),
     sa.CheckConstraint(
         "iterations_reserved >= 0 and iterations_spent >= 0 and tokens_reserved >= 0 and nano_usd_reserved >= 0",
         name="not_negative",
     ),
     sa.CheckConstraint("iterations_spent + iterations_reserved <= iterations_max", name="never_one_more"),
 )
-"""What a tree of runs has used. ``runs.has_budget`` says which row a run draws from: 1 its root's, 2 its own; with
-``is_reserved`` its claim holds one model call of it, and so many tokens and so much money. Locked after every run, and
-last in its transaction. ``unknown_costs`` counts calls whose price nobody knows."""
+"""What a chain of runs has used: a run, its children, and all turns that their answers began. ``runs.has_budget`` says
+which row a run draws from: 1 its root's, 2 its own; with ``is_reserved`` its claim holds one model call of it, and so
+many tokens and so much money. Locked after every run, and last in its transaction. ``unknown_costs`` counts calls whose
+price nobody knows, ``turns`` the turns that background delegations of the chain have begun or will begin."""
 
 run_inputs = sa.Table(
     "run_inputs",

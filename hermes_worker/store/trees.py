@@ -1,5 +1,7 @@
 """A delegation tree as one thing: what it may use and has used, and everything that happened in it, in one order.
 
+The turns that background answers began belong to it: each stands below the run whose children answered.
+
 *The order.* Every run numbers its own events; an order over all runs of a tree would cost each of them a lock. So it is
 made by whoever reads it: events that have no number yet get the next ones, by time and within a run in its own order,
 and the numbers are kept in ``tree_events``. Of two readers that number at once one fails on a key and reads again. All
@@ -35,7 +37,9 @@ class TreeEvent:
     seq: int
     run_id: str
     parent_run_id: str | None
+    """The run that delegated to it, or whose background children began it; ``None`` for the first of the tree."""
     depth: int
+    """How often work was handed down to it; 0 for a turn of the session that the tree began in."""
     event: StoredEvent
 
 
@@ -45,7 +49,7 @@ class Share:
 
     run_id: str
     index: int | None
-    """Which task of its call; ``None`` for the run that was asked about."""
+    """Which task of its call; ``None`` for the run that was asked about and for turns that background answers began."""
     status: RunStatus
     iterations_max: int
     reserved: Amounts
@@ -74,7 +78,8 @@ class TreeBudget:
     own: Share
     """What the run used itself, without its children."""
     children: Sequence[Share]
-    """Its children, each with all below it; the first ``CHILDREN_SHOWN_MAX``."""
+    """Its children and the turns that background answers began, each with all below it; the first
+    ``CHILDREN_SHOWN_MAX``."""
     children_total: int
 
     def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
@@ -120,7 +125,7 @@ class Trees:
                 own=own,
                 children=children,
                 children_total=connection.execute(
-                    sa.select(sa.func.count()).where(runs.c.parent_pk == row.pk)
+                    sa.select(sa.func.count()).where(_is_from(runs, row.pk))
                 ).scalar_one(),
             )
 
@@ -192,7 +197,7 @@ _NUMBERED = (
     )
     .join(events, (events.c.run_pk == tree_events.c.run_pk) & (events.c.seq == tree_events.c.event_seq))
     .join(runs, runs.c.pk == tree_events.c.run_pk)
-    .outerjoin(_parents, _parents.c.pk == runs.c.parent_pk)
+    .outerjoin(_parents, _parents.c.pk == sa.func.coalesce(runs.c.parent_pk, runs.c.cause_pk))
     .where(tree_events.c.root_pk == sa.bindparam("root"), tree_events.c.seq > sa.bindparam("after"))
     .order_by(tree_events.c.seq)
     .limit(sa.bindparam("most", type_=sa.Integer()))
@@ -253,13 +258,19 @@ _RUN = sa.select(
     db_now().label("now"),
 ).where(runs.c.run_id == sa.bindparam("run_id"))
 
+
+def _is_from(table: Any, run_pk: Any) -> sa.ColumnElement[bool]:
+    """Whether a run is a child of another, or a turn that its background children began."""
+    return sa.or_(table.c.parent_pk == run_pk, table.c.cause_pk == run_pk)
+
+
 _below = (
     sa.select(runs.c.pk.label("pk"), runs.c.pk.label("child_pk"))
-    .where(runs.c.parent_pk == sa.bindparam("run"))
+    .where(_is_from(runs, sa.bindparam("run")))
     .cte("below", recursive=True)
 )
 _deeper = runs.alias("deeper")
-_below = _below.union_all(sa.select(_deeper.c.pk, _below.c.child_pk).join(_below, _deeper.c.parent_pk == _below.c.pk))
+_below = _below.union_all(sa.select(_deeper.c.pk, _below.c.child_pk).join(_below, _is_from(_deeper, _below.c.pk)))
 _SUMS = (
     sa.select(
         _below.c.child_pk,

@@ -59,6 +59,7 @@ def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_b
         children_max=policy.children_max,
         is_budget_shared=policy.budget.is_shared,
         note=dispatch_note(claim.idempotency_key, tasks) if is_background else None,
+        turns_max=policy.turns_max,
     )
     count("run.delegated", len(new))
     return hints

@@ -77,6 +77,7 @@ class CallStore(Protocol):
         children_max: int,
         is_budget_shared: bool = True,
         note: str | None = None,
+        turns_max: int = ...,
     ) -> list[Hint]: ...
 
 

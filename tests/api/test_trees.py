@@ -102,9 +102,20 @@ def test_a_tree_is_followed_while_it_grows(api: Served, store: Store) -> None:
 def test_a_stop_over_the_api_reaches_every_descendant(api: Served, store: Store, http: httpx.Client) -> None:
     root = api.submit()
     child = child_of(store, root)
-    assert http.post(f"/v1/runs/{root}/stop").json() == {"run_id": root, "status": "cancelled"}
+    stopped = {"run_id": root, "status": "cancelled", "caused": [child]}
+    assert http.post(f"/v1/runs/{root}/stop").json() == stopped
     assert http.get(f"/v1/runs/{child}").json()["status"] == "cancelled"
-    assert http.post(f"/v1/runs/{root}/stop").json() == {"run_id": root, "status": "cancelled"}
+    assert http.post(f"/v1/runs/{root}/stop").json() == {**stopped, "caused": []}
+
+
+def test_a_stop_of_a_run_that_has_ended_says_what_it_stopped(api: Served, store: Store, http: httpx.Client) -> None:
+    root = api.submit()
+    store.ask_tools(root, asks(Replay.PURE))
+    [child] = store.delegate(root, 1, note="dispatched")
+    store.answer(root)
+    stopped = {"run_id": root, "status": "completed", "caused": [child]}
+    assert http.post(f"/v1/runs/{root}/stop").json() == stopped
+    assert http.get(f"/v1/runs/{child}").json()["status"] == "cancelled"
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

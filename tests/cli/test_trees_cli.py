@@ -44,6 +44,16 @@ def test_stop_reaches_every_descendant_and_may_be_said_twice(hermes: CommandLine
     assert store.status(child).value == "cancelled"
 
 
+def test_a_stop_of_a_run_that_has_ended_says_what_it_stopped(hermes: CommandLine, store: Store) -> None:
+    root = store.with_tools(Replay.PURE)
+    [child] = store.delegate(root, 1, note="dispatched")
+    store.answer(root)
+    stopped = hermes.inline("runs", "stop", root)
+    assert (stopped.code, stopped.out.split()) == (0, [root, "completed"])
+    assert f"stopped with it: {child}\n" in stopped.err
+    assert store.status(child).value == "cancelled"
+
+
 def test_limits_of_a_submission_are_stored_with_its_run(hermes: CommandLine, store: Store) -> None:
     limits = ("--max-iterations", "5", "--max-tokens", "700", "--max-tool-calls", "8", "--budget", "mixed")
     accepted = hermes.inline("submit", "hello", "--model", "m", *limits)

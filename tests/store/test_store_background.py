@@ -29,6 +29,11 @@ def turns(store: Store) -> list[str]:
     return [view.run_id for view in reversed(store.views.runs(session_id="s"))]
 
 
+def pk_of(store: Store, run_id: str) -> int:
+    with store.database.read() as connection:
+        return int(connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar_one())
+
+
 def report_of(store: Store, run_id: str) -> list[dict[str, Any]]:
     text = next(row["content"] for row in reversed(store.bodies(run_id)) if row["role"] == "user")
     assert text.startswith("[BACKGROUND RESULT deleg_")
@@ -80,7 +85,7 @@ def test_the_new_turn_is_asked_for_what_the_first_one_was(store: Store) -> None:
     assert (spec.iterations_max, spec.tokens_max, spec.source) == (7, 500, SPEC.source)
     assert spec.metadata["k"] == "v"
     assert spec.metadata["delegated_by"] == root
-    assert claim.loaded.budget_pk == claim.loaded.pk
+    assert claim.loaded.budget_pk == claim.loaded.root_pk == pk_of(store, root)
     store.runs.commit_reply(claim, asks().reply, ())
     with store.database.read() as connection:
         owed = connection.execute(sa.select(sa.func.count()).select_from(deliveries)).scalar_one()

@@ -30,7 +30,7 @@ class Controlled(BaseModel):
 
 @router.post("/{run_id}/pause", response_model=Controlled)
 async def pause_run(context: Context, run_id: str) -> Controlled:
-    """Begin nothing new; what is in flight ends as it would. Idempotent."""
+    """Begin nothing new in a run and in all that it caused; what is in flight ends as it would. Idempotent."""
     try:
         status = await context.store(Control(context.client.database).pause, run_id)
     except NotAtWork as error:
@@ -40,7 +40,7 @@ async def pause_run(context: Context, run_id: str) -> Controlled:
 
 @router.post("/{run_id}/resume", response_model=Controlled)
 async def resume_run(context: Context, run_id: str, later: BackgroundTasks) -> Controlled:
-    """Let a paused run go on where it was. Idempotent."""
+    """Let a paused run, and all that it caused, go on where they were. Idempotent."""
     try:
         status, hints = await context.store(Control(context.client.database).resume, run_id)
     except NotAtWork as error:

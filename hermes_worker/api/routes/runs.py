@@ -215,7 +215,8 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
 
 @router.post("/{run_id}/stop", response_model=schema.Stopping)
 async def stop_run(context: Context, run_id: str, later: BackgroundTasks) -> schema.Stopping:
-    """Ask a run, and all it delegated, to stop. Idempotent; a run that has ended stays as it ended."""
+    """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
+    that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""
     client = context.client
     stopped = await context.store(client.runs.stop_tree, run_id)
 
@@ -223,8 +224,8 @@ async def stop_run(context: Context, run_id: str, later: BackgroundTasks) -> sch
         client.publisher.tell_stopped(stopped.run_ids, stopped.hints)
         Live(client.redis).nudge(run_id)
 
-    if stopped.was_new:
+    if stopped.was_new or stopped.caused:
         count("run.stop_requested")
         log.info("run.stop_requested", run_id=run_id, status=stopped.status.value, runs=len(stopped.run_ids))
     later.add_task(context.tell_broker, tell)
-    return schema.Stopping(run_id=run_id, status=stopped.status.value)
+    return schema.Stopping(run_id=run_id, status=stopped.status.value, caused=list(stopped.caused))

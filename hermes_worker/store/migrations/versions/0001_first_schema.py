@@ -263,6 +263,7 @@ def upgrade() -> None:
         sa.Column("parent_iteration", sa.Integer(), nullable=True),
         sa.Column("parent_position", sa.SmallInteger(), nullable=True),
         sa.Column("child_index", sa.Integer(), nullable=True),
+        sa.Column("cause_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("root_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("depth", sa.SmallInteger(), server_default="0", nullable=False),
         sa.Column("is_background", sa.SmallInteger(), server_default="0", nullable=False),
@@ -271,6 +272,7 @@ def upgrade() -> None:
         sa.Column("reserved_tokens", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("reserved_nano_usd", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("exhausted", sa.String(length=12), nullable=True),
+        sa.Column("halt", sa.String(length=8), nullable=True),
         sa.Column("state_version", sa.SmallInteger(), nullable=False),
         sa.Column("iteration", sa.Integer(), server_default="0", nullable=False),
         sa.Column("iterations_max", sa.Integer(), nullable=False),
@@ -319,8 +321,11 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint("(lease_token is null) = (lease_owner is null)", name=op.f("ck_runs_lease")),
         sa.CheckConstraint(
-            "(parent_pk is null) = (root_pk is null) and (parent_pk is null) = (depth = 0)", name=op.f("ck_runs_tree")
+            "(parent_pk is null or cause_pk is null) and (parent_pk is null) = (depth = 0) "
+            "and (parent_pk is null and cause_pk is null) = (root_pk is null)",
+            name=op.f("ck_runs_tree"),
         ),
+        sa.CheckConstraint("halt is null or halt in ('paused', 'stopping', 'stopped')", name=op.f("ck_runs_halt")),
         sa.CheckConstraint(
             "is_reserved = 0 or (has_budget > 0 and lease_token is not null)", name=op.f("ck_runs_reserved_is_claimed")
         ),
@@ -329,6 +334,22 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["session_pk"], ["sessions.pk"], name=op.f("fk_runs_session_pk")),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_runs")),
         sa.UniqueConstraint("run_id", name=op.f("uq_runs_run_id")),
+    )
+    op.create_index(
+        "ix_runs_caused",
+        "runs",
+        ["cause_pk", "pk"],
+        unique=False,
+        postgresql_where=sa.text("cause_pk is not null"),
+        sqlite_where=sa.text("cause_pk is not null"),
+    )
+    op.create_index(
+        "ix_runs_halting",
+        "runs",
+        ["pk"],
+        unique=False,
+        postgresql_where=sa.text("halt = 'stopping'"),
+        sqlite_where=sa.text("halt = 'stopping'"),
     )
     op.create_index(
         "ix_runs_child_of_call",
@@ -453,6 +474,7 @@ def upgrade() -> None:
         sa.Column("nano_usd_reserved", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("nano_usd_spent", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("unknown_costs", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("turns", sa.Integer(), server_default="0", nullable=False),
         sa.CheckConstraint(
             "iterations_reserved >= 0 and iterations_spent >= 0 and tokens_reserved >= 0 and nano_usd_reserved >= 0",
             name=op.f("ck_budgets_not_negative"),
@@ -795,6 +817,18 @@ def downgrade() -> None:
         table_name="runs",
         postgresql_where=sa.text("lease_owner is not null"),
         sqlite_where=sa.text("lease_owner is not null"),
+    )
+    op.drop_index(
+        "ix_runs_caused",
+        table_name="runs",
+        postgresql_where=sa.text("cause_pk is not null"),
+        sqlite_where=sa.text("cause_pk is not null"),
+    )
+    op.drop_index(
+        "ix_runs_halting",
+        table_name="runs",
+        postgresql_where=sa.text("halt = 'stopping'"),
+        sqlite_where=sa.text("halt = 'stopping'"),
     )
     op.drop_index(
         "ix_runs_child_of_call",
