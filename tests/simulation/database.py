@@ -112,6 +112,7 @@ class SqlStore:
             is_held=row.lease_token is not None or any(call.lease_token is not None for call in calls),
             is_due=row.hinted_at is not None or any(call.hinted_at is not None for call in calls),
             root=root,
+            is_turn=row.cause_pk is not None,
             ended_at=row.finished_at or 0.0,
             budget=budget_of(budget) if budget else None,
         )

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from hermes_worker.core import events as ev
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
+from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
@@ -70,6 +71,8 @@ class CallRow:
     """When the question it waits for counts as refused."""
     is_approved: bool = False
     children_max: int = 0
+    has_sent: bool = False
+    """Its children work in the background, and their answer is still to begin a turn."""
 
 
 @dataclass(slots=True)
@@ -83,6 +86,13 @@ class RunRow:
     place: tuple[int, int] = (0, 0)
     """The call of the parent whose work it does."""
     depth: int = 0
+    is_background: bool = False
+    cause: RunRow | None = None
+    """The run whose background children began it."""
+    is_halted: bool = False
+    """Somebody stopped it with all that it caused."""
+    turns: int = 0
+    """Turns that the chain was promised; stands in its root."""
     messages: dict[int, Message] = field(default_factory=dict)
     message_seq: int = 0
     has_begun: bool = False
@@ -136,6 +146,8 @@ class Report:
     is_due: bool
     root: str
     """The top of its tree, which may be the run itself."""
+    is_turn: bool
+    """Background answers began it."""
     ended_at: float
     budget: Budget | None
     """Of the tree whose top the run is."""
@@ -210,11 +222,13 @@ class MemoryStore:
         if run_id not in self._rows:
             raise RunNotFound(f"there is no run {run_id!r}")
         row = self._rows[run_id]
+        row.is_halted = True
         hints = self._write(row, ev.StopRequested())
         if not is_whole:
             return [run_id], hints
         below = [one for one in self._by_pk if _is_below(one, row)]
         for one in below:
+            one.is_halted = True
             hints += self._write(one, ev.StopRequested())
         return [run_id, *(one.core.run_id for one in below)], hints
 
@@ -384,17 +398,41 @@ class MemoryStore:
         children_max: int,
         is_budget_shared: bool = True,
         note: str | None = None,
+        turns_max: int = TURNS_MAX,
     ) -> list[Hint]:
         row = self._held_call(claim)
-        assert is_budget_shared and note is None, "nobody in here asks for anything else"
-        hints = self._write(row, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
-        if row.core.status.is_terminal or row.core.status is RunStatus.STOPPING:
-            return hints
-        top = row.top
+        assert is_budget_shared, "nobody in here asks for anything else"
+        call = row.calls[claim.iteration, claim.position]
+        if note is None or row.core.status is RunStatus.STOPPING:
+            hints = self._write(row, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+            if row.core.status.is_terminal or row.core.status is RunStatus.STOPPING:
+                return hints
+            self._share_budget(row.top)
+        elif (refusal := self._promise_turn(row.top, turns_max)) is not None:
+            refused = ev.CallSettled(position=claim.position, status=CallStatus.FAILED)
+            return self._write(row, refused, result=refusal_note(refusal))
+        else:
+            call.has_sent = True
+            sent = ev.CallSettled(position=claim.position, status=CallStatus.SUCCEEDED)
+            hints = self._write(row, sent, result=note)
+        call.children_max = children_max
+        self._insert_children(row, claim, new, is_background=note is not None)
+        return hints + self._start_children(row, children_max)
+
+    def _share_budget(self, top: RunRow) -> Budget:
         if top.budget is None:
             spent = Amounts(iterations=top.core.iteration)
             top.budget = Budget(limits=Limits(iterations=top.core.iterations_max), spent=spent)
-        row.calls[claim.iteration, claim.position].children_max = children_max
+        return top.budget
+
+    def _promise_turn(self, top: RunRow, turns_max: int) -> str | None:
+        """Count the turn that the answer will begin, or why there shall be none."""
+        budget = self._share_budget(top)
+        refusal = background_refusal(budget, turns=top.turns, turns_max=turns_max, is_shared=True)
+        top.turns += int(refusal is None)
+        return refusal
+
+    def _insert_children(self, row: RunRow, claim: CallClaim, new: Sequence[NewChild], *, is_background: bool) -> None:
         for child in new:
             core = Run(
                 run_id=child.run_id,
@@ -406,13 +444,13 @@ class MemoryStore:
                     pk=len(self._by_pk),
                     core=core,
                     tools=child.tools,
-                    root=top,
+                    root=row.top,
                     parent=row,
                     place=(claim.iteration, claim.position),
                     depth=row.depth + 1,
+                    is_background=is_background,
                 )
             )
-        return hints + self._start_children(row, children_max)
 
     def _start_children(self, parent: RunRow, children_max: int) -> list[Hint]:
         open_ones = [row for row in self._by_pk if row.parent is parent and not row.core.status.is_terminal]
@@ -422,6 +460,8 @@ class MemoryStore:
     def _join(self, child: RunRow) -> list[Hint]:
         """After the end of a child, in its transaction: ``store.transitions.join_parent``."""
         parent = child.parent
+        if parent is not None and child.is_background:
+            return self._join_background(parent, child)
         if parent is None or parent.core.iteration != child.place[0]:
             return []
         position = child.place[1]
@@ -434,6 +474,25 @@ class MemoryStore:
         answered = any(row.core.status is RunStatus.COMPLETED for row in siblings)
         status = CallStatus.SUCCEEDED if answered else CallStatus.FAILED
         return hints + self._write(parent, ev.CallSettled(position=position, status=status), result="they ended")
+
+    def _join_background(self, parent: RunRow, child: RunRow) -> list[Hint]:
+        call = parent.calls[child.place]
+        if not call.has_sent:
+            return []
+        hints = self._start_children(parent, call.children_max)
+        siblings = [row for row in self._by_pk if row.parent is parent and row.place == child.place]
+        if not all(row.core.status.is_terminal for row in siblings):
+            return hints
+        call.has_sent = False
+        if parent.is_halted or parent.core.status in (RunStatus.CANCELLED, RunStatus.STOPPING):
+            return hints
+        return [*hints, self._begin(self._insert(self._turn(parent)))]
+
+    def _turn(self, cause: RunRow) -> RunRow:
+        """The turn that the answer of background children begins: ``store.background.insert_turn``."""
+        pk = len(self._by_pk)
+        core = replace(_new(cause.core), run_id=f"turn{pk}")
+        return RunRow(pk=pk, core=core, tools=cause.tools, root=cause.top, cause=cause)
 
     # --- budgets ---
 
@@ -600,9 +659,15 @@ class MemoryStore:
         return hints + self._stop_orphan(row)
 
     def _stop_orphan(self, row: RunRow) -> list[Hint]:
-        if row.parent is None or row.parent.core.status not in _OVER or row.core.status in _OVER:
+        if row.core.status in _OVER:
             return []
-        return self._write(row, ev.StopRequested())
+        above = row.parent or row.cause
+        stopped = (RunStatus.CANCELLED, RunStatus.STOPPING)
+        is_orphan = row.parent is not None and row.parent.core.status in (stopped if row.is_background else _OVER)
+        while above is not None and not is_orphan:
+            is_orphan = above.is_halted
+            above = above.parent or above.cause
+        return self._write(row, ev.StopRequested()) if is_orphan else []
 
     def _resend(self, depths: Mapping[str, int]) -> list[Hint]:
         hints: list[Hint] = []
@@ -657,6 +722,7 @@ class MemoryStore:
             is_held=row.token is not None or any(call.token is not None for call in row.calls.values()),
             is_due=bool(self._outstanding(row)),
             root=row.top.core.run_id,
+            is_turn=row.cause is not None,
             ended_at=row.ended_at,
             budget=row.budget,
         )
@@ -670,11 +736,15 @@ def _order(effect: Effect) -> int:
 
 
 def _is_below(row: RunRow | None, top: RunRow) -> bool:
-    while row is not None and row.parent is not None:
-        row = row.parent
+    while row is not None:
+        row = row.parent or row.cause
         if row is top:
             return True
     return False
+
+
+def _new(core: Run) -> Run:
+    return Run(run_id=core.run_id, iterations_max=core.iterations_max, attempts_max=core.attempts_max)
 
 
 def _notice(was: Call, now: Call) -> str:
@@ -805,6 +875,26 @@ class LeavingOrphans(MemoryStore):
 
     def _stop_orphan(self, row: RunRow) -> list[Hint]:
         return []
+
+
+class GivingFreshLimits(MemoryStore):
+    """Begins with what background children left as with what a person says."""
+
+    def _turn(self, cause: RunRow) -> RunRow:
+        return replace(super()._turn(cause), root=None)
+
+
+class LettingChainsGoOn(MemoryStore):
+    """Stops the run that was named and what it waits for, and forgets the stop when the run had ended."""
+
+    def _join_background(self, parent: RunRow, child: RunRow) -> list[Hint]:
+        parent.is_halted = False
+        if parent.core.status is RunStatus.CANCELLED:
+            parent.core = replace(parent.core, status=RunStatus.COMPLETED)
+        return super()._join_background(parent, child)
+
+    def _stop_orphan(self, row: RunRow) -> list[Hint]:
+        return [] if row.cause is not None or row.is_background else super()._stop_orphan(row)
 
 
 class AskingForGood(MemoryStore):

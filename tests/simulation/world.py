@@ -58,7 +58,7 @@ HORIZON_S = 900.0
 _EPOCH_S = 1_000_000.0
 _ITERATIONS_MAX = 8
 """Of a run, or of all runs of a tree."""
-DELEGATION = DelegationPolicy(children_max=3, depth_max=2)
+DELEGATION = DelegationPolicy(children_max=3, depth_max=2, turns_max=3)
 APPROVALS = ApprovalRules(timeout_s=90.0)
 
 
@@ -434,6 +434,8 @@ class Model:
         if name == DELEGATE_TOOL:
             role = random.choice(("leaf", "orchestrator"))
             arguments = {"tasks": [{"goal": f"goal {n}", "role": role} for n in range(random.randint(1, 4))]}
+            if random.random() < 0.3:
+                arguments["background"] = True
         return ToolRequest(id=f"call_{number}", name=name, arguments=canonical_json(arguments))
 
 
@@ -771,7 +773,8 @@ class World:
                 raise defect
             raise Violation(f"seed {self.seed}: {type(defect).__name__}: {defect}") from defect
         reports = self.backend.reports()
-        self._require(sum(report.root == report.run_id for report in reports) == self.runs, "a run was never accepted")
+        tops = sum(report.root == report.run_id for report in reports)
+        self._require(tops == self.runs, f"{tops} runs began something, and {self.runs} were asked for")
         for report in reports:
             self._check_run(report)
         for root in reports:
@@ -803,12 +806,17 @@ class World:
         self._check_transcript(run, report)
 
     def _check_tree(self, root: Report, tree: Sequence[Report]) -> None:
-        self.seen["child"] += len(tree) - 1
+        turns = sum(report.is_turn for report in tree)
+        self.seen["turn"] += turns
+        self.seen["child"] += len(tree) - 1 - turns
+        self._require(turns <= DELEGATION.turns_max, f"{root.run_id} went on by itself for {turns} turns")
         last = max(tree, key=lambda report: report.ended_at)
         stopped_at = self.stopped_at.get(root.run_id)
-        if root.status is RunStatus.CANCELLED and stopped_at is not None:
+        if stopped_at is not None:
             away_s = sum(end - begin for begin, end in self._outages)
             self.seen["stopped child"] += sum(report.status is RunStatus.CANCELLED for report in tree[1:])
+            if root.ended_at < stopped_at:
+                self.seen["stopped late"] += sum(report.ended_at > stopped_at for report in tree)
             took_s = last.ended_at - stopped_at
             self._require(
                 took_s < _STOP_S_MAX + away_s, f"{last.run_id} ended {took_s:.0f} s after {root.run_id} was stopped"
