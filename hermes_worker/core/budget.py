@@ -97,6 +97,21 @@ def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimens
     return Amounts(iterations=1, tokens=expected.tokens, nano_usd=expected.nano_usd)
 
 
+def lacking(budget: Budget, *, calls: int) -> Dimension | None:
+    """The dimension that has no room for so many more model calls, of the size of those before; ``None`` when there
+    is room."""
+    each = _expected(budget.spent) or Amounts()
+    limits, spent, reserved = budget.limits, budget.spent, budget.reserved
+    if not _fits(limits.tokens, spent.tokens + reserved.tokens, each.tokens * calls, 0):
+        return Dimension.TOKENS
+    if not _fits(limits.tool_calls, spent.tool_calls, 0, 0):
+        return Dimension.TOOL_CALLS
+    is_blind = limits.nano_usd is not None and budget.has_unknown_cost
+    if is_blind or not _fits(limits.nano_usd, spent.nano_usd + reserved.nano_usd, each.nano_usd * calls, 0):
+        return Dimension.COST
+    return Dimension.ITERATIONS if spent.iterations + reserved.iterations + calls > limits.iterations else None
+
+
 def _expected(used: Amounts) -> Amounts | None:
     if not used.iterations:
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.budget import Amounts, Budget, BudgetMode, Dimension, reservation, unit_of
+from hermes_worker.core.budget import Budget, BudgetMode, lacking, unit_of
 from hermes_worker.core.messages import Usage, canonical_json
 from hermes_worker.core.run import ExitReason, RunStatus
 
@@ -136,8 +136,9 @@ def background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared:
     """Why a call may not send anybody into the background, in words for the model; ``None`` when it may.
 
     The answer of those who are sent begins another turn, so this is where a chain of turns comes to its end. ``budget``
-    is the chain's; of it the children must be able to make a model call and leave one for the answer, or the answer
-    alone when they do not draw from it (``is_shared``). ``turns`` have been begun or promised by the chain so far.
+    is the chain's; it must have room for the answer of the turn that sends, for a model call of the children if they
+    draw from it (``is_shared``), and for the answer of the turn they begin. ``turns`` have been begun or promised by
+    the chain so far.
     """
     if turns >= turns_max:
         return (
@@ -145,13 +146,13 @@ def background_refusal(budget: Budget, *, turns: int, turns_max: int, is_shared:
             "answers of background subagents, and they are all used or under way. Delegate without 'background' and "
             "wait for the answer, or do the work yourself and finish your answer"
         )
-    granted = reservation(budget, Amounts(), depth=int(is_shared))
-    if isinstance(granted, Dimension):
-        return (
-            f"nothing was delegated: of the {unit_of(granted)} that what the user asked for may take, too little is "
-            "left for subagents and for what follows from their answer. Finish your answer with what you have"
-        )
-    return None
+    lacks = lacking(budget, calls=2 + int(is_shared))
+    if lacks is None:
+        return None
+    return (
+        f"nothing was delegated: of the {unit_of(lacks)} that what the user asked for may take, too little is left for "
+        "subagents and for a turn that begins with their answer. Finish your answer with what you have"
+    )
 
 
 def refusal_note(refusal: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from hermes_worker.core.budget import Amounts, Budget, Limits
 from hermes_worker.core.delegation import (
     BLOCKED_TOOLS,
     SUMMARY_CHARS_MAX,
@@ -15,6 +17,7 @@ from hermes_worker.core.delegation import (
     InvalidDelegation,
     Role,
     background_message,
+    background_refusal,
     child_tools,
     delegation_id,
     dispatch_note,
@@ -144,3 +147,47 @@ def test_a_dispatch_has_the_same_name_in_its_note_and_in_its_result() -> None:
     assert (len(note["goals"]), len(note["goals"][0])) == (20, 200)
     assert f"[BACKGROUND RESULT {note['delegation_id']}:" in background_message("run_1.1.0", [])
     assert note["delegation_id"] == delegation_id("run_1.1.0") != delegation_id("run_1.1.1")
+
+
+# --- background ---
+
+
+def chain_budget(**spent: int) -> Budget:
+    limits = Limits(iterations=10, tokens=1_000, tool_calls=5, nano_usd=1_000)
+    return Budget(limits=limits, spent=Amounts(**spent))
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        (chain_budget(), None),
+        (chain_budget(iterations=7), None),
+        (chain_budget(iterations=8), "model calls"),
+        (chain_budget(iterations=2, tokens=400), None),
+        (chain_budget(iterations=2, tokens=402), "tokens"),
+        (chain_budget(iterations=2, tool_calls=5), "tool calls"),
+        (chain_budget(iterations=2, nano_usd=402), "US dollars"),
+        (replace(chain_budget(), has_unknown_cost=True), "US dollars"),
+        (replace(chain_budget(iterations=6), reserved=Amounts(iterations=2)), "model calls"),
+    ],
+)
+def test_nobody_is_sent_into_the_background_without_room_for_three_more_answers(
+    budget: Budget, said: str | None
+) -> None:
+    """That of the turn which sends, that of the child, and that of the turn which the child's begins."""
+    refusal = background_refusal(budget, turns=0, turns_max=1, is_shared=True)
+    assert refusal is None if said is None else refusal is not None and f"of the {said} " in refusal
+
+
+def test_children_with_a_budget_of_their_own_need_no_room_in_the_chains() -> None:
+    budget = chain_budget(iterations=8)
+    assert background_refusal(budget, turns=0, turns_max=1, is_shared=False) is None
+    assert background_refusal(budget, turns=0, turns_max=1, is_shared=True) is not None
+
+
+@pytest.mark.parametrize(("turns", "turns_max"), [(20, 20), (21, 20), (0, 0)])
+def test_a_chain_goes_on_for_as_many_turns_as_allowed_and_the_refusal_says_so(turns: int, turns_max: int) -> None:
+    refusal = background_refusal(chain_budget(), turns=turns, turns_max=turns_max, is_shared=True)
+    assert refusal is not None
+    assert f"for {turns_max} turn(s)" in refusal
+    assert background_refusal(chain_budget(), turns=turns, turns_max=turns + 1, is_shared=True) is None
