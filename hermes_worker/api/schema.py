@@ -139,7 +139,7 @@ class Started(BaseModel):
 
 class Stopping(BaseModel):
     """A stop was asked for; ``status`` is ``stopping``, or how the run ended if it had. ``caused`` are the runs that
-    were at work because of it and are stopped with it."""
+    were at work because of it and are stopped with it; left out when there are none."""
 
     run_id: str
     status: str

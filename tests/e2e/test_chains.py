@@ -1,4 +1,4 @@
-"""A model that sends subagents into the background in every turn: what that causes ends by its limits, or with a stop."""
+"""A model that sends somebody into the background in every turn: that ends by its limits, or by a stop."""
 
 from __future__ import annotations
 

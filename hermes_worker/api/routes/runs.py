@@ -213,7 +213,7 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
 # --- stop ------------------------------------------------------------------------------------------------------------
 
 
-@router.post("/{run_id}/stop", response_model=schema.Stopping)
+@router.post("/{run_id}/stop", response_model=schema.Stopping, response_model_exclude_defaults=True)
 async def stop_run(context: Context, run_id: str, later: BackgroundTasks) -> schema.Stopping:
     """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
     that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""
