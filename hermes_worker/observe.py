@@ -18,7 +18,8 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -32,7 +33,19 @@ from hermes_worker.redaction import is_secret_name, mask, redact
 if TYPE_CHECKING:
     from hermes_worker.settings import LogSettings, Secret
 
-__all__ = ["EVENTS", "Log", "bound", "configure_logging", "count", "log", "reset_counters", "snapshot"]
+__all__ = [
+    "EVENTS",
+    "Log",
+    "Outage",
+    "bound",
+    "broker_outage",
+    "configure_logging",
+    "count",
+    "database_outage",
+    "log",
+    "reset_counters",
+    "snapshot",
+]
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -106,10 +119,15 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "reply.discarded": "A reply was cut short or empty; the model is asked again.",
         "supervisor.failed": "The supervisor itself met an error that nobody expected.",
         "child.started": "The supervisor started a process.",
-        "child.exited": "A process of the supervisor ended by itself.",
+        "child.awaited": "The supervisor waits for processes that are not ready yet.",
+        "child.exited": "A process of the supervisor ended by itself; it is started again.",
+        "child.failed": "A process of the supervisor could not be started; everything is stopped.",
         "child.killed": "A process of the supervisor did not start or stop in time and was killed.",
-        "broker.unreachable": "Redis or Valkey did not answer.",
-        "database.unreachable": "The database did not answer.",
+        "broker.data_set_aside": "The embedded broker could not read its files and begins without them.",
+        "broker.unreachable": "Redis or Valkey did not answer; said at growing intervals while it is away.",
+        "broker.reachable": "Redis or Valkey answers again.",
+        "database.unreachable": "The database did not answer; said at growing intervals while it is away.",
+        "database.reachable": "The database answers again.",
         "request.failed": "An HTTP request met a defect of ours; its traceback follows.",
         "settings.noted": "Something in the configuration has no effect.",
     }
@@ -345,3 +363,66 @@ def snapshot() -> dict[str, int]:
 def reset_counters() -> None:
     """Set every counter to zero, for tests."""
     _counters.reset()
+
+
+# --- outages ---------------------------------------------------------------------------------------------------------
+
+_OUTAGE_FIRST_S = 1.0
+_OUTAGE_MAX_S = 60.0
+
+
+class Outage:
+    """What a process says about a server that is away: at once, then at intervals that double from 1 s to 60 s,
+    whoever in the process notices it, and once more when the server answers again.
+
+    A server that comes and goes does not begin the intervals anew: that takes a minute without a failure. Thread-safe.
+    """
+
+    def __init__(self, gone: str, back: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``gone`` and ``back`` are the events that are logged."""
+        self._gone = gone
+        self._back = back
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._failed_at = -math.inf
+        self._said_since = False
+        self._say_at = -math.inf
+        self._wait_s = _OUTAGE_FIRST_S
+        self._unsaid = 0
+
+    def failed(self, **facts: object) -> None:
+        """The server did not answer. ``facts`` are logged, if it is time to say it again."""
+        with self._lock:
+            now = self._clock()
+            if now - self._failed_at > _OUTAGE_MAX_S:
+                self._say_at, self._wait_s, self._unsaid = now, _OUTAGE_FIRST_S, 0
+            self._failed_at = now
+            self._since = now if self._since is None else self._since
+            if now < self._say_at:
+                self._unsaid += 1
+                return
+            self._say_at, self._wait_s = now + self._wait_s, min(2 * self._wait_s, _OUTAGE_MAX_S)
+            unsaid, self._unsaid, self._said_since = self._unsaid, 0, True
+            away_s = now - self._since
+        log.warning(self._gone, **facts, away_s=round(away_s, 1), more_failures=unsaid)
+
+    def worked(self) -> None:
+        """The server answered. Costs next to nothing while it always does."""
+        if self._since is None:
+            return
+        with self._lock:
+            since, self._since = self._since, None
+            was_said, self._said_since = self._said_since, False
+        if since is not None and was_said:
+            log.info(self._back, away_s=round(self._clock() - since, 1))
+
+
+broker_outage = Outage("broker.unreachable", "broker.reachable")
+database_outage = Outage("database.unreachable", "database.reachable")
+for _outage in (broker_outage, database_outage):
+    os.register_at_fork(after_in_child=_outage.reset)

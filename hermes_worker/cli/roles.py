@@ -51,6 +51,11 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
     help="Touched at every heartbeat, for a liveness probe that looks at its age.",
 )
 @click.option("-E", "--task-events", is_flag=True, help="Send Celery's events from the start.")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Made when it begins to consume, and removed when it begins to leave, for a readiness probe.",
+)
 def worker(
     home: Path | None,
     queues: tuple[str, ...],
@@ -59,6 +64,7 @@ def worker(
     name: str | None,
     alive_file: Path | None,
     task_events: bool,
+    ready_file: Path | None,
 ) -> int:
     """Run one worker process.
 
@@ -69,7 +75,7 @@ def worker(
     from hermes_worker.wiring import WorkerOptions
 
     settings = load_settings(home, {"worker.events": task_events or None})
-    options = WorkerOptions(name=name, queues=queues, alive_file=alive_file)
+    options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file)
     return run_worker(settings, options, pool=Pool(pool), concurrency=concurrency)
 
 

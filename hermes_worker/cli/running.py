@@ -156,6 +156,9 @@ class _Task:
                     click.echo("everything keeps running until Ctrl-C", err=True)
                     signal.pause()
                 return status
+        except StartFailed as error:
+            held.note_failure(str(error).partition("\n")[0])
+            raise
         finally:
             held.withdraw()
             stack.release()

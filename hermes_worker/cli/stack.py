@@ -74,10 +74,11 @@ class Stack:
         specs.append(self._worker("model", "model", self._plan.model_concurrency))
         specs.append(self._worker("tools", "tools,delivery,system", self._plan.tool_concurrency))
         if self._plan.has_beat:
-            specs.append(self._role("beat", ["beat"]))
+            alive = self._mark("beat.alive")
+            specs.append(self._role("beat", ["beat", "--alive-file", str(alive)], ready=alive.exists))
         if self._plan.has_api:
             server = self.settings.server
-            specs.append(self._role("api", ["api"], ready=_answers_on(server.host, server.port)))
+            specs.append(self._role("api", ["api"], ready=_is_healthy_on(server.host, server.port)))
         return specs
 
     def preload(self) -> None:
@@ -121,7 +122,8 @@ class Stack:
             database.close()
 
     def _broker(self, valkey: EmbeddedValkey) -> ChildSpec:
-        argv = [*valkey.prepare(), "--logfile", str(logs_dir(self.settings.home) / "valkey.log")]
+        log_path = logs_dir(self.settings.home) / "valkey.log"
+        argv = [*valkey.prepare(), "--logfile", str(log_path)]
         return ChildSpec(
             name="valkey",
             argv=argv,
@@ -130,6 +132,8 @@ class Stack:
             grace_s=_BROKER_GRACE_S,
             pass_fds=(valkey.lock_fd,),
             group=_SERVERS,
+            log_path=log_path,
+            recover=valkey.recover,
         )
 
     def _scripted(self) -> ChildSpec:
@@ -152,10 +156,17 @@ class Stack:
         # Unique in the fleet: the same database may serve other machines, and other homes of this one.
         known_as = f"{socket.gethostname()}:{os.getpid()}:{name}"
         self._workers[name] = known_as
-        alive = self.settings.home / "run" / f"{name}.alive"
-        alive.unlink(missing_ok=True)
+        # Two facts: it is entered among the workers and renews its lease, and it is connected to the broker.
+        alive, consuming = self._mark(f"{name}.alive"), self._mark(f"{name}.ready")
         arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
-        return self._role(name, [*arguments, "--alive-file", str(alive)], ready=alive.exists)
+        arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
+        return self._role(name, arguments, ready=lambda: alive.exists() and consuming.exists())
+
+    def _mark(self, name: str) -> Path:
+        """A file that a role is to make, and that does not exist yet."""
+        path = self.settings.home / "run" / name
+        path.unlink(missing_ok=True)
+        return path
 
     def _role(self, name: str, arguments: Sequence[str], ready: Callable[[], bool] | None = None) -> ChildSpec:
         lease = self.settings.lease
@@ -239,6 +250,22 @@ def _answers_on(host: str, port: int) -> Callable[[], bool]:
             return False
 
     return answers
+
+
+def _is_healthy_on(host: str, port: int) -> Callable[[], bool]:
+    """Whether the API there says that it is well. A client library would take longer to import than this to ask."""
+    where = reachable(host)
+    request = f"GET /health HTTP/1.1\r\nHost: {where}:{port}\r\nConnection: close\r\n\r\n".encode()
+
+    def is_healthy() -> bool:
+        try:
+            with socket.create_connection((where.strip("[]"), port), timeout=0.5) as connection:
+                connection.sendall(request)
+                return connection.recv(64).startswith(b"HTTP/1.1 200 ")
+        except OSError:
+            return False
+
+    return is_healthy
 
 
 def reachable(host: str) -> str:

@@ -11,7 +11,7 @@ import click
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
-from hermes_worker.embedded.supervisor import Supervisor
+from hermes_worker.embedded.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
 
 
@@ -76,7 +76,12 @@ def _supervise(held: HeldHome, settings: Settings, plan: Plan) -> int:
             held.announce(note)
             click.echo(_welcome(stack, note, time.monotonic() - began))
 
-        return Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload).run(on_ready=announce)
+        supervisor = Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload)
+        status = supervisor.run(on_ready=announce)
+        if supervisor.failure is not None:
+            held.note_failure(supervisor.failure)
+            raise StartFailed(supervisor.failure)
+        return status
     finally:
         held.withdraw()
         stack.release()

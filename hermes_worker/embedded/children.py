@@ -13,11 +13,13 @@ import signal
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 
 import psutil
 
@@ -34,6 +36,12 @@ _ORPHANED_GRACE_S = 2.0
 _BURIAL_PATIENCE_S = 1.0
 _LINE_BYTES_MAX = 64 * 1024
 """A longer line is forwarded in pieces."""
+_LAST_LINES = 6
+_LAST_WORDS_CHARS_MAX = 1_000
+_SENTENCE = "hermes-worker: "
+"""What a role of ours says in front of the one sentence it ends with."""
+_PROGRESS_FIRST_S = 5.0
+"""After so long, and then after twice as long each time, it is said who is waited for."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 EXIT_START_FAILED = 1
@@ -61,6 +69,11 @@ class ChildSpec:
     """Descriptors it inherits beside the standard ones."""
     main: Callable[[], object] | None = None
     """Does the same as ``argv`` in a child that is forked; used where that is possible, see ``forked``."""
+    log_path: Path | None = None
+    """Where it writes what it says; ``None`` when it prints that."""
+    recover: Callable[[str], bool] | None = None
+    """Called with its last words when it ended before it was ready; quick, never raises. True when it removed the
+    cause: then the child is started once more, at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +109,10 @@ class _Child:
         """When something has to happen if nothing else does, by the monotonic clock."""
         self.failures = 0
         self.was_ready = False
+        self.is_late = False
+        """It was killed because it did not get ready in time."""
+        self.has_recovered = False
+        self._log_offset = 0
         self.started_at = 0.0
         self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.pipe: _Pipe | None = None
@@ -108,10 +125,41 @@ class _Child:
         """Whether its next start has come."""
         return self.state is ChildState.WAITING and self.due_at is not None and now >= self.due_at
 
+    def begin(self, now: float) -> None:
+        """Note that it is being started."""
+        self.started_at = now
+        self.is_late = False
+        self.pipe = None
+        path = self.spec.log_path
+        self._log_offset = path.stat().st_size if path is not None and path.exists() else 0
+
+    def last_words(self) -> str:
+        """The end of what it said since it was started, as one line."""
+        lines = list(self.pipe.last_lines) if self.pipe is not None else []
+        return last_words_of(self._logged_lines() + lines)
+
+    def _logged_lines(self) -> list[str]:
+        if self.spec.log_path is None:
+            return []
+        try:
+            with self.spec.log_path.open("rb") as file:
+                file.seek(max(self._log_offset, file.seek(0, os.SEEK_END) - _LINE_BYTES_MAX))
+                return file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
+
     def signal(self, number: signal.Signals) -> None:
         """Not by ``Popen.send_signal``, which reaps a child that has just ended, behind the back of the loop."""
         if self.process is not None:
             os.kill(self.process.pid, number)
+
+
+def last_words_of(lines: Sequence[str]) -> str:
+    """What a child said about its end: the sentence of a role of ours, else its last lines as one; may be empty."""
+    said = [stripped for line in lines if (stripped := line.strip())]
+    sentence = next((line for line in reversed(said) if line.startswith(_SENTENCE)), None)
+    words = sentence.removeprefix(_SENTENCE) if sentence else " | ".join(said[-_LAST_LINES:])
+    return words[-_LAST_WORDS_CHARS_MAX:]
 
 
 class ChildLoop:
@@ -143,6 +191,10 @@ class ChildLoop:
         self._is_over = False
         self._must_kill = False
         self._is_orphaned = False
+        self._progress_at: float | None = None
+        self._progress_step_s = _PROGRESS_FIRST_S
+        self.failure: str | None = None
+        """Why the start failed, as a sentence with the child's last words; ``None`` while it has not."""
 
     def run(self, on_ready: Callable[[], None]) -> int:
         """Returns the exit status: 0 after an orderly stop. ``on_ready`` is called once everything is ready.
@@ -169,7 +221,10 @@ class ChildLoop:
         for group in self._groups():
             for child in group:
                 self._spawn(child)
+            self._progress_step_s = _PROGRESS_FIRST_S
+            self._progress_at = time.monotonic() + _PROGRESS_FIRST_S
             self._pump_until(partial(self._is_settled, group))
+            self._progress_at = None
             if self._is_stopping() or not all(child.was_ready for child in group):
                 return False
         return True
@@ -212,11 +267,11 @@ class ChildLoop:
         return self._is_over or self._stop_requests > 0
 
     def _spawn(self, child: _Child) -> None:
-        child.started_at = time.monotonic()
+        child.begin(time.monotonic())
         try:
             child.process = self._started(child.spec)
         except OSError as error:
-            self._plan_restart(child, f"it could not be started ({error.strerror})")
+            self._end_of_start(child, f"it could not be started ({error.strerror})")
             return
         assert child.process.stdout is not None
         self._listen_to(os.dup(child.process.stdout.fileno()), child)
@@ -277,7 +332,8 @@ class ChildLoop:
     def _patience_s(self, deadline: float | None) -> float | None:
         """How long nothing can become due."""
         now = time.monotonic()
-        due = [at - now for at in (deadline, *(child.due_at for child in self._children)) if at is not None]
+        moments = (deadline, self._progress_at, *(child.due_at for child in self._children))
+        due = [at - now for at in moments if at is not None]
         if any(child.state is ChildState.STARTING for child in self._children):
             due.append(_READY_POLL_S)
         return max(0.0, min(due)) if due else None
@@ -289,15 +345,28 @@ class ChildLoop:
                 self._check_start(child, now)
             elif child.is_due(now) and not self._is_stopping():
                 self._spawn(child)
+        if self._progress_at is not None and now >= self._progress_at:
+            self._tell_progress(now)
+
+    def _tell_progress(self, now: float) -> None:
+        """Say who is not ready yet, at growing intervals."""
+        waiting = [child for child in self._children if child.is_running and not child.was_ready]
+        if waiting:
+            since = min(child.started_at for child in waiting)
+            log.info("child.awaited", children=",".join(child.spec.name for child in waiting), for_s=round(now - since))
+        self._progress_step_s *= 2
+        self._progress_at = now + self._progress_step_s
 
     def _check_start(self, child: _Child, now: float) -> None:
         if child.spec.ready is None or child.spec.ready():
             child.state = ChildState.READY
             child.was_ready = True
+            child.has_recovered = False
             child.due_at = None
         elif child.due_at is not None and now >= child.due_at:
             log.error("child.killed", child=child.spec.name, not_ready_after_s=child.spec.ready_timeout_s)
             child.due_at = None
+            child.is_late = True
             child.signal(signal.SIGKILL)
 
     # --- ends --------------------------------------------------------------------------------------------------------
@@ -323,22 +392,47 @@ class ChildLoop:
             child.state = ChildState.STOPPED
             child.due_at = None
             return
-        self._plan_restart(child, _status_text(status), pid=pid)
+        self._plan_next(child, status, pid)
         if self._on_exit is not None:
             self._on_exit(ChildExit(name=child.spec.name, pid=pid, status=status))
 
-    def _plan_restart(self, child: _Child, status: str, pid: int | None = None) -> None:
+    def _plan_next(self, child: _Child, status: int, pid: int) -> None:
+        text = _status_text(status)
+        if child.state is ChildState.READY:
+            self._plan_restart(child, text, pid)
+        elif child.is_late:
+            self._end_of_start(child, f"it was not ready after {child.spec.ready_timeout_s:g} s", pid)
+        else:
+            self._end_of_start(child, text, pid)
+
+    def _end_of_start(self, child: _Child, status: str, pid: int | None = None) -> None:
+        """A child ended before it was ready: mend what stopped it, try again later, or give up and say why."""
+        words = child.last_words()
+        recover = child.spec.recover
+        if recover is not None and not child.has_recovered and recover(words):
+            child.has_recovered = True
+            child.state, child.due_at = ChildState.WAITING, time.monotonic()
+        elif child.was_ready:
+            self._plan_restart(child, status, pid, words)
+        else:
+            child.state, child.due_at = ChildState.STOPPED, None
+            said = words or "it said nothing"
+            self.failure = self.failure or f"{child.spec.name} could not be started: {status}: {said}"
+            log.error("child.failed", child=child.spec.name, child_pid=pid, status=status, last_words=said)
+
+    def _plan_restart(self, child: _Child, status: str, pid: int | None, words: str | None = None) -> None:
         now = time.monotonic()
         ran_s = now - child.started_at
         child.failures = 1 if ran_s >= _HEALTHY_AFTER_S else child.failures + 1
-        delay_s = restart_delay_s(child.failures) if child.was_ready else None
-        child.state = ChildState.STOPPED if delay_s is None else ChildState.WAITING
-        child.due_at = None if delay_s is None else now + delay_s
+        delay_s = restart_delay_s(child.failures)
+        child.state, child.due_at = ChildState.WAITING, now + delay_s
+        said = {"last_words": words} if words else {}
         log.warning(
             "child.exited",
             child=child.spec.name,
             child_pid=pid,
             status=status,
+            **said,
             ran_s=round(ran_s, 1),
             restart_in_s=delay_s,
         )
@@ -374,6 +468,7 @@ class _Pipe:
         self._prefix = prefix
         self._begun = b""
         self._is_closed = False
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
 
     def forward(self) -> bool:
         """Forward what is there; false when nothing will come any more."""
@@ -385,8 +480,14 @@ class _Pipe:
         if self._begun and (not data or len(self._begun) >= _LINE_BYTES_MAX):
             lines.append(self._begun)
             self._begun = b""
+        self._last.extend(lines)
         self._print(b"".join(self._prefix + line + b"\n" for line in lines))
         return bool(data)
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The last few lines that were forwarded."""
+        return [line[:_LINE_BYTES_MAX].decode(errors="replace") for line in self._last]
 
     def forward_all(self) -> None:
         """Forward everything that has been written so far."""

@@ -118,6 +118,13 @@ class HeldHome:
         with os.fdopen(descriptor, "w") as file:
             json.dump(asdict(note), file)
         draft.rename(path)
+        _failure_path(self.home).unlink(missing_ok=True)
+
+    def note_failure(self, sentence: str) -> None:
+        """Tell 'hermes-worker doctor' why the start of a stack failed. The next start that succeeds takes it back."""
+        path = _failure_path(self.home)
+        path.touch(mode=0o600)
+        path.write_text(sentence, encoding="utf-8", errors="replace")
 
     def withdraw(self) -> None:
         """Take the note away. Idempotent."""
@@ -146,6 +153,28 @@ def _try_writing(probe: Path) -> None:
             os.fsync(file.fileno())
     finally:
         probe.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStart:
+    """The last start of a stack, when it failed."""
+
+    at: float
+    """Epoch seconds."""
+    sentence: str
+
+
+def failed_start(home: Path) -> FailedStart | None:
+    """Why the last start on this home failed; ``None`` when it did not."""
+    path = _failure_path(home)
+    try:
+        return FailedStart(at=path.stat().st_mtime, sentence=path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+
+
+def _failure_path(home: Path) -> Path:
+    return home / "run" / "start-failed"
 
 
 def _note_path(home: Path) -> Path:

@@ -206,6 +206,12 @@ class EmbeddedPostgres:
             )
 
     def _run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        try:
+            return self._ran(argv)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ConfigurationError(f"{argv[0]} of the PostgreSQL server could not be started: {error}") from error
+
+    def _ran(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [str(self._binary(argv[0])), *argv[1:]],
             env=_ENV,

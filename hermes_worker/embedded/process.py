@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,11 @@ class ServerProcess:
         user: int | None = None,
         group: int | None = None,
     ) -> None:
-        """Spawn it, with its output in the log file. ``user`` and ``group`` need root."""
-        with self._log_path.open("wb") as log:
+        """Spawn it, with its output in the log file. ``user`` and ``group`` need root.
+
+        Raises ``ServerFailed`` when the program cannot be run.
+        """
+        with self._log_path.open("wb") as log, self._explained():
             self._process = subprocess.Popen(
                 argv,
                 env=dict(env),
@@ -106,6 +109,13 @@ class ServerProcess:
                 extra_groups=[] if user is not None else None,
             )
         atexit.register(self._stop_at_exit, os.getpid())
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ServerFailed(f"{self._name} could not be started", str(error)) from error
 
     def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
         """Wait for the server to work. Raises ``ServerFailed`` with its last words if it ends or takes too long."""

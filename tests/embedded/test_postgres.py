@@ -134,6 +134,23 @@ def test_without_the_wheel_the_message_says_what_to_install(directory: Path, mon
         EmbeddedPostgres(directory / "d").start()
 
 
+def test_a_server_that_cannot_be_run_is_said_in_a_sentence(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedPostgres, "_binary", lambda self, name: directory / name)
+
+    with pytest.raises(
+        ConfigurationError, match=r"initdb .* could not be started: .*No such file"
+    ):
+        EmbeddedPostgres(directory).start()
+
+
+def test_the_last_words_of_a_server_stand_in_the_error(own_postgres: EmbeddedPostgres) -> None:
+    own_postgres.stop()
+    (own_postgres.directory / "data" / "postgresql.conf").write_text("no_such_setting = 1\n")
+
+    with pytest.raises(ConfigurationError, match=r"ended while starting: .*no_such_setting"):
+        own_postgres.start()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children that their parent died")
 def test_it_does_not_outlive_whoever_started_it(directory: Path) -> None:
     script = textwrap.dedent(

@@ -23,7 +23,7 @@ import pytest
 import redis
 from support.warm_commands import WarmProcess
 
-from hermes_worker.embedded.children import restart_delay_s
+from hermes_worker.embedded.children import last_words_of, restart_delay_s
 from hermes_worker.embedded.process import wait_until_gone
 from hermes_worker.embedded.valkey import running
 
@@ -39,11 +39,22 @@ DRIVER = textwrap.dedent(
     from pathlib import Path
     from hermes_worker.embedded.supervisor import ChildSpec, StartFailed, Supervisor
 
-    def spec(name, script, ready_file=None, **rest):
+    def spec(name, script, ready_file=None, log_file=None, mended_by=None, **rest):
         ready = (lambda: Path(ready_file).exists()) if ready_file else None
         env = {"PATH": "/usr/bin:/bin", "DIR": sys.argv[2]}
         argv = script if isinstance(script, list) else ["/bin/sh", "-c", script]
-        return ChildSpec(name=name, argv=argv, env=env, ready=ready, **rest)
+        log_path = Path(log_file) if log_file else None
+        return ChildSpec(
+            name=name, argv=argv, env=env, ready=ready, log_path=log_path, recover=mending(mended_by), **rest
+        )
+
+    def mending(path):
+        def mend(last_words):
+            print(f"mending: {last_words}", file=sys.stderr, flush=True)
+            Path(path).touch()
+            return True
+
+        return mend if path else None
 
     def note_exit(ended):
         print(f"hook: {ended.name} {ended.status}", file=sys.stderr, flush=True)
@@ -51,7 +62,9 @@ DRIVER = textwrap.dedent(
     children = json.loads(sys.argv[1])
     supervisor = Supervisor([spec(**child) for child in children], on_exit=note_exit)
     if sys.argv[3] == "run":
-        sys.exit(supervisor.run(lambda: print("all ready", file=sys.stderr, flush=True)))
+        status = supervisor.run(lambda: print("all ready", file=sys.stderr, flush=True))
+        print(f"failure: {supervisor.failure}", file=sys.stderr, flush=True)
+        sys.exit(status)
     try:
         with supervisor.running():
             print("inside", file=sys.stderr, flush=True)
@@ -230,10 +243,69 @@ def test_a_child_that_fails_before_it_is_ready_ends_the_whole(tmp_path: Path) ->
     with driven(tmp_path, children) as driver:
         assert driver.end() == 1
         driver.wait_for("bad  | wrong setting")
-        driver.wait_for('child=bad .*status="exit status 2".*restart_in_s=null')
+        driver.wait_for(r'child\.failed +child=bad .*status="exit status 2" last_words="wrong setting"')
+        driver.wait_for("failure: bad could not be started: exit status 2: wrong setting$")
 
-    assert not driver.found("child=next|all ready")
+    assert not driver.found("child=next|all ready|restart_in_s=null")
     assert (tmp_path / "stopped").read_text() == "good\n"
+
+
+def test_the_last_words_of_a_child_that_writes_to_a_file_are_those_of_this_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of yesterday\n")
+    script = f"echo first >> {log}; echo 'cannot read x' >> {log}; exit 1"
+    bad = {"name": "bad", "script": script, "ready_file": str(tmp_path / "never"), "log_file": str(log)}
+    with driven(tmp_path, [bad]) as driver:
+        assert driver.end() == 1
+        driver.wait_for(r"failure: bad could not be started: exit status 1: first \| cannot read x$")
+
+
+def test_of_a_role_of_ours_the_sentence_it_ends_with_is_told() -> None:
+    assert last_words_of(["12:00 info a.b", "hermes-worker: no model is configured", ""]) == "no model is configured"
+    assert last_words_of(["Traceback:", "  here", "ValueError: x"]) == "Traceback: | here | ValueError: x"
+    assert last_words_of([]) == ""
+
+
+def test_a_child_that_dies_silently_is_said_to_have_said_nothing(tmp_path: Path) -> None:
+    silent = {"name": "silent", "script": "kill -9 $$", "ready_file": str(tmp_path / "never")}
+    with driven(tmp_path, [silent], mode="background") as driver:
+        driver.wait_for("refused: silent could not be started: killed by SIGKILL: it said nothing$")
+        assert driver.end() == 0
+
+
+def test_a_child_whose_trouble_can_be_mended_is_started_once_more(tmp_path: Path) -> None:
+    mended, ready = tmp_path / "mended", tmp_path / "ready"
+    script = f"[ -e {mended} ] || {{ echo broken; exit 1; }}; touch {ready}; " + QUIET
+    ill = {"name": "ill", "script": script, "ready_file": str(ready), "mended_by": str(mended)}
+    with driven(tmp_path, [ill]) as driver:
+        driver.wait_for("mending: broken")
+        driver.wait_for("all ready")
+        driver.signal(signal.SIGTERM)
+        assert driver.end() == 0
+    assert not driver.found("child\\.failed")
+
+
+def test_a_child_that_stays_ill_is_not_mended_for_ever(tmp_path: Path) -> None:
+    ill = {
+        "name": "ill",
+        "script": "echo broken; exit 1",
+        "ready_file": str(tmp_path / "never"),
+        "mended_by": str(tmp_path / "mended"),
+    }
+    with driven(tmp_path, [ill]) as driver:
+        assert driver.end() == 1
+        driver.wait_for("failure: ill could not be started: exit status 1: broken$")
+    assert len(driver.found("mending: broken")) == 1
+
+
+def test_whoever_waits_is_told_for_whom(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    slow = {"name": "slow", "script": QUIET, "ready_file": str(ready)}
+    with driven(tmp_path, [{"name": "quick", "script": QUIET}, slow]) as driver:
+        driver.wait_for(r"child\.awaited +children=slow for_s=5")
+        assert not driver.found("all ready")
+        ready.touch()
+        driver.wait_for("all ready")
 
 
 def test_a_child_that_is_not_ready_in_time_ends_the_whole(tmp_path: Path) -> None:
@@ -241,6 +313,7 @@ def test_a_child_that_is_not_ready_in_time_ends_the_whole(tmp_path: Path) -> Non
     with driven(tmp_path, [slow]) as driver:
         assert driver.end() == 1
         driver.wait_for(r"child\.killed +child=slow not_ready_after_s=0\.3")
+        driver.wait_for(r"failure: slow could not be started: it was not ready after 0\.3 s: it said nothing$")
 
 
 def test_a_program_that_does_not_exist_ends_the_whole(tmp_path: Path) -> None:
@@ -388,7 +461,7 @@ def test_in_the_background_it_lives_as_long_as_the_block(tmp_path: Path) -> None
 def test_in_the_background_a_failed_start_is_an_error(tmp_path: Path) -> None:
     bad = {"name": "a", "script": "echo wrong; exit 1", "ready_file": str(tmp_path / "never")}
     with driven(tmp_path, [bad], mode="background") as driver:
-        driver.wait_for("refused: not everything that is needed could be started")
+        driver.wait_for("refused: a could not be started: exit status 1: wrong$")
         assert driver.end() == 0
         assert not driver.found("inside")
 

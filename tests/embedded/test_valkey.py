@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -21,7 +22,16 @@ from kombu import Connection
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded import valkey as valkey_module
 from hermes_worker.embedded.process import wait_until_gone
-from hermes_worker.embedded.valkey import EmbeddedValkey, ValkeyRunning, find_server, running
+from hermes_worker.embedded.valkey import (
+    EmbeddedValkey,
+    Origin,
+    Server,
+    ValkeyRunning,
+    data_set_aside,
+    find_server,
+    running,
+    set_aside,
+)
 from hermes_worker.setting_kinds import socket_url
 
 
@@ -143,13 +153,17 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         EmbeddedValkey(tmp_path / "file" / "v").start()
 
 
-def test_damaged_data_is_named_with_its_remedy(own_valkey: EmbeddedValkey) -> None:
+def test_damaged_data_is_set_aside(own_valkey: EmbeddedValkey) -> None:
     own_valkey.stop()
     manifest = own_valkey.directory / "appendonlydir" / "appendonly.aof.manifest"
     manifest.write_text("nonsense\n")
 
-    with pytest.raises(ConfigurationError, match="remove that directory"):
-        own_valkey.start()
+    own_valkey.start()
+
+    assert client(own_valkey.url).keys() == []
+    [aside] = data_set_aside(own_valkey.directory)
+    assert re.fullmatch(r"appendonlydir\.unreadable-\d{8}T\d{6}\.\d{6}Z", aside.name)
+    assert (aside / "appendonly.aof.manifest").read_text() == "nonsense\n"
 
 
 def test_a_long_or_odd_path_does_no_harm(tmp_path: Path) -> None:
@@ -172,19 +186,117 @@ def test_a_socket_directory_that_somebody_else_made_is_refused(tmp_path: Path) -
         trap.rmdir()
 
 
-def test_a_server_on_the_path_comes_first_if_it_is_new_enough(tmp_path: Path) -> None:
-    def install(name: str, version: str) -> Path:
-        path = tmp_path / name
-        path.write_text(f"#!/bin/sh\necho 'Redis server v={version}.1 sha=0'\n")
-        path.chmod(0o755)
-        return path
+OLDER_SERVER = """#!/bin/sh
+[ "$1" = --version ] && { echo 'Redis server v=7.0.15 sha=0'; exit; }
+if [ -e "$(dirname "$1")/appendonlydir" ]; then
+    echo "7:M 22 Nov 2026 23:00:00.000 # Can't handle RDB format version 80"
+    echo "7:M 22 Nov 2026 23:00:00.000 # Fatal error loading the DB, check server logs. Exiting."
+    exit 1
+fi
+exec {bundled} "$@"
+"""
+"""As Debian's does with files of the bundled one."""
 
-    install("redis-server", "6.0")
-    assert find_server(str(tmp_path)).parent != tmp_path
-    redis_server = install("redis-server", "6.2")
-    assert find_server(str(tmp_path)) == redis_server
-    valkey_server = install("valkey-server", "8.0")
-    assert find_server(str(tmp_path)) == valkey_server
+
+def install(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def version_only(version: str) -> str:
+    return f"#!/bin/sh\necho 'Redis server v={version}.1 sha=0'\n"
+
+
+def test_the_bundled_server_comes_before_one_on_the_path(tmp_path: Path) -> None:
+    install(tmp_path / "redis-server", version_only("8.0"))
+
+    server = find_server(str(tmp_path))
+
+    assert server.origin is Origin.BUNDLED
+    assert server.binary.parent != tmp_path
+
+
+def test_a_server_on_the_path_is_taken_if_there_is_no_other_and_it_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    install(tmp_path / "redis-server", version_only("6.0"))
+    with pytest.raises(ConfigurationError):
+        find_server(str(tmp_path))
+    redis_server = install(tmp_path / "redis-server", version_only("6.2"))
+    assert find_server(str(tmp_path)) == Server(binary=redis_server, origin=Origin.PATH)
+    valkey_server = install(tmp_path / "valkey-server", version_only("8.0"))
+    assert find_server(str(tmp_path)).binary == valkey_server
+
+
+def test_the_server_that_wrote_the_files_reads_them_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled = find_server("").binary
+    theirs = install(tmp_path / "bin" / "redis-server", OLDER_SERVER.replace("{bundled}", str(bundled)))
+    with monkeypatch.context() as patch:
+        patch.setattr(valkey_module, "_bundled_binary", lambda: None)
+        with EmbeddedValkey(tmp_path / "v", search_path=str(theirs.parent)) as server:
+            client(server.url).set("k", "v")
+
+    assert find_server("", directory=tmp_path / "v") == Server(binary=theirs, origin=Origin.WROTE)
+    theirs.unlink()
+    assert find_server("", directory=tmp_path / "v").origin is Origin.BUNDLED
+
+
+def test_an_older_server_begins_without_the_files_that_it_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = find_server("").binary
+    older = install(tmp_path / "bin" / "redis-server", OLDER_SERVER.replace("{bundled}", str(bundled)))
+    with EmbeddedValkey(tmp_path / "v") as server:
+        client(server.url).set("k", "v")
+    monkeypatch.setattr(valkey_module, "_bundled_binary", lambda: None)
+    record = json.loads((tmp_path / "v" / "valkey.json").read_text())
+    (tmp_path / "v" / "valkey.json").write_text(json.dumps(record | {"server": str(tmp_path / "gone")}))
+
+    with EmbeddedValkey(tmp_path / "v", search_path=str(older.parent)) as server:
+        assert client(server.url).keys() == []
+
+    assert [path.name.partition(".")[0] for path in data_set_aside(tmp_path / "v")] == ["appendonlydir"]
+
+
+def test_a_server_that_cannot_be_run_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = install(tmp_path / "valkey-server", "no program")
+    monkeypatch.setattr(valkey_module, "_bundled_binary", lambda: broken)
+
+    with pytest.raises(ConfigurationError, match=r"could not be started: .*Exec format error"):
+        EmbeddedValkey(tmp_path / "v").start()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_unreadable"),
+    [
+        ("1:M 1 Nov 2026 # Can't handle RDB format version 80 | 1:M # Exiting", True),
+        ("1:M 1 Nov 2026 # Bad file format reading the append only file x.aof: make a backup", True),
+        ("1:M 1 Nov 2026 # Unexpected end of file reading the append only file x.incr.aof", True),
+        ("1:M 1 Nov 2026 # Invalid AOF manifest file format", True),
+        ("1:M 1 Nov 2026 # Wrong signature trying to load DB from file", True),
+        ("1:M 1 Nov 2026 # Short read or OOM loading DB. Unrecoverable error", True),
+        ("1:M 1 Nov 2026 # Can't open the append-only file a.aof: Permission denied", True),
+        ("1:M 1 Nov 2026 # Error writing to the AOF file: No space left on device", False),
+        ("1:M 1 Nov 2026 * DB loaded from append only file: 0.000 seconds", False),
+        ("1:M 1 Nov 2026 # Warning: Could not create server TCP listening socket: Address already in use", False),
+        ("*** FATAL CONFIG FILE ERROR (Redis 6.0.16) ***", False),
+        ("", False),
+    ],
+)
+def test_only_files_that_a_server_could_not_read_are_set_aside(tmp_path: Path, words: str, is_unreadable: bool) -> None:
+    (tmp_path / "appendonlydir").mkdir()
+    (tmp_path / "dump.rdb").touch()
+    (tmp_path / "password").touch()
+
+    aside = set_aside(tmp_path, words)
+
+    assert len(aside) == (2 if is_unreadable else 0)
+    assert aside == data_set_aside(tmp_path)
+    assert (tmp_path / "dump.rdb").exists() != is_unreadable
+    assert (tmp_path / "password").exists()
 
 
 def test_without_any_server_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
