@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import redis
 
 from hermes_worker.core.credentials import Strategy
-from hermes_worker.observe import count, log
+from hermes_worker.observe import broker_outage, count, log
 from hermes_worker.queue import KEY_PREFIX
 
 LEASE_S = 900.0
@@ -111,11 +111,13 @@ class CredentialPool:
             return None
         keys = [_STATE_KEY, f"{_STATE_KEY}:held", f"{_STATE_KEY}:leases"]
         try:
-            return script(keys=keys, args=arguments)
+            answer = script(keys=keys, args=arguments)
         except (redis.RedisError, OSError) as error:
             self._away_until = time.monotonic() + AWAY_S
-            log.warning("broker.unreachable", error=type(error).__name__, doing="choosing a key")
+            broker_outage.failed(doing="choosing a key", error=type(error).__name__)
             return None
+        broker_outage.worked()
+        return answer
 
 
 _PRELUDE = """

@@ -27,7 +27,7 @@ import redis
 
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.rate_limits import RateLimits
-from hermes_worker.observe import count, log
+from hermes_worker.observe import broker_outage, count
 from hermes_worker.queue import KEY_PREFIX
 
 MINUTE_S = 60.0
@@ -210,11 +210,13 @@ class Governor:
             return None
         keys = [place.key, f"{place.key}:places", f"{place.key}:busy"]
         try:
-            return script(keys=keys, args=[*arguments, *_CONSTANTS])
+            answer = script(keys=keys, args=[*arguments, *_CONSTANTS])
         except (redis.RedisError, OSError) as error:
             self._away_until = time.monotonic() + AWAY_S
-            log.warning("broker.unreachable", error=type(error).__name__, doing="governing")
+            broker_outage.failed(doing="governing", error=type(error).__name__)
             return None
+        broker_outage.worked()
+        return answer
 
 
 _CONSTANTS = (

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 import redis
 
 from hermes_worker.core.effects import AskModel, Collect, Effect, RunTool, SendDelivery
-from hermes_worker.observe import count, log
+from hermes_worker.observe import broker_outage, count
 from hermes_worker.setting_kinds import socket_url
 from hermes_worker.store.rows import Hint
 
@@ -93,8 +93,9 @@ class Publisher:
                 self._send_many(hints)
         except (redis.RedisError, OSError) as error:
             count("hint.failed", len(hints))
-            log.warning("hint.failed", hints=len(hints), error=type(error).__name__)
+            broker_outage.failed(doing="send", hints=len(hints), error=type(error).__name__)
             return 0
+        broker_outage.worked()
         count("hint.sent", len(hints))
         return len(hints)
 
@@ -122,8 +123,9 @@ class Publisher:
                 pipe.llen(_key(name))
             lengths = pipe.execute()
         except (redis.RedisError, OSError) as error:
-            log.warning("broker.unreachable", error=type(error).__name__)
+            broker_outage.failed(doing="measure the queues", error=type(error).__name__)
             return None
+        broker_outage.worked()
         return {name.value: int(length) for name, length in zip(QueueName, lengths, strict=True)}
 
     def tell_stopped(self, run_ids: Sequence[str], hints: Sequence[Hint]) -> None:
@@ -138,7 +140,7 @@ class Publisher:
         try:
             self._client.publish(CONTROL_CHANNEL, f"{verb} {run_id}")
         except (redis.RedisError, OSError) as error:
-            log.warning("broker.unreachable", error=type(error).__name__)
+            broker_outage.failed(doing=verb, error=type(error).__name__)
 
 
 def _key(queue: QueueName) -> str:

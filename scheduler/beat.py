@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from hermes_worker import settings as settings_module
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.observe import log
+from hermes_worker.observe import broker_outage, database_outage, log
 from hermes_worker.queue import QueueName, TaskName
 from hermes_worker.settings import Settings
 from hermes_worker.store.executions import Executions
@@ -85,13 +85,14 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             for run_id in ticked.settled.stopped:
                 self._stop(run_id)
         except UnavailableError as error:
-            log.warning("database.unreachable", doing="tick", error=str(error))
+            database_outage.failed(doing="tick", error=str(error))
             return False
         except Exception:
             # A defect in one job's path must not silence the others: until all goes well, each goes alone.
             log.exception("thread.failed", doing="tick")
             self._at_once = 1
             return False
+        database_outage.worked()
         self._at_once = AT_ONCE
         return ticked.has_more
 
@@ -113,7 +114,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             try:
                 self.app.send_task(TaskName.MAINTAIN.value, ignore_result=True)
             except (OperationalError, redis.RedisError, OSError) as error:
-                log.warning("broker.unreachable", error=type(error).__name__)
+                broker_outage.failed(doing="ask for maintenance", error=type(error).__name__)
                 return False
         return True
 
@@ -155,7 +156,7 @@ class _Sweeping:
                 swept = self._sweeper.sweep(depths)
                 self._repair_executions(depths)
             except UnavailableError as error:
-                log.warning("database.unreachable", doing="sweep", error=str(error))
+                database_outage.failed(doing="sweep", error=str(error))
                 continue
             if swept is not None:
                 report(swept)

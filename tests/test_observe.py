@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import hermes_worker
-from hermes_worker.observe import EVENTS, bound, configure_logging, count, log, reset_counters, snapshot
+from hermes_worker.observe import EVENTS, Outage, bound, configure_logging, count, log, reset_counters, snapshot
 from hermes_worker.settings import LogSettings, Secret
 
 PACKAGE = Path(hermes_worker.__file__).parent
@@ -246,6 +246,66 @@ def test_every_event_in_the_sources_is_in_the_catalogue() -> None:
 def test_events_are_dotted_and_explained() -> None:
     assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", event) for event in EVENTS)
     assert all(meaning.endswith(".") for meaning in EVENTS.values())
+
+
+# --- outages ---------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def outage_on(clock: Clock, stream: io.StringIO) -> Outage:
+    configure_logging(LogSettings(format="json", level="INFO"), "worker", stream=stream)
+    return Outage("broker.unreachable", "broker.reachable", clock=clock)
+
+
+def test_an_outage_is_told_at_growing_intervals_and_when_it_is_over() -> None:
+    clock, stream = Clock(), io.StringIO()
+    outage = outage_on(clock, stream)
+    for quarter in range(4 * 300):
+        clock.now = 100.0 + quarter / 4
+        outage.failed(doing="sweep")
+    clock.now = 400.0
+    outage.worked()
+    outage.worked()
+
+    *gone, back = lines(stream)
+    assert [line["away_s"] for line in gone] == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]
+    assert gone[1] == gone[1] | {"event": "broker.unreachable", "doing": "sweep", "more_failures": 3}
+    assert back == back | {"event": "broker.reachable", "away_s": 300.0}
+
+
+def test_a_server_that_comes_and_goes_is_not_told_of_each_time() -> None:
+    clock, stream = Clock(), io.StringIO()
+    outage = outage_on(clock, stream)
+    for _ in range(1_000):
+        clock.now += 0.1
+        outage.failed()
+        outage.worked()
+
+    assert sum(line["event"] == "broker.unreachable" for line in lines(stream)) == 7
+    assert sum(line["event"] == "broker.reachable" for line in lines(stream)) == 7
+
+
+def test_a_new_outage_is_told_at_once() -> None:
+    clock, stream = Clock(), io.StringIO()
+    outage = outage_on(clock, stream)
+    for _ in range(2):
+        for _ in range(30):
+            clock.now += 1
+            outage.failed()
+        outage.worked()
+        clock.now += 61
+
+    assert [line["away_s"] for line in lines(stream) if line["event"] == "broker.unreachable"] == [
+        *(0, 1, 3, 7, 15),
+        *(0, 1, 3, 7, 15),
+    ]
 
 
 # --- counters --------------------------------------------------------------------------------------------------------

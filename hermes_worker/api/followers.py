@@ -21,7 +21,7 @@ import redis
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.live import LiveEntry, stream_key
-from hermes_worker.observe import log
+from hermes_worker.observe import broker_outage, database_outage
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.views import Views
 
@@ -236,12 +236,12 @@ class Followers:
             try:
                 found = self._read(positions)
             except (redis.RedisError, OSError) as error:
-                if self.is_broker_up:
-                    log.warning("broker.unreachable", doing="follow", error=type(error).__name__)
+                broker_outage.failed(doing="follow", error=type(error).__name__)
                 self.is_broker_up = False
                 self._end.wait(_RETRY_S)
                 continue
             self.is_broker_up = True
+            broker_outage.worked()
             if found:
                 self._hand_over(positions, found)
                 self._end.wait(_PAUSE_S)
@@ -274,8 +274,10 @@ class Followers:
                 for begin in range(0, len(run_ids), _RUNS_PER_QUERY):
                     self._look(run_ids[begin : begin + _RUNS_PER_QUERY], is_watch_due=is_watch_due)
             except UnavailableError as error:
-                log.warning("database.unreachable", doing="follow", error=str(error))
+                database_outage.failed(doing="follow", error=str(error))
                 continue
+            if run_ids:
+                database_outage.worked()
             if is_watch_due:
                 watch_at = time.monotonic() + self._policy.watch_every_s
 

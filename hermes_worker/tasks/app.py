@@ -14,7 +14,7 @@ from hermes_worker import settings as settings_module
 from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.embedded.paths import output_dir
-from hermes_worker.observe import log
+from hermes_worker.observe import database_outage, log
 from hermes_worker.outputs import prune_outputs
 from hermes_worker.queue import TaskName
 from hermes_worker.settings import RemoteControl, Settings
@@ -62,7 +62,7 @@ def build(settings: Settings) -> Celery:
             here.sweeper.prune()
             prune_outputs(output_dir(settings.home), settings.cron.outputs_kept)
         except UnavailableError as error:
-            log.warning("database.unreachable", doing="maintain", error=str(error))
+            database_outage.failed(doing="maintain", error=str(error))
             return
         if swept is not None:
             report(swept)

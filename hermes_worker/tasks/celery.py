@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 from celery import Celery
+from celery.app.amqp import AMQP
+from kombu import Connection
 from kombu import Queue as KombuQueue
 
 from hermes_worker import transport
+from hermes_worker.observe import broker_outage
 from hermes_worker.queue import CONNECT_TIMEOUT_S, KEY_PREFIX, SOCKET_TIMEOUT_S, QueueName, TaskName
 from hermes_worker.setting_kinds import socket_url
 from hermes_worker.settings import RemoteControl
 from hermes_worker.tasks.monitoring import EventSwitch, guard_control
+
+_RECONNECT_FIRST_S = 0.25
+_RECONNECT_MAX_S = 2.0
+"""A consumer finds its broker again so soon after it is back. Celery's own waits grow to 30 s."""
+_CONSUMER_LOGGER = "celery.worker.consumer.consumer"
+_CONSUMER_NEWS = ("consumer: Cannot connect to", "consumer: Connection to broker lost")
 
 
 def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
@@ -17,7 +29,8 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
 
     A worker that starts takes our own transport instead (``prepare_worker``).
     """
-    app = Celery("hermes_worker", broker=broker_url, set_as_current=False)
+    logging.getLogger(_CONSUMER_LOGGER).addFilter(_is_no_outage)
+    app = Celery("hermes_worker", broker=broker_url, set_as_current=False, amqp=_Amqp)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -72,3 +85,29 @@ def _with_our_transport(broker_url: str) -> str:
     url = socket_url(broker_url, "redis+socket", "virtual_host")
     scheme, _, rest = url.partition("://")
     return f"{transport.ALIAS}://{rest}" if scheme == "redis" else url
+
+
+class _Connection(Connection):  # type: ignore[misc]
+    """A connection that is tried again soon, however long its broker is away."""
+
+    def _ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
+        waits = {
+            "interval_start": _RECONNECT_FIRST_S,
+            "interval_step": _RECONNECT_FIRST_S,
+            "interval_max": _RECONNECT_MAX_S,
+        }
+        return super()._ensure_connection(errback, max_retries, **{**options, **waits})
+
+
+class _Amqp(AMQP):  # type: ignore[misc]
+    Connection = _Connection
+    BrokerConnection = _Connection
+
+
+def _is_no_outage(record: logging.LogRecord) -> bool:
+    """Whether a line of Celery's consumer is about anything but a broker that is away; that is said as everywhere."""
+    text = record.getMessage()
+    if not any(news in text for news in _CONSUMER_NEWS):
+        return True
+    broker_outage.failed(doing="consume")
+    return False

@@ -17,7 +17,7 @@ import redis
 from hermes_worker import faults
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.faults import FaultPoint
-from hermes_worker.observe import count, log
+from hermes_worker.observe import broker_outage, count, database_outage, log
 from hermes_worker.queue import CONTROL_CHANNEL
 from hermes_worker.store.sweep import Sweeper, Swept
 from hermes_worker.tasks.leases import AbortReason, Leases
@@ -84,9 +84,10 @@ class Keeper:
                 self._leases.beat()
                 for run_id in self._stopping(self._leases.held_runs()):
                     self._leases.abort_run(run_id, AbortReason.STOP)
+                database_outage.worked()
                 self._touch()
             except UnavailableError as error:
-                log.warning("database.unreachable", doing="heartbeat", error=str(error))
+                database_outage.failed(doing="heartbeat", error=str(error))
             except Exception:
                 # Without its heartbeat this process would claim step after step and lose every one of them.
                 log.exception("thread.failed", doing="heartbeat")
@@ -98,7 +99,7 @@ class Keeper:
             try:
                 self._sweep_once()
             except UnavailableError as error:
-                log.warning("database.unreachable", doing="sweep", error=str(error))
+                database_outage.failed(doing="sweep", error=str(error))
             except Exception:
                 log.exception("thread.failed", doing="sweep")
 
@@ -179,8 +180,9 @@ class Listener:
                         message = pubsub.get_message(timeout=1.0)
                         if message is not None:
                             self.hear(str(message["data"]))
-            except (redis.RedisError, OSError):
+            except (redis.RedisError, OSError) as error:
                 # Heartbeats carry the same news; until the broker is back they are all there is.
+                broker_outage.failed(doing="listen", error=type(error).__name__)
                 self._end.wait(1.0)
 
     def hear(self, text: str) -> None:
