@@ -73,6 +73,8 @@ TOOLS = tuple(
     for name in ("terminal", "todo")
 )
 REQUEST = ModelRequest(model="strict", messages=(SYSTEM, user_body("hello")), tools=TOOLS, session_id="s")
+PATIENT = replace(REQUEST, model="qwen3-strict")
+"""Of a model that may think for minutes: its reply is waited for, whatever the provider's usual patience."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -627,17 +629,21 @@ NETWORK: dict[str, tuple[Fault, FailureKind]] = {
 }
 
 
+SILENT = ("silence before the first byte", "comments for ever")
+
+
 @pytest.mark.parametrize("name", NETWORK)
 def test_trouble_on_the_way_is_classified_and_tried_again(wire: Wire, server: StrictServer, name: str) -> None:
     fault, kind = NETWORK[name]
     server.faults(fault)
-    asked = provider(wire, server, read_timeout_s=0.2)
+    # Only silence has to be waited for. Whatever a busy machine needs to answer in time is not judged.
+    asked = provider(wire, server, **({"read_timeout_s": 0.2} if name in SILENT else {}))
 
     error = failure(asked)
 
     assert error.kind is kind
     assert server.base_url in error.message
-    assert ask(asked).text == HELLO.text, "the next call must not suffer"
+    assert ask(asked, PATIENT).text == HELLO.text, "the next call must not suffer"
 
 
 @pytest.mark.parametrize("ending", ["block", "linger"])
@@ -649,7 +655,7 @@ def test_silence_in_the_middle_keeps_what_was_shown(wire: Wire, server: StrictSe
 
     server.faults(stall)
 
-    reply = ask(provider(wire, server, read_timeout_s=0.2))
+    reply = ask(provider(wire, server, read_timeout_s=1.0))
 
     assert (reply.text, reply.finish_reason, reply.was_cut_by_network) == (HELLO.text[:6], "length", True)
 
@@ -661,15 +667,15 @@ def test_a_reply_that_takes_its_time_is_waited_for_as_long_as_it_comes(wire: Wir
         reply.head()
         for event in rules.events(s.next_reply()):
             reply.piece(b": keep-alive\n\n")
-            reply.closing.wait(0.1)
+            reply.closing.wait(0.25)
             reply.piece(encoded(event))
         reply.end()
 
     server.faults(dawdle)
-    asked = provider(wire, server, read_timeout_s=0.3)
+    asked = provider(wire, server, read_timeout_s=1.0)
 
     assert ask(asked).text == HELLO.text
-    assert len(wire.rules.events(HELLO)) * 0.1 > 0.3 * STALE_FACTOR
+    assert len(wire.rules.events(HELLO)) * 0.25 > 1.0 * STALE_FACTOR
 
 
 def first_text(rules: WireRules, said: Said = HELLO) -> int:

@@ -575,7 +575,7 @@ def test_silence_after_some_text_keeps_the_text(serve: Serve) -> None:
         reply.event(text_chunk("half an ans"))
         reply.block()
 
-    reply = ask(provider(serve(handler), read_timeout_s=0.2))
+    reply = ask(provider(serve(handler), read_timeout_s=1.0))
 
     assert (reply.text, reply.finish_reason) == ("half an ans", "length")
 
