@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 from support.postgres import PostgresFarm, postgres_farm
+from support.programs import add_missing_programs
 from support.statements import share_compiled_statements
 from support.valkey import emptied, valkey_server
 
@@ -30,8 +32,20 @@ hypothesis.settings.load_profile("busy machine")
 """No test fails because something else had the processor for a second."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails the session")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("no_skips") and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_configure() -> None:
     share_compiled_statements()
+    add_missing_programs(Path(tempfile.gettempdir()) / f"hermes-programs-{os.geteuid()}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all that the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -267,6 +267,28 @@ def test_the_doctor_says_that_a_login_is_dead_and_spends_none(
 
 
 @pytest.mark.parametrize(
+    ("installed", "grade", "said"),
+    [
+        (("bash", "git", "rg"), "ok", "bash found"),
+        (("bash", "git"), "ok", "bash found; not found: rg (agents do without)"),
+        (("bash",), "ok", "bash found; not found: git, rg (agents do without)"),
+        (("git", "rg"), "broken", "bash is not on PATH; the terminal tool needs it"),
+    ],
+)
+def test_the_doctor_says_which_programs_agents_have(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: tuple[str, ...], grade: str, said: str
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in installed:
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+
+    assert re.search(rf"^{grade} +tools +{re.escape(said)}$", hermes("doctor").out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
     ("model", "listed", "grade"),
     [
         ("big-1", '{"data": [{"id": "big-1"}]}', "ok"),

@@ -106,7 +106,7 @@ def test_two_servers_do_not_share_a_directory(own_postgres: EmbeddedPostgres) ->
     assert execute(own_postgres.url(), "SELECT 1")[0][0] == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server under another account")
+@pytest.mark.machine  # only root runs the server under another account
 def test_root_is_told_when_the_account_cannot_reach_the_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
@@ -114,7 +114,7 @@ def test_root_is_told_when_the_account_cannot_reach_the_directory(tmp_path: Path
         EmbeddedPostgres(tmp_path / "d").start()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server under another account")
+@pytest.mark.machine  # only root runs the server under another account
 def test_root_may_have_installed_the_wheel_where_only_root_can_look(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,9 +137,7 @@ def test_without_the_wheel_the_message_says_what_to_install(directory: Path, mon
 def test_a_server_that_cannot_be_run_is_said_in_a_sentence(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EmbeddedPostgres, "_binary", lambda self, name: directory / name)
 
-    with pytest.raises(
-        ConfigurationError, match=r"initdb .* could not be started: .*No such file"
-    ):
+    with pytest.raises(ConfigurationError, match=r"initdb .* could not be started: .*No such file"):
         EmbeddedPostgres(directory).start()
 
 

@@ -1,6 +1,8 @@
 """The scripted model against the real tools, in a real directory."""
 
 import json
+import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -76,7 +78,21 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def execute(directory: Path, tmp_path: Path) -> Execute:
-    workspace = LocalWorkspace(str(directory), base_env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)})
+    return executing(directory, tmp_path, os.environ["PATH"])
+
+
+@pytest.fixture
+def execute_without_git(directory: Path, tmp_path: Path) -> Execute:
+    """On a PATH that has what a survey needs, and no git."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("env", "find", "head", "sed", "sleep", "sort", "wc"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    return executing(directory, tmp_path, str(programs))
+
+
+def executing(directory: Path, home: Path, path: str) -> Execute:
+    workspace = LocalWorkspace(str(directory), base_env={"PATH": path, "HOME": str(home)})
 
     def run(call: Call) -> str:
         context = ToolContext(
@@ -170,6 +186,18 @@ def test_the_same_request_gets_the_same_bytes(directory: Path, execute: Execute)
     for end in range(2, len(conversation.rows)):
         rows = conversation.rows[:end]
         assert next_reply(rows, TOOLS) == next_reply(json.loads(canonical_json(rows)), TOOLS)
+
+
+def test_a_machine_without_git_is_no_trouble(directory: Path, execute_without_git: Execute) -> None:
+    make_project(directory)
+
+    text = Conversation(execute_without_git).ask("What is in here?")
+
+    assert "4 files" in text
+    assert text.count("git is not installed") == 1
+    assert "uncommitted" not in text
+    report = (directory / "hermes-report.md").read_text()
+    assert "- git history: git is not installed" in report
 
 
 def test_an_empty_directory_without_git_is_no_trouble(directory: Path, execute: Execute) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.programs import ripgrep
 
 from hermes_worker.tools.treesearch import IgnoreRules, matches_glob
 from hermes_worker.workspace.local import LocalWorkspace
@@ -15,16 +16,13 @@ from hermes_worker.workspace.local import LocalWorkspace
 @pytest.fixture(params=["ripgrep", "treesearch"])
 def search(request: pytest.FixtureRequest, session: Any, root: Path) -> Any:
     """The session with one of the two programs that search; every claim here is made of both."""
-    ripgrep = shutil.which("rg")
-    if request.param == "ripgrep" and ripgrep is None:
-        pytest.skip("ripgrep is not installed")
     # A folder of links to what a command needs, with or without ripgrep among them.
     programs = root.parent / "bin"
     programs.mkdir()
     for name in ("head", "env", "sleep"):
         (programs / name).symlink_to(str(shutil.which(name)))
     if request.param == "ripgrep":
-        (programs / "rg").symlink_to(str(ripgrep))
+        (programs / "rg").symlink_to(ripgrep())
     session.workspace = LocalWorkspace(str(root), base_env={"PATH": str(programs)})
     return session
 

@@ -111,6 +111,8 @@ def _error_of(document: Document) -> str:
     output = str(document.get("output") or "")
     if "not a git repository" in output:
         return "this is not a git repository"
+    if "git: command not found" in output or "git: not found" in output:
+        return "git is not installed"
     if output.lstrip().startswith(("fatal:", "error:")):  # git behind a pipe: the exit code is the last command's
         return _one_line(output)
     if document.get("exit_code") not in (None, 0):

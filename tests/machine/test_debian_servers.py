@@ -1,0 +1,86 @@
+"""The servers that Debian has, beside the bundled one: a Redis of another version on PATH, for real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import redis
+from support.commandline import CommandLine, script
+
+from hermes_worker.embedded import valkey as valkey_module
+from hermes_worker.embedded.valkey import EmbeddedValkey, Origin, data_set_aside, find_server, version_of
+
+pytestmark = pytest.mark.machine
+
+
+@pytest.fixture
+def debians() -> Path:
+    found = shutil.which("redis-server")
+    assert found, "install Debian's redis-server: apt-get install redis-server"
+    return Path(found)
+
+
+@pytest.fixture
+def only_debians(debians: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As if nothing were bundled."""
+    monkeypatch.setattr(valkey_module, "_bundled_binary", lambda: None)
+    return debians
+
+
+def client(server: EmbeddedValkey) -> redis.Redis:
+    return redis.Redis.from_url(server.url, decode_responses=True)
+
+
+def test_the_bundled_server_goes_before_debians(debians: Path) -> None:
+    server = find_server()
+    assert server.origin is Origin.BUNDLED
+    assert server.binary != debians
+
+
+def test_debians_server_works_as_a_broker_and_reads_its_own_files_again(only_debians: Path, tmp_path: Path) -> None:
+    with EmbeddedValkey(tmp_path / "v") as server:
+        assert client(server).info("server")["redis_version"] == version_of(only_debians)
+        client(server).set("k", "v")
+
+    found = find_server(directory=tmp_path / "v")
+    assert (found.binary, found.origin) == (only_debians, Origin.WROTE)
+    with EmbeddedValkey(tmp_path / "v") as server:
+        assert client(server).get("k") == "v"
+
+
+def test_debians_server_begins_without_the_files_of_the_bundled_one(debians: Path, tmp_path: Path) -> None:
+    with EmbeddedValkey(tmp_path / "v") as server:
+        client(server).set("k", "v")
+        client(server).bgrewriteaof()
+    record = tmp_path / "v" / "valkey.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"server": str(debians)}))
+
+    with EmbeddedValkey(tmp_path / "v") as server:
+        assert client(server).get("k") is None
+
+    assert [path.name.partition(".")[0] for path in data_set_aside(tmp_path / "v")] == ["appendonlydir"]
+
+
+def test_a_home_that_the_bundled_server_wrote_works_where_debians_is_installed(debians: Path, tmp_path: Path) -> None:
+    hermes = CommandLine(tmp_path / "home")
+    assert str(debians.parent) in hermes.environ["PATH"].split(":")
+    for answer in ("Once.", "Again."):
+        ended = hermes("run", script(final=answer))
+        assert ended.code == 0, ended.said
+        assert answer in ended.out
+    assert data_set_aside(hermes.home / "valkey") == []
+
+
+def test_a_home_whose_files_debians_server_cannot_read_works_without_them(debians: Path, tmp_path: Path) -> None:
+    hermes = CommandLine(tmp_path / "home")
+    assert hermes("run", script(final="Once.")).code == 0
+    record = hermes.home / "valkey" / "valkey.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"server": str(debians)}))
+
+    with hermes.up() as up:
+        up.wait_for_line(r"broker\.data_set_aside")
+        assert hermes.inline("submit", script(final="Again."), "--watch").code == 0
+    assert "redis-server" in hermes.inline("doctor").out
