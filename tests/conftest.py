@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import tempfile
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_configure() -> None:
     share_compiled_statements()
-    add_missing_programs(Path(tempfile.gettempdir()) / f"hermes-programs-{os.geteuid()}")
+    add_missing_programs(Path(sys.prefix) / "stand-ins")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all that the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
