@@ -111,6 +111,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "login.renewed": "The access token of a login was renewed; all workers use the new one.",
         "login.deferred": "The access token of a login could not be renewed now.",
         "login.died": "A login cannot be renewed any more: somebody has to sign in again.",
+        "model.window_asked": "A server was asked how large its context window is; 0 when it did not tell.",
         "model.fell_back": "A run goes on with the next provider of the chain.",
         "conversation.compacted": "The older part of a conversation was replaced by a summary.",
         "conversation.compacted_blindly": "A conversation was compacted without a model: none could be asked.",

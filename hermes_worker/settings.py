@@ -189,7 +189,7 @@ class ModelSettings:
     api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
     """How requests are written. Not set: what the provider and the model speak."""
     window: int | None = _setting("model.context_length", "HERMES_CONTEXT_LENGTH", optional_integer(1_024, 100_000_000))
-    """Tokens that fit into the model's context window. Not set: 200,000 is assumed where it matters."""
+    """Tokens that fit into the model's context window. Not set: 200,000 is assumed until a server tells less."""
     output_tokens_max: int | None = _setting("model.max_tokens", "HERMES_MAX_TOKENS", optional_integer(1, 10_000_000))
     """Output tokens of one reply. Not set: what the provider allows."""
     reasoning_effort: str | None = _setting("agent.reasoning_effort", "HERMES_REASONING_EFFORT", choice(*_EFFORTS))

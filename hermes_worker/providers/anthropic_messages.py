@@ -84,7 +84,7 @@ class _Client(anthropic.Anthropic):
     """The SDK's client for one endpoint, deaf to the environment and to the profiles of other programs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._fixed_headers = _headers(endpoint)
+        self._fixed_headers = headers_of(endpoint)
         self._connect_timeout_s = endpoint.connect_timeout_s
         self._templates = RequestTemplates()
         super().__init__(
@@ -128,7 +128,8 @@ class _Client(anthropic.Anthropic):
         return response
 
 
-def _headers(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
+def headers_of(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
+    """What every request to this endpoint carries."""
     return {
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",  # small events gain nothing from compression and are held back by it

@@ -44,6 +44,8 @@ class ProviderRow:
     headers: Mapping[str, str] = field(default_factory=dict)
     sends_stream_options: bool = True
     sends_cache_key: bool = False
+    cuts_silently: bool = False
+    """Drops the beginning of what is too long without a word, so its window must be known before."""
     is_aggregator: bool = False
     """Serves models of many vendors under ``vendor/model`` names."""
 
@@ -171,6 +173,7 @@ _ROWS: tuple[ProviderRow, ...] = (
         base_url="http://127.0.0.1:11434/v1",
         default_model="",
         needs_key=False,
+        cuts_silently=True,
     ),
     ProviderRow(
         name="lmstudio",

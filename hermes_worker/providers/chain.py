@@ -14,6 +14,7 @@ from hermes_worker.providers.catalog import Wire, hostname
 from hermes_worker.providers.endpoint import Endpoint, checked
 from hermes_worker.providers.factory import endpoint_of, provider_row, shared_provider
 from hermes_worker.providers.login import Granting, LoggedIn
+from hermes_worker.providers.windows import ServedWindow, WindowAnswers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,9 @@ class Route:
     credential: str
     """A name for the key under which workers can share what they learn of it; says nothing about the key itself."""
     is_aggregator: bool = False
+    window: ServedWindow | None = None
+    """What can be learned of the model's context window; ``None`` where the server is not asked."""
+    cuts_silently: bool = False
     renew: Callable[[Abort], None] | None = None
     """Gets a new access token in place of one that was refused; raises ``ModelCallError``. ``None`` for a key."""
 
@@ -66,6 +70,7 @@ class Chain:
         ``grants`` is where the access tokens of logins come from; without it, logins are left out.
         """
         self._grants = grants
+        self._windows = WindowAnswers()
         self._primary = primary if grants else replace(primary, logins=())
         self._fallbacks = _usable(primary, fallbacks)
         self._routes: dict[tuple[str, int, str, int], Route] = {}
@@ -113,6 +118,14 @@ class Chain:
         if login is None and credential:
             endpoint = next((keyed for keyed in _keyed(endpoint, choice) if _credential(keyed) == credential), endpoint)
         provider, renew = self._provider(wire, endpoint, login)
+        row = provider_row(choice)
+        window = ServedWindow(
+            endpoint=endpoint,
+            model=choice.model,
+            wire=wire,
+            is_own_server=not row.needs_key,
+            answers=self._windows,
+        )
         return Route(
             provider=provider,
             name=endpoint.provider,
@@ -120,7 +133,9 @@ class Chain:
             host=hostname(endpoint.base_url),
             wire=wire,
             credential=login.name if login else _credential(endpoint),
-            is_aggregator=provider_row(choice).is_aggregator,
+            is_aggregator=row.is_aggregator,
+            window=None if login else window,
+            cuts_silently=row.cuts_silently,
             renew=renew,
         )
 

@@ -21,7 +21,7 @@ class OpenAIClient(openai.OpenAI):
     variables to requests that go to any server at all."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._fixed_headers = _headers(endpoint)
+        self._fixed_headers = headers_of(endpoint)
         # The SDK insists on a credential unless its header is explicitly left out of the call.
         self._call_headers = {} if "Authorization" in self._fixed_headers else {"Authorization": openai.omit}
         self._connect_timeout_s = endpoint.connect_timeout_s
@@ -64,7 +64,8 @@ class OpenAIClient(openai.OpenAI):
         return response
 
 
-def _headers(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
+def headers_of(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
+    """What every request to this endpoint carries."""
     headers: dict[str, str | openai.Omit] = {
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",  # small events gain nothing from compression and are held back by it

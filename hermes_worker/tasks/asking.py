@@ -42,6 +42,8 @@ RATE_LIMIT_PAUSE_S = 2.0
 """How long a credential rests after a rate limit that came without a time."""
 FALLEN_BACK_S = 60.0
 """How long a provider that was left because of its limits is not gone back to (reference, loop §4.8)."""
+LOOK_AHEAD_TOKENS = 2_000
+"""A request of so many may be near the window of a small server that would cut it without a word."""
 _EXIT_OF: Mapping[retry.GiveUpReason, ExitReason] = {
     retry.GiveUpReason.RETRIES_EXHAUSTED: ExitReason.ALL_RETRIES_EXHAUSTED,
     retry.GiveUpReason.CONTENT_POLICY_BLOCKED: ExitReason.CONTENT_POLICY_BLOCKED,
@@ -120,6 +122,7 @@ class _Asking:
         self._abort = abort
         self._has_other_keys = False
         self._is_stalled = False
+        self._window_served: int | None = None
         self._memory = memory_from(run.memory)
         self._history = _history(run.recovery, self._memory.compactions)
         self._session = parts.runs.session_of(claim.loaded.session_pk)
@@ -152,6 +155,7 @@ class _Asking:
         while True:
             route = self._route()
             request = self._request(route)
+            self._look_at_window(route, request)
             if self._is_too_long(request) and (shorter := self._compacted()) is not None:
                 return shorter
             permit = self._permit(route, request)
@@ -222,7 +226,7 @@ class _Asking:
         """What a failure makes of the turn; ``None`` to ask again now."""
         if self._abort.is_set():
             return Interrupted()
-        classification = classification_of(error)
+        classification = self._with_window(classification_of(error), route)
         self._tell_the_others(classification, route)
         decision = retry.decide(classification, self._history, self._situation(route, request))
         self._keep_away(decision, classification, route)
@@ -240,6 +244,8 @@ class _Asking:
                 return self._compacted() or self._after_stall(error, route, request)
             case retry.LowerWindow():
                 self._memory = replace(self._memory, window=decision.tokens)
+                if decision.is_lasting and route.window is not None:
+                    route.window.learn(decision.tokens)
                 return self._compacted() or self._after_stall(error, route, request)
             case retry.FallBack():
                 self._fall_back()
@@ -321,7 +327,25 @@ class _Asking:
 
     @property
     def _window(self) -> int:
-        return self._memory.window or self._parts.model.window or retry.STANDARD_WINDOW
+        return self._memory.window or self._parts.model.window or self._window_served or retry.STANDARD_WINDOW
+
+    def _look_at_window(self, route: Route, request: ModelRequest) -> None:
+        """Learn what is known of the window, without asking on anybody's time."""
+        if route.window is None or self._parts.model.window:
+            return
+        self._window_served = route.window.known
+        if route.cuts_silently and self._window_served is None and tokens_of(request) >= LOOK_AHEAD_TOKENS:
+            route.window.ask_aside()
+
+    def _with_window(self, classification: Classification, route: Route) -> Classification:
+        """What was refused as too long, with the window as the server tells it when it is asked."""
+        is_unknown = classification.context_limit is None and not (self._parts.model.window or self._memory.window)
+        is_too_long = classification.kind is FailureKind.CONTEXT_OVERFLOW and not classification.is_output_cap
+        if not (is_unknown and is_too_long) or route.window is None:
+            return classification
+        told = route.window.ask(self._abort)
+        log.info("model.window_asked", provider=route.name, window=told or 0)
+        return classification if told is None else replace(classification, context_limit=told)
 
     @property
     def _bounds(self) -> Bounds:

@@ -30,6 +30,8 @@ class StrictServer:
         self._lock = threading.Lock()
         self._script: list[Said] = [HELLO]
         self._faults: list[Fault] = []
+        self.answers: Mapping[str, object] = {}
+        """What is served beside the wires: documents by method and path."""
         self.refusals: list[str] = []
         """Why requests were refused."""
         self.accepted: list[Mapping[str, Any]] = []
@@ -70,6 +72,10 @@ class StrictServer:
 
     def _answer(self, request: Received, reply: Reply) -> None:
         rules = _rules_for(request)
+        beside = self.answers.get(" ".join(request.head.split(" ", 2)[:2]))
+        if beside is not None:
+            reply.document(200, beside)
+            return
         if rules is None:
             reply.document(404, b"404 page not found", content_type="text/plain")
             return

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import httpx2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.core.classify import OUTCOMES, Classification, RawError, classification_of, classify, raw_error
@@ -51,6 +51,7 @@ def test_no_flag_is_lost_between_the_wire_and_the_loop(outcome: Classification) 
     assert classification_of(carried) == replace(outcome, message="said")
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["ValueError", "RuntimeError", "APIConnectionError", "RateLimitError", "OSError"]),
     st.text(max_size=60) | st.sampled_from(["prompt is too long: 9000 > 8192", "top-secret"]),
