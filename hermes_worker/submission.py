@@ -52,7 +52,6 @@ __all__ = [
 
 DEFAULT_MODEL_ALIAS = "hermes-agent"
 """The name under which the reference offers itself as a model (around §3.1); it means the configured one."""
-_USUAL_TOOLSETS = ("hermes-api-server",)
 _UNATTENDED_WITHOUT = ("cronjob", "messaging", "clarify")
 """Toolsets that scheduled runs never have (reference, around §1.7): a job that makes jobs has no end."""
 
@@ -206,7 +205,7 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
     _require_served(model, endpoint)
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
-    toolsets = tuple(submission.toolsets or settings.agent.toolsets or _USUAL_TOOLSETS)
+    toolsets = tuple(submission.toolsets or settings.agent.toolsets or _usual_toolsets(submission.source))
     names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if submission.source == "cron" else ())
     workspace = _workspace(settings, submission, submission.session_id or run_id)
     prompt = PromptParts(
@@ -230,6 +229,11 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
         fingerprint=_fingerprint(submission) if submission.idempotency_key is not None else "",
         deliver=deliver_list(submission.deliver),
     )
+
+
+def _usual_toolsets(source: str) -> tuple[str, ...]:
+    """Whoever types a task is there to answer a question; a client of the API asks for that by name."""
+    return ("hermes-cli",) if source == "cli" else ("hermes-api-server",)
 
 
 def deliver_list(deliver: str | Sequence[str] | None) -> list[str]:

@@ -200,7 +200,8 @@ def _started_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     # Nobody measured a call whose worker vanished; ``outcome`` says so, and the duration stays a number for clients.
     shown = {"tool": data.get("tool"), "duration": data.get("duration", 0.0), "error": bool(data.get("error"))}
-    return shown | {name: data[name] for name in ("tool_call_id", "outcome") if name in data}
+    told = {name: data[name] for name in ("tool_call_id", "outcome", "refused_by") if name in data}
+    return shown | told | ({"reason": redact(str(data["reason"]))} if "reason" in data else {})
 
 
 # --- the merge -------------------------------------------------------------------------------------------------------

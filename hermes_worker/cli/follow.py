@@ -7,7 +7,7 @@ may then be another one), a worker that dies in the middle of a reply.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,12 +46,17 @@ class Notice:
 
 
 def follow(
-    sources: Sources, run_id: str, *, told: Cursor = _NOTHING, on_idle: Callable[[], str | None] = lambda: None
+    sources: Sources,
+    run_id: str,
+    *,
+    told: Cursor = _NOTHING,
+    on_idle: Callable[[], str | None] = lambda: None,
+    news: Callable[[], Sequence[str]] = tuple,
 ) -> Iterator[WireEvent | Notice]:
     """Everything that happened to a run after ``told`` and that happens, in order, until it has ended.
 
-    ``on_idle`` is called about once a second; what it returns is passed on as a notice when it changes. Raises
-    ``RunNotFound``.
+    ``on_idle`` is called about once a second; what it returns is passed on as a notice when it changes. So is ``news``,
+    each line of which is passed on. Raises ``RunNotFound``.
     """
     merge = _joined(sources.views, run_id, told)
     preview = _Preview(sources, run_id)
@@ -63,6 +68,7 @@ def follow(
                 preview.keep_watching()
                 yield from _rows(sources.views, run_id, merge)
                 look_at = time.monotonic() + _LOOK_EVERY_S
+                yield from (Notice(text=line) for line in news())
                 notice = on_idle()
             if merge.is_over:
                 return

@@ -57,6 +57,24 @@ def common(command: _Command) -> _Command:
     return home(debug(command))
 
 
+toolsets_option = click.option(
+    "--toolsets",
+    type=TEXT,
+    metavar="NAMES",
+    help="Toolsets of a new session, separated by commas. Default: agent.toolsets, else hermes-cli.",
+)
+
+
+def toolset_names(text: str | None) -> list[str] | None:
+    """What ``--toolsets`` names; ``None`` when it was not given. Raises ``ConfigurationError`` for nothing."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ConfigurationError("--toolsets names no toolset; leave it out, or write names separated by commas")
+    return names
+
+
 def home_option(home: Path) -> str:
     """What to add to a command that is to use this home from another terminal; nothing for the usual one."""
     return "" if home == Path.home() / ".hermes-worker" else f" --home {shlex.quote(str(home))}"

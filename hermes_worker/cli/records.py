@@ -22,6 +22,7 @@ from hermes_worker.providers.identity import STAND_IN, endpoint_identity
 from hermes_worker.queue import Publisher, redis_client
 from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
+from hermes_worker.store.families import Families
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.standings import Standings
@@ -50,6 +51,7 @@ class Records:
     database: Database
     views: Views
     standings: Standings
+    families: Families
     trees: Trees
     runs: Runs
     workers: Workers
@@ -138,6 +140,7 @@ def records_of(settings: Settings) -> Records:
         database=database,
         views=Views(database),
         standings=Standings(database),
+        families=Families(database),
         trees=Trees(database),
         runs=Runs(database),
         workers=Workers(database),

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,15 @@ import click
 
 from hermes_worker.cli.entry import EXIT_INTERRUPTED
 from hermes_worker.cli.models import described, model_key, model_name
-from hermes_worker.cli.options import TEXT, common, home_option, load_settings, prompt_text
+from hermes_worker.cli.options import (
+    TEXT,
+    common,
+    home_option,
+    load_settings,
+    prompt_text,
+    toolset_names,
+    toolsets_option,
+)
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.embedded.children import ChildSpec
@@ -70,9 +78,16 @@ class _StackGone(HermesError):
 )
 @click.option("--model", type=TEXT, help="Model to ask. Default: HERMES_MODEL, or the provider's usual one.")
 @click.option("--base-url", type=TEXT, help="Address of an OpenAI-compatible model server.")
+@toolsets_option
 @click.option("--keep", is_flag=True, help="Keep everything running after the answer, until Ctrl-C.")
 def run(
-    home: Path | None, prompt: str | None, workspace: Path, model: str | None, base_url: str | None, keep: bool
+    home: Path | None,
+    prompt: str | None,
+    workspace: Path,
+    model: str | None,
+    base_url: str | None,
+    toolsets: str | None,
+    keep: bool,
 ) -> int:
     """Give an agent a task in a directory and watch it work.
 
@@ -84,7 +99,10 @@ def run(
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
     _show_warnings_only(settings)
-    task = _Task(settings, text, workspace.resolve(), model, base_url)
+    asked = _Asked(
+        text=text, workspace=workspace.resolve(), model=model, base_url=base_url, toolsets=toolset_names(toolsets)
+    )
+    task = _Task(settings, asked)
     with _ends_on_signals():
         try:
             return task.perform(keep=keep)
@@ -93,17 +111,29 @@ def run(
             return EXIT_INTERRUPTED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the command line asks for."""
+
+    text: str
+    workspace: Path
+    model: str | None
+    base_url: str | None
+    toolsets: Sequence[str] | None
+
+    @property
+    def flags(self) -> str:
+        """What was said of the model: the same has to be said again to carry on."""
+        given = (("--model", self.model), ("--base-url", self.base_url))
+        return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value is not None)
+
+
 class _Task:
     """One run, from its submission to its end, on whichever stacks it takes."""
 
-    def __init__(self, settings: Settings, text: str, workspace: Path, model: str | None, base_url: str | None) -> None:
+    def __init__(self, settings: Settings, asked: _Asked) -> None:
         self._settings = settings
-        given = (("--model", model), ("--base-url", base_url))
-        self._flags = "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value is not None)
-        """What the command line said of the model: the same has to be said again to carry on."""
-        self._text = text
-        self._workspace = workspace
-        self._model = model
+        self._asked = asked
         self._began_at = time.time()
         self._run_id: str | None = None
         self._last_event = ""
@@ -112,7 +142,7 @@ class _Task:
     def perform(self, *, keep: bool) -> int:
         """Returns the exit code."""
         if self._settings.broker.url is not None:
-            return self._follow(self._settings, self._model)
+            return self._follow(self._settings, self._asked.model)
         home = self._settings.home
         while True:
             try:
@@ -125,7 +155,7 @@ class _Task:
             self._require_same_model(note)
             click.echo(f"using the 'hermes-worker {note.command}' that runs on {home}: {note.model}", err=True)
             try:
-                return self._follow(self._settings, self._model or note.model_name, note.model_key)
+                return self._follow(self._settings, self._asked.model or note.model_name, note.model_key)
             except _StackGone:
                 click.echo("\nthe hermes-worker that did the work has ended; carrying on with one of our own", err=True)
 
@@ -136,7 +166,7 @@ class _Task:
         home = home_option(self._settings.home)
         lines = [f"interrupted; {self._run_id} is kept"]
         if self._settings.broker.url is None and running_stack(self._settings.home) is None:
-            lines.append(f"  to carry on:  hermes-worker up{home}{self._flags}")
+            lines.append(f"  to carry on:  hermes-worker up{home}{self._asked.flags}")
         lines.append(f"  to follow it: hermes-worker runs watch{home} {self._run_id}")
         return "\n".join(lines)
 
@@ -151,7 +181,7 @@ class _Task:
             _say(f"starting {', '.join(spec.name for spec in specs)} on {settings.home}")
             with log_path.open("wb") as log, _supervised(specs, stack, log.fileno(), log_path):
                 held.announce(_note(stack, settings))
-                status = self._follow(stack.settings, self._model, model_key(stack.settings))
+                status = self._follow(stack.settings, self._asked.model, model_key(stack.settings))
                 if keep:
                     click.echo("everything keeps running until Ctrl-C", err=True)
                     signal.pause()
@@ -175,6 +205,7 @@ class _Task:
     def _follow(self, settings: Settings, model: str | None, endpoint: str | None = None) -> int:
         """Submit the task if that was not done yet, and show the run until it ends."""
         from hermes_worker.api.sse import Cursor
+        from hermes_worker.cli.family import FamilyWatch
         from hermes_worker.cli.follow import Notice, follow
         from hermes_worker.cli.records import CALLS_SHOWN_MAX, records_of
         from hermes_worker.cli.runs import exit_code, show_end
@@ -189,7 +220,8 @@ class _Task:
         on_idle = partial(records.notice, self._run_id) if is_elsewhere else partial(_notice, records, self._run_id)
         # Closed before a stack of our own is forked: the children would take our hold on SQLite's files for theirs.
         with closing(records.database):
-            for event in follow(records.sources, self._run_id, told=told, on_idle=on_idle):
+            news = FamilyWatch(records.families, self._run_id).news
+            for event in follow(records.sources, self._run_id, told=told, on_idle=on_idle, news=news):
                 screen.show(event)
                 if not isinstance(event, Notice):
                     self._last_event = event.id
@@ -204,15 +236,20 @@ class _Task:
 
         client = open_client(settings)
         submission = Submission(
-            input=self._text, model=model, endpoint=endpoint, directory=str(self._workspace), source="cli"
+            input=self._asked.text,
+            model=model,
+            endpoint=endpoint,
+            toolsets=self._asked.toolsets,
+            directory=str(self._asked.workspace),
+            source="cli",
         )
         with closing(client):
             run_id = submit(client, submission).run_id
-        click.echo(f"{run_id} in {self._workspace}\n")
+        click.echo(f"{run_id} in {self._asked.workspace}\n")
         return run_id
 
     def _show_report(self) -> None:
-        path = self._workspace / REPORT
+        path = self._asked.workspace / REPORT
         if path.is_file() and path.stat().st_mtime >= self._began_at - 1:
             click.echo(f"report: {path}")
 

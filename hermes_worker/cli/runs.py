@@ -14,6 +14,7 @@ import click
 from hermes_worker import answering
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.family import FamilyWatch, family_lines
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
@@ -70,6 +71,8 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
     for wait in Waits(records.database).open(run_id=run_id):
         question = {**wait.request, "choices": wait.choices, "expires_at": wait.expires_at}
         click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
+    if family := family_lines(records.families.children(run_id), records.families.refusals(run_id)):
+        click.echo("\n".join(["", *family]))
     if budget := budget_lines(records.trees.budget(run_id)):
         click.echo("\n".join(["", *budget]))
     if not view.status.is_terminal:
@@ -217,7 +220,8 @@ def _named(run_ids: Sequence[str]) -> str:
 def watch_run(records: Records, run_id: str, *, as_json: bool) -> int:
     """Show a run until it ends; returns the exit code that says how. Raises ``RunNotFound``."""
     screen = Screen(run_id)
-    for event in follow(records.sources, run_id, on_idle=partial(records.notice, run_id)):
+    family = FamilyWatch(records.families, run_id)
+    for event in follow(records.sources, run_id, on_idle=partial(records.notice, run_id), news=family.news):
         if not as_json:
             screen.show(event)
         elif isinstance(event, Notice):

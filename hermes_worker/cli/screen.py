@@ -39,10 +39,14 @@ class Screen:
         self._shown = ""
         """Of the reply that is being written."""
         self._is_mid_line = False
+        self._open_calls: dict[str, int] = {}
+        """Calls that run, and the number each is shown with."""
+        self._had_company: set[str] = set()
+        """Those beside which another ran."""
 
     def show(self, event: WireEvent | Notice) -> None:
         if isinstance(event, Notice):
-            self.line(click.style(f"  {clean(event.text)}", fg="yellow"))
+            self.line(click.style(f"  {clean(click.unstyle(event.text))}", fg="yellow"))
             return
         fields = event.fields
         match event.name:
@@ -51,9 +55,13 @@ class Screen:
             case RunEventName.MESSAGE_COMPLETED:
                 self._complete(clean(str(fields["text"])))
             case RunEventName.TOOL_STARTED:
-                self.line(_tool_start(fields))
+                self.line(_tool_start(fields, self._begun(fields)))
             case RunEventName.TOOL_COMPLETED:
-                self.line(_tool_end(fields))
+                self.line(_tool_end(fields, self._ended(fields)))
+            case RunEventName.STEERED:
+                self.line(click.style(f"  you said: {one_line(str(fields.get('text', '')), 500)}", fg="cyan"))
+            case RunEventName.APPROVAL_ANSWERED if fields.get("choice") not in (None, "deny"):
+                self.line(click.style(f"  allowed ({clean(str(fields['choice']))})", fg="green"))
             case RunEventName.WAITING:
                 self.line(click.style(f"  {_waiting(fields)}", fg="yellow"))
             case RunEventName.APPROVAL_REQUESTED | RunEventName.INPUT_REQUESTED:
@@ -71,6 +79,24 @@ class Screen:
                 pass  # not shown, and they come in the middle of a text
             case _:
                 self.line("", blank=False)
+
+    def _begun(self, fields: Mapping[str, Any]) -> int | None:
+        """The number of a call that starts beside others; ``None`` for one that is alone."""
+        call_id = str(fields.get("tool_call_id"))
+        taken = set(self._open_calls.values())
+        self._open_calls[call_id] = next(number for number in range(1, len(taken) + 2) if number not in taken)
+        if len(self._open_calls) == 1:
+            return None
+        self._had_company.update(self._open_calls)
+        return self._open_calls[call_id]
+
+    def _ended(self, fields: Mapping[str, Any]) -> int | None:
+        call_id = str(fields.get("tool_call_id"))
+        number = self._open_calls.pop(call_id, None)
+        if call_id not in self._had_company:
+            return None
+        self._had_company.discard(call_id)
+        return number
 
     def line(self, text: str, *, blank: bool = True) -> None:
         """Write a whole line. With ``blank`` false an empty one is left out."""
@@ -165,13 +191,33 @@ def _unescaped(text: str) -> str:
         return text
 
 
-def _tool_start(fields: Mapping[str, Any]) -> str:
-    name = click.style(clean(str(fields["tool"])), bold=True)
+def _numbered(name: str, number: int | None) -> str:
+    return name if number is None else f"{name} #{number}"
+
+
+def _tool_start(fields: Mapping[str, Any], number: int | None = None) -> str:
+    name = click.style(_numbered(clean(str(fields["tool"])), number), bold=True)
     return f"  {click.style('→', fg='cyan')} {name}  {_preview(str(fields.get('preview') or ''))}".rstrip()
 
 
-def _tool_end(fields: Mapping[str, Any]) -> str:
-    name, duration = clean(str(fields["tool"])), f"{float(fields['duration']):.2f} s"
+def refusal(fields: Mapping[str, Any]) -> str:
+    """Who refused a call and why. ``fields`` are those of the event that ended it."""
+    who = _REFUSED_BY.get(str(fields.get("refused_by")), "refused")
+    reason = one_line(str(fields.get("reason") or ""), 200)
+    return f"{who}: {reason}" if reason else who
+
+
+_REFUSED_BY = {
+    "rules": "refused by the rules of this installation",
+    "person": "refused by a person",
+    "timeout": "refused, because nobody answered in time",
+}
+
+
+def _tool_end(fields: Mapping[str, Any], number: int | None = None) -> str:
+    name, duration = _numbered(clean(str(fields["tool"])), number), f"{float(fields['duration']):.2f} s"
+    if fields.get("refused_by"):
+        return click.style(f"  ✗ {name}  {refusal(fields)}", fg="red")
     if outcome := fields.get("outcome"):
         is_unknown = outcome == "unknown"
         said = "its worker was lost, outcome unknown; it is not run again" if is_unknown else clean(str(outcome))

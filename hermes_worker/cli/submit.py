@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
+from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text, toolset_names, toolsets_option
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
@@ -25,6 +25,7 @@ from hermes_worker.settings import Settings
     help="Directory a new session works in. Default: one of its own in the home.",
 )
 @click.option("--model", type=TEXT, help="Model to ask. Default: the configured one.")
+@toolsets_option
 @click.option("--max-iterations", type=click.IntRange(1, 100_000), help="Model calls before a last summary.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens that the run and all it delegates may use.")
 @click.option("--max-tool-calls", type=click.IntRange(1), help="Tool calls, likewise.")
@@ -40,6 +41,7 @@ def submit(
     session: str | None,
     workspace: Path | None,
     model: str | None,
+    toolsets: str | None,
     max_iterations: int | None,
     max_tokens: int | None,
     max_tool_calls: int | None,
@@ -60,6 +62,7 @@ def submit(
     submission = Submission(
         input=prompt_text(prompt),
         session_id=session,
+        toolsets=toolset_names(toolsets),
         model=model or (stack.model_name if stack else None),
         endpoint=stack.model_key if stack else None,
         directory=str(workspace.absolute()) if workspace else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
@@ -25,6 +26,31 @@ class Question:
     choices: Sequence[str] = ()
     expires_s: float | None = None
     """Seconds until the answer is taken as refused, or as not given; ``None`` for never."""
+
+
+class RefusedBy(StrEnum):
+    """Who kept a call from running."""
+
+    RULES = "rules"
+    """The rules of the installation, or where the run came from."""
+    PERSON = "person"
+    TIMEOUT = "timeout"
+    """Nobody answered in time."""
+
+
+_REASON_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """That a call did not run because it was not allowed to."""
+
+    by: RefusedBy
+    reason: str
+
+    def fields(self) -> dict[str, str]:
+        """For the event that ends the call."""
+        return {"refused_by": self.by.value, "reason": self.reason[:_REASON_CHARS_MAX]}
 
 
 def denied(description: str, reason: str | None) -> str:

@@ -23,6 +23,7 @@ class RunEventName(StrEnum):
     in this turn, ``message_seq`` of the summary."""
     TOOL_STARTED = "tool.started"
     TOOL_COMPLETED = "tool.completed"
+    """With ``refused_by`` (``rules``, ``person`` or ``timeout``) and ``reason`` for a call that was not allowed."""
     STOP_REQUESTED = "run.stopping"
     """Ours."""
     WAITING = "run.waiting"

@@ -17,6 +17,7 @@ from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import NO_USAGE, Message, Role, ToolRequest, Usage, canonical_json, tool_body
 from hermes_worker.core.pricing import Cost
+from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
@@ -84,6 +85,8 @@ class Settlement:
     """The result as the model will read it."""
     duration_s: float
     session_updates: Mapping[str, Any]
+    refusal: Refusal | None = None
+    """Why it did not run, where it was not allowed to."""
     usage: Usage = NO_USAGE
     """Of model calls that were made for it, such as a verdict on its command."""
     cost: Cost | None = None
@@ -484,5 +487,6 @@ def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
         "position": claim.position,
         "duration": round(settlement.duration_s, 3),
         "error": settlement.status is not CallStatus.SUCCEEDED,
+        **(settlement.refusal.fields() if settlement.refusal else {}),
     }
     return RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)

@@ -23,6 +23,8 @@ from hermes_worker.core.pricing import Cost
 from hermes_worker.core.questions import (
     APPROVED_KEY,
     Question,
+    Refusal,
+    RefusedBy,
     answered,
     denied,
     denied_by_time,
@@ -194,8 +196,9 @@ class Waits:
             _close(connection, wait.pk, choice.value, reason)
             answered_event = _answered_event(loaded, wait, choice=choice.value, by="user")
             if choice is Choice.DENY:
-                text = denied(str(request.get("description", "")), reason)
-                return _settle(connection, loaded, wait, CallStatus.FAILED, text, answered_event)
+                description = str(request.get("description", ""))
+                refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
+                return _settle(connection, loaded, wait, denied(description, reason), answered_event, refusal)
             _remember(connection, loaded, choice, str(request.get("pattern_key", "")))
             _permit(connection, loaded, wait, arguments or str(request.get("arguments", "{}")))
             after = apply(loaded.run, ev.CallAllowed(position=wait.position))
@@ -213,7 +216,7 @@ class Waits:
             _close(connection, wait.pk, "answered", None)
             result = answered(request, request.get("choices", ()), text)
             event = _answered_event(loaded, wait, by="user")
-            return _settle(connection, loaded, wait, CallStatus.SUCCEEDED, result, event)
+            return _settle(connection, loaded, wait, result, event)
 
 
 _EXPIRED = Prepared(
@@ -244,11 +247,12 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
         return []
     if wait.kind == WaitKind.APPROVAL.value:
         event = _answered_event(loaded, wait, choice=Choice.DENY.value, by="timeout")
-        text = denied_by_time(str(request.get("description", "")))
-        return _settle(connection, loaded, wait, CallStatus.FAILED, text, event)
+        description = str(request.get("description", ""))
+        refusal = Refusal(by=RefusedBy.TIMEOUT, reason=description)
+        return _settle(connection, loaded, wait, denied_by_time(description), event, refusal)
     text = unanswered(request, request.get("choices", ()))
     event = _answered_event(loaded, wait, by="timeout")
-    return _settle(connection, loaded, wait, CallStatus.SUCCEEDED, text, event)
+    return _settle(connection, loaded, wait, text, event)
 
 
 # --- steps of the above ----------------------------------------------------------------------------------------------
@@ -335,9 +339,10 @@ def _close(connection: Connection, pk: int, outcome: str, reason: str | None) ->
 
 
 def _settle(
-    connection: Connection, loaded: LoadedRun, wait: Any, status: CallStatus, text: str, event: RunEvent
+    connection: Connection, loaded: LoadedRun, wait: Any, text: str, event: RunEvent, refusal: Refusal | None = None
 ) -> list[Hint]:
-    """The call is over without having run: ``text`` is its result."""
+    """The call is over without having run: ``text`` is its result. It failed if it was refused."""
+    status = CallStatus.FAILED if refusal else CallStatus.SUCCEEDED
     position = int(wait.position)
     tool_call_id = tool_call_ids(connection, loaded)[position]
     data = {
@@ -346,7 +351,8 @@ def _settle(
         "iteration": wait.iteration,
         "position": position,
         "duration": 0.0,
-        "error": status is not CallStatus.SUCCEEDED,
+        "error": refusal is not None,
+        **(refusal.fields() if refusal else {}),
     }
     message = Message(seq=loaded.result_seqs[position], role=Role.TOOL, body=tool_body(tool_call_id, text))
     additions = Additions(messages=[message], events=[event, RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)])

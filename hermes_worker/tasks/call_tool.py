@@ -125,6 +125,7 @@ def _write(
         text=result.text,
         duration_s=duration_s,
         session_updates=result.session_updates,
+        refusal=result.refusal,
         usage=bill.usage,
         cost=bill.cost,
     )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hermes_worker.core.approvals import Allow, Ask, Deny, Mode, Policy, Unattended, assess, under_verdict
 from hermes_worker.core.messages import NO_USAGE, Usage, canonical_json
 from hermes_worker.core.pricing import Cost
-from hermes_worker.core.questions import APPROVED_KEY, Question
+from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
 from hermes_worker.observe import log
 from hermes_worker.store.calls import CallClaim
@@ -89,7 +89,8 @@ def held_up(
             return None
         case Deny():
             log.info("command.blocked", tool=tool.spec.name)
-            return error_result(decision.reason)
+            refusal = Refusal(by=RefusedBy.RULES, reason=decision.reason)
+            return replace(error_result(decision.reason), refusal=refusal)
         case Ask():
             request = {
                 "command": command,

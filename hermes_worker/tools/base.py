@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from hermes_worker.core.delegation import ChildTask
-from hermes_worker.core.questions import Question
+from hermes_worker.core.questions import Question, Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.workspace.base import Workspace
 
@@ -91,6 +91,8 @@ class ToolResult:
     is_error: bool = False
     session_updates: Mapping[str, Any] = field(default_factory=dict)
     """Session documents to replace; a value of ``None`` deletes the document."""
+    refusal: Refusal | None = None
+    """Why the call did not run, where it was not allowed to; ``text`` tells the model."""
     question: Question | None = None
     """Instead of a result: the call has done nothing and waits for somebody's answer."""
     delegated: Sequence[ChildTask] = ()

@@ -15,7 +15,7 @@ from hermes_worker import faults
 from hermes_worker.faults import FaultInjected
 from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
 from hermes_worker.store.runs import IdempotencyConflict
-from hermes_worker.submission import InvalidSubmission, Submission, resolve_model, submit
+from hermes_worker.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
 from hermes_worker.wiring import Client, open_client
 
 
@@ -179,3 +179,12 @@ def test_a_known_provider_has_a_usual_model() -> None:
 def test_a_server_of_ones_own_has_no_usual_model() -> None:
     with pytest.raises(InvalidSubmission, match="HERMES_MODEL"):
         resolve_model(ModelSettings(base_url="http://127.0.0.1:1/v1"), None)
+
+
+def test_a_run_from_the_command_line_may_ask_its_user(client: Client) -> None:
+    def tools(source: str, **more: object) -> str:
+        return new_run(client.settings, Submission(input="x", source=source, **more)).tools  # type: ignore[arg-type]
+
+    assert '"clarify"' in tools("cli")
+    assert '"clarify"' not in tools("api")
+    assert '"clarify"' not in tools("cli", toolsets=["file"])

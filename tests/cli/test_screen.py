@@ -49,6 +49,37 @@ def test_a_wait_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> N
     assert text == "  waiting for capacity: it answered[2J 500\n"
 
 
+def test_calls_that_run_together_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    def start(call_id: str) -> WireEvent:
+        return event("tool.started", tool="terminal", tool_call_id=call_id, preview="{}")
+
+    def end(call_id: str, duration: float) -> WireEvent:
+        return event("tool.completed", tool="terminal", tool_call_id=call_id, duration=duration, error=False)
+
+    text = shown(capsys, start("a"), start("b"), end("b", 1), end("a", 2), start("c"), end("c", 3))
+    ends = [line.strip() for line in text.splitlines() if "✓" in line]
+    assert ends == ["✓ terminal #2  1.00 s", "✓ terminal #1  2.00 s", "✓ terminal  3.00 s"]
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ("rules", "refused by the rules of this installation: it is forbidden"),
+        ("person", "refused by a person: it is forbidden"),
+        ("timeout", "refused, because nobody answered in time: it is forbidden"),
+    ],
+)
+def test_a_refused_call_says_who_refused_it_and_why(capsys: pytest.CaptureFixture[str], by: str, words: str) -> None:
+    refused = event(
+        "tool.completed", tool="terminal", duration=0.0, error=True, refused_by=by, reason="it is forbidden"
+    )
+    assert shown(capsys, refused) == f"  ✗ terminal  {words}\n"
+
+
+def test_a_steer_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, event("run.steered", text="in French,\nplease")) == "  you said: in French, please\n"
+
+
 def test_what_is_not_shown_does_not_break_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(
         capsys,

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import click
 from support.commandline import CommandLine
-from support.store import SPEC, Store, asks
+from support.store import SPEC, Store, asks, settlement
 
+from hermes_worker.cli.family import FamilyWatch
+from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus
+from hermes_worker.store.families import Families
 from hermes_worker.store.new_children import NewChild
 
 
@@ -68,3 +73,24 @@ def test_a_limit_in_money_needs_a_price(hermes: CommandLine, store: Store) -> No
     refused = hermes.inline("submit", "hello", "--max-cost-usd", "0.5", "--model", "nobody-knows")
     assert refused.code == 2
     assert "it is not known what 'nobody-knows' costs" in refused.err
+
+
+def test_a_tree_shows_its_children_and_what_was_refused_to_them(hermes: CommandLine, store: Store) -> None:
+    root, child = tree(store)
+    claim = store.turn(child)
+    store.ask_tools_with(claim, asks(Replay.ONCE))
+    refusal = Refusal(by=RefusedBy.RULES, reason="Blocked: it removes everything")
+    store.calls.settle(store.call(child), replace(settlement("no", status=CallStatus.FAILED), refusal=refusal))
+    shown = hermes.inline("runs", "show", root).out
+    assert ["run_child", "running", "-", "hello"] in [line.split() for line in shown.splitlines()]
+    assert "run_child: tool0 refused by the rules of this installation: Blocked: it removes everything" in shown
+
+    watched = FamilyWatch(Families(store.database), root)
+    told = [click.unstyle(line) for line in watched.news()]
+    assert told == [
+        "child 1 running: hello (run_child)",
+        "run_child: tool0 refused by the rules of this installation: Blocked: it removes everything",
+    ]
+    assert watched.news() == []
+    store.answer(child)
+    assert [line.partition(":")[0] for line in watched.news()] == ["child 1 completed"]

@@ -1,0 +1,66 @@
+"""The children of a run on the terminal: a table of them, and a line for each that begins or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from hermes_worker.cli.screen import clean, coloured, one_line, refusal, table
+from hermes_worker.core.run import RunStatus
+from hermes_worker.redaction import redact
+from hermes_worker.store.families import ChildView, Families, RefusalView
+
+_GOAL_CHARS = 60
+
+
+def family_lines(children: Sequence[ChildView], refusals: Sequence[RefusalView]) -> list[str]:
+    """A table of the children, and what was refused below them; nothing without children."""
+    if not children:
+        return []
+    rows = [(clean(child.run_id), coloured(child.status), _cost(child), _goal(child)) for child in children]
+    lines = table(rows, ("CHILD", "STATUS", "USD", "GOAL")).splitlines()
+    return [*lines, *(_refused(each) for each in refusals)]
+
+
+class FamilyWatch:
+    """Says what changed among the children of one run since the last time it was asked."""
+
+    def __init__(self, families: Families, run_id: str) -> None:
+        self._families = families
+        self._run_id = run_id
+        self._known: dict[str, RunStatus] = {}
+        self._refused: set[tuple[str, int]] = set()
+
+    def news(self) -> list[str]:
+        """Raises ``UnavailableError``."""
+        children = self._families.children(self._run_id)
+        if not children:
+            return []
+        changed = [child for child in children if self._known.get(child.run_id) is not child.status]
+        self._known.update({child.run_id: child.status for child in changed})
+        refusals = [
+            each for each in self._families.refusals(self._run_id) if (each.run_id, each.seq) not in self._refused
+        ]
+        self._refused.update((each.run_id, each.seq) for each in refusals)
+        return [*(_line(child) for child in changed), *(_refused(each) for each in refusals)]
+
+
+def _line(child: ChildView) -> str:
+    cost = f", ${_cost(child)}" if child.status.is_terminal and child.cost_usd else ""
+    return (
+        f"child {child.index + 1} {child.status.value.replace('_', ' ')}{cost}: {_goal(child)} ({clean(child.run_id)})"
+    )
+
+
+def _goal(child: ChildView) -> str:
+    return one_line(redact(child.goal), _GOAL_CHARS)
+
+
+def _cost(child: ChildView) -> str:
+    return "-" if child.cost_usd is None else f"{child.cost_usd:.4f}"
+
+
+def _refused(each: RefusalView) -> str:
+    return click.style(f"{clean(each.run_id)}: {clean(each.tool)} {refusal(asdict(each))}", fg="red")
