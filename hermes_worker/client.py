@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import httpx2
 
-from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.observe import log
 
@@ -331,7 +331,7 @@ class HermesClient:
                     if isinstance(event, RunEnded):
                         return
             except httpx2.HTTPError as error:
-                reason = str(error) or type(error).__name__
+                reason = reason_of(error)
             if time.monotonic() >= give_up_at:
                 raise UnavailableError(f"the stream of run {run_id!r} cannot be followed: {reason}")
             time.sleep(_RECONNECT_AFTER_S)
@@ -361,7 +361,7 @@ class HermesClient:
         try:
             response = self._http.request(method, path, **parts)
         except httpx2.HTTPError as error:
-            raise UnavailableError(f"{self._http.base_url} does not answer: {error}") from error
+            raise UnavailableError(f"{self._http.base_url} does not answer: {reason_of(error)}") from error
         if response.status_code >= 400:
             raise _refusal(response)
         document: dict[str, Any] = response.json()

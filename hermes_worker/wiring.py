@@ -41,6 +41,7 @@ from hermes_worker.store.waits import Waits
 from hermes_worker.store.workers import Workers
 
 if TYPE_CHECKING:
+    from hermes_worker.delivery.courier import Courier
     from hermes_worker.delivery.files import FileDesk
     from hermes_worker.logins import Grants
     from hermes_worker.providers.base import Provider
@@ -165,6 +166,18 @@ def open_client(settings: Settings) -> Client:
         workers=Workers(database),
         publisher=Publisher(client),
         redis=client,
+    )
+
+
+def courier_of(settings: Settings) -> Courier:
+    """Who takes deliveries to their targets, with the credentials of ``settings``."""
+    from hermes_worker.delivery.courier import Courier
+
+    return Courier(
+        values=settings.environ,
+        directory=output_dir(settings.home),
+        allows_private=settings.delivery.allow_private_urls,
+        channels=settings.delivery.channels,
     )
 
 
@@ -380,7 +393,6 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     from hermes_worker.core.urls import UrlPolicy
-    from hermes_worker.delivery.courier import Courier
     from hermes_worker.fetching import Fetcher
     from hermes_worker.store.calls import ToolCalls
     from hermes_worker.store.deliveries import Deliveries
@@ -444,12 +456,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         watched=watched,
         delegation=delegation_policy(settings),
     )
-    courier = Courier(
-        values=settings.environ,
-        directory=output_dir(settings.home),
-        allows_private=settings.delivery.allow_private_urls,
-        channels=settings.delivery.channels,
-    )
+    courier = courier_of(settings)
     deliveries = DeliveryParts(
         outbox=Deliveries(client.database),
         views=client.views,

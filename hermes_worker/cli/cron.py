@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -13,6 +14,7 @@ from typing import Any
 import click
 
 from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
+from hermes_worker.cli.preflight import Needs, require_all
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.screen import clean, one_line, table
 from hermes_worker.core.approvals import Unattended
@@ -91,6 +93,15 @@ def _fields(command: Any) -> Any:
     return command
 
 
+_force = click.option(
+    "--force", is_flag=True, help="Keep the job even if its script, a skill or a credential is not here."
+)
+
+
+def _needs(given: Mapping[str, Any]) -> Needs:
+    return Needs(**{name: given[name] for name in ("deliver", "origin", "script", "skills", "toolsets")})
+
+
 def _request(prompt: str | None, schedule: str | None, given: dict[str, Any]) -> work.JobRequest:
     workspace = given.pop("workspace")
     plain = {name: given.pop(name) for name in _REQUEST_OPTIONS}
@@ -111,11 +122,16 @@ _REQUEST_OPTIONS = ("name", "deliver", "repeat", "timezone", "starts_at", "ends_
 @click.argument("schedule", type=TEXT)
 @click.argument("prompt", type=TEXT, required=False)
 @_fields
+@_force
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-def create(home: Path | None, schedule: str, prompt: str | None, as_json: bool, **given: Any) -> None:
+def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as_json: bool, **given: Any) -> None:
     """Keep a job. SCHEDULE: 'every 30m', '0 9 * * 1-5', 'every monday 08:30', '2027-01-31T08:00', '30m' (once).
     A job with a script or skills may do without PROMPT."""
-    row = work.create(_open(home), _request(prompt, schedule, given))
+    settings = client_settings(home)
+    jobs = Jobs(records_of(settings).database)
+    if not force:
+        require_all(settings, _needs(given))
+    row = work.create(jobs, _request(prompt, schedule, given))
     click.echo(
         json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {_when(row.next_slot)}"
     )
@@ -128,14 +144,25 @@ def create(home: Path | None, schedule: str, prompt: str | None, as_json: bool, 
 @click.option("--prompt", type=TEXT)
 @_fields
 @click.option("--clear-skills", is_flag=True, help="The job follows no skill any more.")
+@_force
 def edit(
-    home: Path | None, job: str, schedule: str | None, prompt: str | None, clear_skills: bool, **given: Any
+    home: Path | None,
+    job: str,
+    schedule: str | None,
+    prompt: str | None,
+    clear_skills: bool,
+    force: bool,
+    **given: Any,
 ) -> None:
     """Change what is named; an empty value takes it back to its default. JOB is an id or a name."""
+    settings = client_settings(home)
+    jobs = Jobs(records_of(settings).database)
+    if not force:
+        require_all(settings, _needs(given))
     request = _request(prompt, schedule, given)
     if clear_skills:
         request = replace(request, more={**request.more, "skills": None})
-    row = work.edit(_open(home), job, request)
+    row = work.edit(jobs, job, request)
     click.echo(f"{row.job_id} {row.state}, next {_when(row.next_slot)}")
 
 

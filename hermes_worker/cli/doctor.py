@@ -16,7 +16,7 @@ import click
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
-from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.embedded.paths import FailedStart, failed_start, prepare_home, running_stack
 from hermes_worker.settings import Settings
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
 _PATIENCE_S = 5.0
+_HEALTH_PATIENCE_S = 10.0
+"""The API's own checks take up to five seconds."""
 _REDIS_VERSION_MIN = (6, 2)
 
 
@@ -102,7 +104,7 @@ def _examined(subject: str, examine: Callable[[], Any]) -> Finding:
     try:
         grade, text = examine()
     except (HermesError, OSError) as error:
-        return Finding(subject=subject, grade=Grade.BROKEN, text=str(error))
+        return Finding(subject=subject, grade=Grade.BROKEN, text=reason_of(error))
     return Finding(subject=subject, grade=grade, text=text)
 
 
@@ -150,7 +152,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
     from hermes_worker.store.database import Database
-    from hermes_worker.store.revisions import newest, revision
+    from hermes_worker.store.revisions import advice, newest, revision
     from hermes_worker.wiring import database_url_of
 
     place = _database_place(settings)
@@ -169,7 +171,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
     finally:
         database.close()
     if found != newest():
-        return Grade.BROKEN, f"{place} has schema {found or 'nothing'}, not {newest()}; run 'hermes-worker migrate'"
+        return Grade.BROKEN, f"{place} has schema {found or 'nothing'}, not {newest()}; {advice(found)}"
     return Grade.OK, f"{place}, schema {found}"
 
 
@@ -189,7 +191,7 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
     except redis.AuthenticationError:
         return Grade.BROKEN, "the broker refuses the password; correct it in HERMES_BROKER_URL"
     except (redis.RedisError, OSError) as error:
-        return Grade.BROKEN, f"no answer ({error}); start the server or change HERMES_BROKER_URL"
+        return Grade.BROKEN, f"no answer ({reason_of(error)}); start the server or change HERMES_BROKER_URL"
     finally:
         client.close()
     name, version = str(facts.get("server_name", "redis")), str(facts.get("valkey_version", facts["redis_version"]))
@@ -216,21 +218,30 @@ def _embedded_server(directory: Path) -> tuple[Grade, str]:
 
 
 def _workers(settings: Settings) -> tuple[Grade, str]:
+    from hermes_worker.queue import QueueName
+    from hermes_worker.store.deliveries import Deliveries, DeliveryState
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
 
     if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
     database = open_database(settings)
-    alive = Workers(database).alive()
-    database.close()
+    try:
+        alive = Workers(database).alive()
+        owed = Deliveries(database).list(limit=1, state=DeliveryState.PENDING)
+    finally:
+        database.close()
+    if not alive and settings.broker.url is None and running_stack(settings.home) is None:
+        return Grade.NOTE, "none; start them with 'hermes-worker up'"
     queues = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
-    missing = [queue for queue in ("model", "tools") if queue not in queues]
-    if not alive:
-        return Grade.NOTE, "none; start them with 'hermes-worker up' or 'hermes-worker worker'"
+    found = f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
+    missing = [queue.value for queue in QueueName if queue.value not in queues]
+    if [queue for queue in missing if queue != QueueName.DELIVERY or owed]:
+        start = f"start one with 'hermes-worker worker --queues {','.join(missing)}'"
+        return Grade.BROKEN, f"{len(alive)} alive, and none consumes {' or '.join(missing)}; {start}"
     if missing:
-        return Grade.NOTE, f"{len(alive)} alive, but none consumes {' or '.join(missing)}"
-    return Grade.OK, f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
+        return Grade.NOTE, f"{found}; none consumes delivery, so no answer is sent anywhere"
+    return Grade.OK, found
 
 
 def _logins(settings: Settings) -> tuple[Grade, str]:
@@ -276,7 +287,10 @@ def _model(settings: Settings) -> tuple[Grade, str]:
             proxy=place.proxy_url,
         )
     except httpx2.HTTPError as error:
-        return Grade.BROKEN, f"{place.plain_url} does not answer ({error}); change HERMES_BASE_URL or start the server"
+        return (
+            Grade.BROKEN,
+            f"{place.plain_url} does not answer ({reason_of(error)}); start it or change HERMES_BASE_URL",
+        )
     if answer.status_code in (401, 403):
         return Grade.BROKEN, f"{place.plain_url} refuses the key ({answer.status_code}); correct HERMES_API_KEY"
     if answer.status_code >= 500:
@@ -311,18 +325,42 @@ def _named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, st
 
 
 def _api(settings: Settings) -> tuple[Grade, str]:
+    """Asks the one that runs on this home; of a deployment the one that is configured, which may be elsewhere."""
     import httpx2
 
+    from hermes_worker.cli.stack import reachable
+
     stack = running_stack(settings.home)
-    if stack is None or stack.api_url is None:
+    url = stack.api_url if stack is not None else None
+    if url is None and settings.broker.url is None:
         return Grade.NOTE, "not started; 'hermes-worker up' or 'hermes-worker api' starts it"
+    place = url or f"http://{reachable(settings.server.host)}:{settings.server.port}"
+    key = settings.server.key
+    headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
     try:
-        answer = httpx2.get(f"{stack.api_url}/health", timeout=_PATIENCE_S)
+        answer = httpx2.get(f"{place}/health/detailed", headers=headers, timeout=_HEALTH_PATIENCE_S)
+    except httpx2.ConnectError:
+        if url is None:
+            return Grade.NOTE, f"nobody listens at {place}; 'hermes-worker api' starts it"
+        return Grade.BROKEN, f"{place} refuses the connection; look at the output of 'hermes-worker up'"
     except httpx2.HTTPError as error:
-        return Grade.BROKEN, f"{stack.api_url} does not answer ({error}); look at the output of 'hermes-worker up'"
+        return Grade.BROKEN, f"{place} does not answer ({reason_of(error)}); look at what it writes, or start it again"
+    return _api_health(place, answer)
+
+
+def _api_health(place: str, answer: httpx2.Response) -> tuple[Grade, str]:
+    if answer.status_code == 401:
+        return Grade.BROKEN, f"{place} refuses the key; give it and this command the same HERMES_SERVER_KEY"
+    try:
+        checks = answer.json()["readiness"]["checks"]
+        complaints = [f"{name}: {check['error']}" for name, check in checks.items() if "error" in check]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Grade.BROKEN, f"{place} answers {answer.status_code} and is no hermes-worker; change HERMES_SERVER_PORT"
     if answer.status_code != 200:
-        return Grade.BROKEN, f"{stack.api_url}/health answers {answer.status_code}"
-    return Grade.OK, f"{stack.api_url} answers"
+        return Grade.BROKEN, f"{place} cannot accept runs: {'; '.join(complaints)}"
+    if complaints:
+        return Grade.NOTE, f"{place} answers, and says: {'; '.join(complaints)}"
+    return Grade.OK, f"{place} answers"
 
 
 def _tools() -> tuple[Grade, str]:

@@ -19,7 +19,7 @@ from typing import NoReturn
 import click
 
 from hermes_worker import heap
-from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
@@ -137,7 +137,7 @@ def _explain(error: Exception, invocation: Invocation) -> int:
     sentence = sentence_of(error)
     if sentence is None or invocation.is_debugging:
         raise error
-    click.echo(f"hermes-worker: {sentence}", err=True)
+    click.echo(f"hermes-worker: {without_numbers(sentence)}", err=True)
     return EXIT_UNUSABLE
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from hermes_worker.api.sse import Cursor, Merge, Start, WireEvent
-from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.live import LiveEntry, stream_key
 from hermes_worker.queue import CONTROL_CHANNEL, redis_client
 from hermes_worker.store.runs import Runs
@@ -77,7 +77,7 @@ def follow(
                     look_at = 0.0
                 yield from merge.live(entry, at)
         except UnavailableError as error:
-            notice = f"{error}; waiting for it to come back"
+            notice = f"{reason_of(error)}; waiting for it to come back"
             time.sleep(_LOOK_EVERY_S)
         if notice != said:
             said = notice

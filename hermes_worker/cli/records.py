@@ -129,11 +129,7 @@ def open_records(home: Path | None) -> Records:
 
 def records_of(settings: Settings) -> Records:
     """Raises ``ConfigurationError``, ``UnavailableError``."""
-    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
-        raise ConfigurationError(
-            f"nothing has run on {str(settings.home)!r} yet; start with 'hermes-worker run' or 'hermes-worker up', "
-            "or name another directory with --home"
-        )
+    require_begun(settings)
     database = wiring.open_database(settings)
     return Records(
         settings=settings,
@@ -145,6 +141,15 @@ def records_of(settings: Settings) -> Records:
         runs=Runs(database),
         workers=Workers(database),
     )
+
+
+def require_begun(settings: Settings) -> None:
+    """Raises ``ConfigurationError`` for a home on which nothing has run yet; looking there creates nothing."""
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        raise ConfigurationError(
+            f"nothing has run on {str(settings.home)!r} yet; start with 'hermes-worker run' or 'hermes-worker up', "
+            "or name another directory with --home"
+        )
 
 
 def run_document(view: RunView, calls: Sequence[CallView]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text, toolset_names, toolsets_option
-from hermes_worker.cli.records import records_of
+from hermes_worker.cli.records import records_of, require_begun
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.embedded.paths import StackNote, running_stack
@@ -58,6 +58,7 @@ def submit(
     from hermes_worker.wiring import open_client
 
     settings = client_settings(home)
+    require_begun(settings)
     stack = _stack(settings)
     submission = Submission(
         input=prompt_text(prompt),

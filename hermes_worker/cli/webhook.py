@@ -16,7 +16,7 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line, table
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.errors import ConfigurationError, reason_of
 from hermes_worker.core.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.delivery.exchange import HttpRequest, NoAnswer
 from hermes_worker.delivery.targets import shown
@@ -25,7 +25,7 @@ from hermes_worker.embedded.paths import running_stack
 from hermes_worker.settings import Settings
 from hermes_worker.store.webhooks import RouteNotFound, RouteRow, Webhooks
 from hermes_worker.webhooks.route import NO_AUTH, RATE_PER_MIN, Route, RouteError, checked, new_secret
-from hermes_worker.webhooks.template import PLACEHOLDER
+from hermes_worker.webhooks.template import PLACEHOLDER, missing_fields
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -130,10 +130,24 @@ def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: 
     try:
         response = send(request, UrlPolicy(allows_private=True))
     except (NoAnswer, UnsafeUrl) as error:
-        raise ConfigurationError(f"the server at {address} cannot be asked: {error}; start it with 'up'") from None
+        raise ConfigurationError(
+            f"the server at {address} cannot be asked: {reason_of(error)}; start it with 'up'"
+        ) from None
     click.echo(f"{response.status} {one_line(response.body.decode('utf-8', 'replace'), 500)}")
+    if missing := _missing_in_prompt(row, payload):
+        click.echo(f"note: the payload has no {', '.join(missing)}; the prompt shows such names unfilled", err=True)
     if response.status >= 400:
         ctx.exit(EXIT_FAILED)
+
+
+def _missing_in_prompt(row: RouteRow, payload: str) -> list[str]:
+    """Fields that the route's prompt shows and the payload does not have."""
+    try:
+        document = json.loads(payload)
+    except (ValueError, RecursionError):
+        return []
+    prompt = Route.from_json(row.name, row.secret, row.definition).prompt
+    return missing_fields(prompt, document) if isinstance(document, dict) else []
 
 
 def _list(text: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -126,3 +127,17 @@ class ModelCallError(HermesError):
         self.classification = classification
         """What the failure was judged to be, where somebody saw more of it than its kind and message; its own message
         and wait are not read. ``None`` stands for what is usual for the kind."""
+
+
+_NUMBERS = re.compile(r"\[Errno -?\d+\] ?|\bError -?\d+ (?=connecting|while)")
+"""How Python and redis-py write the number of an error before its words."""
+
+
+def without_numbers(text: str) -> str:
+    """``text`` without the numbers that the operating system gives its errors: their words say the same."""
+    return _NUMBERS.sub("", text)
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, for people."""
+    return without_numbers(str(error)) or type(error).__name__

@@ -120,7 +120,7 @@ def _failed(kind: SendErrorKind, message: str) -> DeliveryError:
 
 
 def _service(url: str, policy: UrlPolicy) -> NotifyBase:
-    apprise = _library()
+    apprise = require_library()
     # Nothing on disk, and only what comes with the library.
     asset = apprise.AppriseAsset(storage_mode="memory", secure_logging=True)
     watch = Watch(policy)
@@ -138,7 +138,8 @@ def _service(url: str, policy: UrlPolicy) -> NotifyBase:
     return service
 
 
-def _library() -> ModuleType:
+def require_library() -> ModuleType:
+    """Raises ``ConfigurationError`` when it is not installed."""
     if importlib.util.find_spec("apprise") is None:
         raise ConfigurationError("'apprise:' targets need the library: pip install 'hermes-worker[apprise]'")
     import apprise

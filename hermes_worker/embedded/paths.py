@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
 
 _LOCK_PATIENCE_S = 0.5
 """A reader holds the lock for an instant, to see whether somebody else does; a stack that starts waits that long."""
@@ -83,7 +83,8 @@ def running_stack(home: Path) -> StackNote | None:
         return None
     except (ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
-            f"{str(_note_path(home))!r} cannot be read ({error}); stop the hermes-worker that runs on this home"
+            f"{str(_note_path(home))!r} cannot be read ({reason_of(error)}); "
+            "stop the hermes-worker that runs on this home"
         ) from error
 
 
@@ -206,7 +207,7 @@ def _who_holds(home: Path) -> str:
     note = running_stack(home)
     if note is None:
         return f"another hermes-worker is starting or stopping on {str(home)!r}; try again in a moment"
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note.started_at))
+    since = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(note.started_at))
     where = f", API at {note.api_url}" if note.api_url else ""
     return (
         f"'hermes-worker {note.command}' (pid {note.pid}, since {since}{where}) already runs on {str(home)!r}; "

@@ -10,7 +10,7 @@ import httpx2
 
 from hermes_worker import redaction
 from hermes_worker.core.classify import Classification, RequestSize, classify, raw_error
-from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.errors import FailureKind, ModelCallError, without_numbers
 from hermes_worker.core.rate_limits import read_rate_limits
 from hermes_worker.providers.catalog import find_provider
 
@@ -104,7 +104,7 @@ def _root_cause(error: BaseException) -> str:
             break
         current = current.__cause__
         text = str(current) or text
-    return text or type(current).__name__
+    return without_numbers(text) or type(current).__name__
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.store.database import Database
-from hermes_worker.store.revisions import MIGRATIONS, newest, require_current, revision
+from hermes_worker.store.revisions import MIGRATIONS, advice, newest, require_current, revision
 from hermes_worker.store.tables import metadata
 
 __all__ = ["migrate", "newest", "require_current", "revision"]
@@ -48,7 +48,7 @@ def _refuse_strangers(connection: Connection) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if found is not None and found not in known:
         raise ConfigurationError(
-            f"the database schema is at revision {found!r}, which this version does not know; use a newer hermes-worker"
+            f"the database schema is at revision {found!r}, which this version does not know; {advice(found)}"
         )
     theirs = sorted(metadata.tables.keys() & set(sa.inspect(connection).get_table_names()))
     if found is None and theirs:

@@ -20,7 +20,18 @@ _VERSION_TABLE = "alembic_version"
 
 def newest() -> str:
     """The revision this version of the code is written for. Revisions are the numbers in the names of their scripts."""
-    return max(script.name.partition("_")[0] for script in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    return max(_known())
+
+
+def _known() -> set[str]:
+    return {script.name.partition("_")[0] for script in (MIGRATIONS / "versions").glob("[0-9]*_*.py")}
+
+
+def advice(found: str | None) -> str:
+    """What to do about a database whose revision is ``found`` and not ``newest()``."""
+    if found is None or found in _known():
+        return "run 'hermes-worker migrate'"
+    return "a newer hermes-worker made it: install that version here, or name another database or --home"
 
 
 def revision(database: Database) -> str | None:
@@ -39,6 +50,5 @@ def require_current(database: Database) -> None:
     found = revision(database)
     if found != newest():
         raise ConfigurationError(
-            f"the database schema is at {found or 'nothing'}, this version needs {newest()}; "
-            "run 'hermes-worker migrate'"
+            f"the database schema is at {found or 'nothing'}, this version needs {newest()}; {advice(found)}"
         )

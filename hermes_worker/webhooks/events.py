@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from hermes_worker.delivery.targets import ChatRef, TargetError, parse_targets, text_of
 from hermes_worker.webhooks.filters import Facts, matches
 from hermes_worker.webhooks.route import Route
-from hermes_worker.webhooks.template import PLACEHOLDER, default_prompt, render
+from hermes_worker.webhooks.template import PLACEHOLDER, default_prompt, missing_fields, render
 
 FIELDS_MAX = 1_000
 EVENT_CHARS_MAX = 100
@@ -65,7 +65,7 @@ def read_event(
         return Ignored(event=event, reason="filter")
     deliver = [_rendered_target(target, payload, event) for target in route.deliver]
     if not all(deliver):
-        return Unreadable(reason="The payload does not name the chat that this route delivers to.")
+        return Unreadable(reason=_unnamed_chat(route, payload, event))
     return Accepted(
         event=event,
         event_id=_event_id(headers),
@@ -73,6 +73,18 @@ def read_event(
         if route.prompt.strip()
         else default_prompt(route.name, payload, event),
         deliver=[target for target in deliver if target],
+    )
+
+
+def _unnamed_chat(route: Route, payload: Mapping[str, Any], event: str) -> str:
+    """Why an event has nowhere to go: what its payload lacks, or what it has in a field that has to name a chat."""
+    templates = [target for target in route.deliver if _rendered_target(target, payload, event) is None]
+    if missing := missing_fields(" ".join(templates), payload):
+        return f"This route delivers to {', '.join(templates)}, and the payload has no {', '.join(missing)}."
+    fields = dict.fromkeys(match["path"] for template in templates for match in PLACEHOLDER.finditer(template))
+    return (
+        f"This route delivers to {', '.join(templates)}, and what the payload has as {', '.join(fields)} does not make "
+        "a chat of that platform."
     )
 
 

@@ -16,6 +16,8 @@ NESTED_CHARS_MAX = 2_000
 PAYLOAD_CHARS_MAX = 4_000
 
 _MISSING = object()
+_OWN_NAMES = ("__raw__", "event_type")
+"""Names that stand for the event itself."""
 
 
 def render(template: str, payload: Mapping[str, Any], event: str) -> str:
@@ -32,6 +34,12 @@ def render(template: str, payload: Mapping[str, Any], event: str) -> str:
         return match[0] if found is _MISSING else _text(found)
 
     return PLACEHOLDER.sub(value, template)
+
+
+def missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
+    """The names in ``template`` that ``payload`` does not have, in order."""
+    names = dict.fromkeys(match["path"] for match in PLACEHOLDER.finditer(template))
+    return [name for name in names if name not in _OWN_NAMES and is_missing(at_path(payload, name))]
 
 
 def default_prompt(route: str, payload: Mapping[str, Any], event: str) -> str:

@@ -22,6 +22,7 @@ from typing import IO, Final
 
 import psutil
 
+from hermes_worker.core.errors import reason_of
 from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
 from hermes_worker.workspace.guardian import TAG_VARIABLE, guardian
 from hermes_worker.workspace.output import HeadTail
@@ -128,7 +129,7 @@ class _Running:
             self._process = self._start(command, write_end, state_descriptor)
         except (OSError, ValueError) as error:
             os.close(self._pipe)
-            raise WorkspaceError(f"the command could not be started: {error}") from error
+            raise WorkspaceError(f"the command could not be started: {reason_of(error)}") from error
         finally:
             os.close(write_end)
         guardian.entered(self._process.pid, self._tag)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,22 @@ def test_a_server_that_is_not_there_is_named(webhook: Command) -> None:
     code, said = webhook("test", "r")
     assert code == 2
     assert "127.0.0.1:1" in said
+
+
+def test_a_field_that_the_prompt_shows_and_the_payload_lacks_is_named(webhook: Command) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(202)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    webhook("add", "r", "--prompt", "Review {pull_request.html_url} of {event_type}")
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        code, said = webhook("test", "r", "--url", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert code == 0, said
+    assert "the payload has no pull_request.html_url;" in said

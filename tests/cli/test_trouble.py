@@ -20,6 +20,7 @@ from hermes_worker.cli.entry import main
 from hermes_worker.core.logins import LoginState
 from hermes_worker.settings import load
 from hermes_worker.store.logins import Logins
+from hermes_worker.store.workers import Workers
 from hermes_worker.wiring import logins_of, open_database
 
 Command = Callable[..., Finished]
@@ -350,3 +351,77 @@ def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
         ["bash", "-c", f"'{COMMAND}' --help | head -n 1"], env=environ, capture_output=True, text=True, check=False
     )
     assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["runs", "list"], ["migrate"], ["submit", "Hello"]])
+def test_a_database_of_a_newer_version_is_not_to_be_migrated(hermes: Command, home: Path, command: list[str]) -> None:
+    assert hermes("migrate").code == 0
+    with closing(sqlite3.connect(home / "hermes-worker.db")) as connection:
+        connection.execute("update alembic_version set version_num = '9999'")
+        connection.commit()
+    said = hermes(*command).said
+    assert "a newer hermes-worker made it: install that version here" in said
+    assert "hermes-worker migrate'" not in said
+
+
+def test_the_doctor_fails_when_nobody_consumes_a_needed_queue(
+    hermes: Command, home: Path, monkeypatch: pytest.MonkeyPatch, broker_url: str
+) -> None:
+    monkeypatch.setenv("HERMES_BROKER_URL", broker_url)
+    monkeypatch.setenv("HERMES_SERVER_PORT", "1")
+    assert hermes("migrate").code == 0
+    sick = hermes("doctor")
+    assert sick.code == 1
+    assert re.search(r"^broken +workers +0 alive, and none consumes model or tools", sick.out, re.MULTILINE)
+    workers = Workers(open_database(load()))
+    workers.register(name="w", queues="model,system", ttl_s=600)
+    assert "none consumes tools or delivery" in hermes("doctor").out
+    workers.register(name="v", queues="tools", ttl_s=600)
+    well = hermes("doctor")
+    assert well.code == 0, well.said
+    assert re.search(r"^note +workers +2 alive.*none consumes delivery", well.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "line"),
+    [
+        (200, '{"readiness": {"checks": {"disk": {"status": "ok"}}}}', r"^ok +API +http://127.0.0.1:\d+ answers"),
+        (200, '{"readiness": {"checks": {"disk": {"error": "full"}}}}', r"^note +API +.* says: disk: full"),
+        (503, '{"readiness": {"checks": {"state_db": {"error": "gone"}}}}', r"^broken +API +.*state_db: gone"),
+        (401, "{}", r"^broken +API +.*HERMES_SERVER_KEY"),
+        (200, "<html>", r"^broken +API +.*is no hermes-worker"),
+    ],
+)
+def test_the_doctor_asks_the_configured_api_with_its_key(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, broker_url: str, status: int, body: str, line: str
+) -> None:
+    asked: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.path} {self.headers['Authorization']}")
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HERMES_BROKER_URL", broker_url)
+        monkeypatch.setenv("HERMES_SERVER_PORT", str(server.server_port))
+        monkeypatch.setenv("HERMES_SERVER_KEY", "a-key-of-the-server")
+        examined = hermes("doctor")
+        server.shutdown()
+    assert re.search(line, examined.out, re.MULTILINE), examined.out
+    assert asked == ["/health/detailed Bearer a-key-of-the-server"]
+
+
+def test_no_number_of_an_error_reaches_a_person(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("HERMES_MODEL", "m")
+    monkeypatch.setenv("HERMES_BASE_URL", "http://127.0.0.1:9/v1")
+    assert hermes("migrate").code == 0
+    for command in (["doctor"], ["webhook", "add", "r"], ["webhook", "test", "r", "--url", "http://127.0.0.1:9"]):
+        assert not re.search(r"Errno|Error \d+", hermes(*command).said)

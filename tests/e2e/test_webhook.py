@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
-from support.commandline import CommandLine, script, wait_for
+from support.commandline import CommandLine, Running, script, wait_for
+from support.documents import blocks_of, shell_environ
 from support.smtp_server import smtp_server
 
 pytestmark = pytest.mark.e2e
@@ -30,3 +32,14 @@ def test_an_event_becomes_a_run_whose_answer_arrives(hermes: CommandLine) -> Non
             assert sent.out.startswith("202")
             wait_for(lambda: mailbox.mails, saying="for the mail")
             assert "Reviewed." in mailbox.text()
+
+
+def test_the_block_of_the_readme_works_as_pasted(shared: tuple[CommandLine, Running]) -> None:
+    hermes, _ = shared
+    block = next(block for block in blocks_of("README.md") if "webhook test" in block)
+    ended = subprocess.run(
+        ["bash", "-ec", block], env=shell_environ(hermes), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert '202 {"status":"accepted","route":"review"' in ended.stdout
+    assert ended.stderr == ""

@@ -251,6 +251,13 @@ def test_a_comment_goes_to_the_issue_that_the_payload_is_about() -> None:
     assert list(found.deliver) == ["github_comment:octo/hello#12"]
     found = read({**payload, "number": "1?per_page=9"}, deliver=["github_comment:{repository.full_name}#{number}"])
     assert isinstance(found, Unreadable)
+    assert "what the payload has as repository.full_name, number does not make a chat" in found.reason
+
+
+def test_a_chat_that_the_payload_does_not_name_is_told_by_its_fields() -> None:
+    found = read({"repository": {}}, deliver=["github_comment:{repository.full_name}#{number}", "telegram:5"])
+    assert isinstance(found, Unreadable)
+    assert found.reason.endswith("and the payload has no repository.full_name, number.")
 
 
 @pytest.mark.parametrize(

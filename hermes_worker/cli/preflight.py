@@ -1,0 +1,111 @@
+"""What a job needs and does not have here, said when it is written down and not when it comes due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.delivery.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials
+from hermes_worker.delivery.apprise_services import require_library
+from hermes_worker.delivery.catalog import APPRISE, platform_named
+from hermes_worker.delivery.courier import Courier
+from hermes_worker.delivery.targets import (
+    Target,
+    TargetError,
+    normalize_deliver,
+    parse_chat,
+    parse_targets,
+    resolve,
+)
+from hermes_worker.settings import Settings
+from hermes_worker.wiring import courier_of
+from hermes_worker.workspace.skills import read_skill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What somebody wants a job or a route to use."""
+
+    deliver: str | Sequence[str] | None = None
+    origin: str | None = None
+    script: str | None = None
+    skills: Sequence[str] = ()
+    toolsets: Sequence[str] = ()
+
+
+def lacks(settings: Settings, needs: Needs) -> list[str]:
+    """A clause for each thing that cannot work with this home and these settings; what cannot even be read is left to
+    whoever checks its form."""
+    return [
+        *_of_script(settings.home / "scripts", needs.script),
+        *(
+            f"there is no skill {name!r} below {str(settings.home / 'skills')!r}"
+            for name in needs.skills
+            if read_skill(settings.home / "skills", name) is None
+        ),
+        *_of_toolsets(needs.toolsets),
+        *_of_channels(courier_of(settings), needs),
+    ]
+
+
+def require_all(settings: Settings, needs: Needs) -> None:
+    """Raises ``ConfigurationError`` when something is lacking."""
+    if found := lacks(settings, needs):
+        raise ConfigurationError(
+            f"this job cannot work: {'; '.join(found)}; put that right, or keep the job all the same with --force"
+        )
+
+
+def _of_script(scripts: Path, name: str | None) -> Iterator[str]:
+    from hermes_worker.tasks.collect import script_path
+    from hermes_worker.workspace.base import WorkspaceError
+
+    if not name:
+        return
+    try:
+        script_path(scripts, name)
+    except WorkspaceError:
+        yield f"there is no script {name!r} below {str(scripts)!r}"
+
+
+def _of_toolsets(names: Sequence[str]) -> Iterator[str]:
+    from hermes_worker.tools.catalog import default_catalog
+
+    try:
+        default_catalog().resolve(tuple(names)) if names else None
+    except ConfigurationError as error:
+        yield str(error).rstrip(".")
+
+
+def _of_channels(courier: Courier, needs: Needs) -> Iterator[str]:
+    try:
+        origin = _chat(needs.origin)
+        wanted = parse_targets(normalize_deliver(needs.deliver, has_origin=origin is not None))
+    except TargetError:
+        return
+    found = resolve(wanted, origin=origin, homes=courier.homes(), lookup=courier.named)
+    for target in found.unresolved:
+        yield f"nothing can be delivered to {target.reference!r} ({target.reason})"
+    for platform in dict.fromkeys(target.platform for target in found.targets):
+        try:
+            _require_credentials(platform, courier)
+        except HermesError as error:
+            yield str(error).rstrip(".")
+
+
+def _chat(origin: str | None) -> Target | None:
+    """The chat of an origin; none for one that is not on a platform."""
+    platform, _, chat = (origin or "").partition(":")
+    return parse_chat(platform, chat) if chat and platform_named(platform) is not None else None
+
+
+def _require_credentials(platform: str, courier: Courier) -> None:
+    """Raises ``ConfigurationError`` that names the variables which are missing."""
+    if platform == APPRISE:
+        require_library()
+    elif platform == EMAIL:
+        email_credentials(courier.values)
+    elif platform in ADAPTERS:
+        credentials_for(platform, courier.values)
