@@ -102,6 +102,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "hint.failed": "Messages could not be published; the sweeper will send them again.",
         "hint.stale": "A message named work that was already done or taken.",
         "model.failed": "One attempt at a model call failed.",
+        "model.outcome_unknown": "An attempt at a model call brought no reply and may have been billed.",
         "model.held_back": "A model call waits because its credential is used as much as it may be.",
         "model.elsewhere": "A run waits for workers that ask the provider it was given to.",
         "model.cooled_down": "A provider asked for a pause; all workers heed it.",

@@ -22,7 +22,8 @@ from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
-from hermes_worker.core.pricing import own_price
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.pricing import Cost, Pricing, cost_of, own_price
 from hermes_worker.credentials import CredentialPool, FirstKey
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.governor import ConfiguredLimits, Governor
@@ -353,6 +354,23 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
     )
 
 
+def pricing_of(settings: Settings) -> Pricing:
+    """What model calls cost, for who cannot ask a provider: the sweeper, also where no provider is set up."""
+    from hermes_worker.providers.catalog import find_provider, provider_of_host
+
+    model = settings.model
+    row = (find_provider(model.provider) if model.provider else None) or provider_of_host(model.base_url or "")
+    first = model.provider or (row.name if row else "custom")
+    own = dict(own_price(text) for text in model.prices)
+    others = [provider_model_address(entry)[:2] for entry in model.fallbacks]
+
+    def cost(asked_for: str, position: int, usage: Usage) -> Cost:
+        provider, name = (first, asked_for) if not position or not others else others[min(position, len(others)) - 1]
+        return cost_of(usage, provider=provider, model=name, own_prices=own)
+
+    return cost
+
+
 def approval_rules(settings: Settings) -> ApprovalRules:
     """What the settings decide about dangerous commands."""
     from hermes_worker.core.approvals import Mode, Unattended
@@ -477,7 +495,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         env_passthrough=settings.terminal.env_passthrough,
         script_timeout_s=settings.cron.script_timeout_s,
     )
-    sweeper = Sweeper(client.database, sweep_policy(settings))
+    sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
     keeper = Keeper(
         leases=leases,
         sweeper=sweeper,

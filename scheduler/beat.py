@@ -26,7 +26,7 @@ from hermes_worker.store.executions import Executions
 from hermes_worker.store.jobs import Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.keeper import report
-from hermes_worker.wiring import Client, open_client, sweep_policy
+from hermes_worker.wiring import Client, open_client, pricing_of, sweep_policy
 from scheduler.turns import AT_ONCE, tick
 
 MAINTAIN_EVERY_S = 60.0
@@ -135,7 +135,7 @@ class _Sweeping:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
-        self._sweeper = Sweeper(client.database, sweep_policy(settings))
+        self._sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
         self._executions = Executions(client.database)
         self._grace_s = settings.lease.resend_grace_s
         self._every_s = settings.lease.sweep_interval_s

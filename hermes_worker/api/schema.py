@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
+from hermes_worker.api.sse import wire_usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.standing import Standing, StandingReason
@@ -152,6 +153,13 @@ class UsageObject(BaseModel):
     input_tokens: int
     output_tokens: int
     total_tokens: int
+    estimated_tokens: int | None = None
+    """How many of these were estimated from the size of texts, because the provider did not count them."""
+    unknown_attempts: int | None = None
+    """Requests that may have been billed and of which no reply was written, because the connection, the call or the
+    worker ended before. Their tokens, as estimated, are not in the total; they count against limits."""
+    unknown_input_tokens: int | None = None
+    unknown_output_tokens: int | None = None
 
 
 class CallObject(BaseModel):
@@ -244,6 +252,9 @@ class RunObject(BaseModel):
     estimated_cost_usd: float | None = None
     cost_status: CostStatus | None = None
     """How well the cost is known: ``known``, ``estimated``, ``included``, or ``unknown`` for a lower bound."""
+    doubtful_cost_usd: float | None = None
+    """What may have been billed beside it, at most: for replies whose tokens their provider did not count, and for
+    attempts whose outcome nobody knows. It counts against limits."""
     iteration: int
     iterations_max: int
     started_at: float | None = None
@@ -342,8 +353,6 @@ def _dimensions(of: TreeBudget | Share) -> dict[str, DimensionObject]:
 
 
 def usage_object(view: RunView) -> UsageObject | None:
-    usage = view.usage
-    if usage.total == 0 and not view.status.is_terminal:
+    if view.usage.chargeable == 0 and not view.status.is_terminal:
         return None
-    read = usage.input + usage.cache_read + usage.cache_write
-    return UsageObject(input_tokens=read, output_tokens=usage.output, total_tokens=read + usage.output)
+    return UsageObject(**wire_usage(view.usage))

@@ -152,9 +152,17 @@ def frame(run_id: str, event: WireEvent) -> bytes:
 
 
 def wire_usage(usage: Usage) -> dict[str, int]:
-    """Tokens as the reference counts them: what was read from a cache is input too."""
+    """Tokens as the reference counts them: what was read from a cache is input too. What is not certain has names of
+    its own, which are left out when there is nothing to tell."""
     read = usage.input + usage.cache_read + usage.cache_write
-    return {"input_tokens": read, "output_tokens": usage.output, "total_tokens": read + usage.output}
+    told = {"input_tokens": read, "output_tokens": usage.output, "total_tokens": read + usage.output}
+    unsure = {
+        "estimated_tokens": usage.estimated,
+        "unknown_attempts": usage.unknown_attempts,
+        "unknown_input_tokens": usage.unknown_input,
+        "unknown_output_tokens": usage.unknown_output,
+    }
+    return {**told, **{name: tokens for name, tokens in unsure.items() if tokens}}
 
 
 _PASSED_ON: Mapping[str, tuple[str, ...]] = {

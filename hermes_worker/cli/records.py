@@ -159,6 +159,7 @@ def run_document(view: RunView, calls: Sequence[CallView]) -> dict[str, Any]:
         **asdict(view),
         "status": view.status.value,
         "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
+        "doubtful_cost_usd": float(view.doubtful_cost_usd),
         "is_completed": view.is_completed,
         "is_partial": view.is_partial,
         "is_failed": view.is_failed,

@@ -148,11 +148,22 @@ def summary(view: RunView, calls: int) -> str:
         f"{coloured(view.status)}{took}",
         _counted(view.iteration, "model call"),
         _counted(calls, "tool call"),
-        f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out",
+        f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out"
+        + (" (partly estimated)" if usage.estimated else ""),
     ]
-    if view.cost_usd:
-        parts.append(f"{'at least ' if view.cost_status is CostStatus.UNKNOWN else ''}${view.cost_usd:.4f}")
+    if usage.unknown_attempts:
+        tokens = usage.unknown_input + usage.unknown_output
+        parts.append(f"{_counted(usage.unknown_attempts, 'attempt')} of unknown outcome (perhaps {tokens:,} tokens)")
+    if view.cost_usd or view.doubtful_cost_usd:
+        parts.append(_cost(view))
     return ", ".join(parts)
+
+
+def _cost(view: RunView) -> str:
+    usd = view.cost_usd or 0
+    if view.doubtful_cost_usd:
+        return f"${usd:.4f} and perhaps ${view.doubtful_cost_usd:.4f} more"
+    return f"{'at least ' if view.cost_status is CostStatus.UNKNOWN else ''}${usd:.4f}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -272,6 +272,8 @@ def _entry(outcome: ChildOutcome, chars: int, *, has_trace: bool) -> dict[str, o
         "exit_reason": _EXITS.get(reason, "error" if outcome.verdict == "failed" else outcome.verdict),
         "tokens": {"input": outcome.usage.total - outcome.usage.output, "output": outcome.usage.output},
     }
+    if outcome.usage.unknown_attempts:
+        entry["unknown_attempts"] = outcome.usage.unknown_attempts
     if has_trace:
         entry["tool_trace"] = [{"tool": name, "status": status} for name, status in outcome.tools]
     if outcome.files:

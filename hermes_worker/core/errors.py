@@ -114,6 +114,7 @@ class ModelCallError(HermesError):
         retry_after_s: float | None = None,
         limits: RateLimits | None = None,
         classification: Classification | None = None,
+        may_be_billed: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -127,6 +128,8 @@ class ModelCallError(HermesError):
         self.classification = classification
         """What the failure was judged to be, where somebody saw more of it than its kind and message; its own message
         and wait are not read. ``None`` stands for what is usual for the kind."""
+        self.may_be_billed = may_be_billed
+        """The request was sent and no answer says what became of it: the provider may have worked, and bill it."""
 
 
 _NUMBERS = re.compile(r"\[Errno -?\d+\] ?|\bError -?\d+ (?=connecting|while)")

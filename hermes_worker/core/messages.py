@@ -51,17 +51,33 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one or more model calls. ``input`` excludes cached tokens; ``output`` includes reasoning."""
+    """Tokens of one or more model calls. ``input`` excludes cached tokens; ``output`` includes reasoning.
+
+    Beside what is certain stand the attempts whose outcome nobody knows (design D17): they may have been billed.
+    """
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
     reasoning: int = 0
+    estimated: int = 0
+    """How many of these tokens were estimated from the size of texts, because the provider did not count them."""
+    unknown_attempts: int = 0
+    """Requests that were or may have been sent, and of which no reply was written."""
+    unknown_input: int = 0
+    """Tokens of those requests, as estimated; not in ``total``."""
+    unknown_output: int = 0
+    """Tokens of the replies to them, as estimated; not in ``total``."""
 
     @property
     def total(self) -> int:
         return self.input + self.cache_read + self.cache_write + self.output
+
+    @property
+    def chargeable(self) -> int:
+        """What counts against a limit: what is certain and what may have been billed beside it."""
+        return self.total + self.unknown_input + self.unknown_output
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -70,6 +86,10 @@ class Usage:
             cache_read=self.cache_read + other.cache_read,
             cache_write=self.cache_write + other.cache_write,
             reasoning=self.reasoning + other.reasoning,
+            estimated=self.estimated + other.estimated,
+            unknown_attempts=self.unknown_attempts + other.unknown_attempts,
+            unknown_input=self.unknown_input + other.unknown_input,
+            unknown_output=self.unknown_output + other.unknown_output,
         )
 
 

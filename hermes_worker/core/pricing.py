@@ -7,14 +7,16 @@ price or a part of it is not known the cost is *unknown*, never zero: a budget m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
-from hermes_worker.core.messages import Usage
+from hermes_worker.core.messages import NO_USAGE, Usage
 
 _MILLION = Decimal(1_000_000)
+MARGIN = Decimal("1.5")
+"""From an estimate of tokens to a bound of what they cost: texts of less than 2.7 bytes a token are rare."""
 
 
 class CostStatus(StrEnum):
@@ -43,10 +45,30 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a call costs. ``usd`` is ``None`` exactly when the status is ``unknown``."""
+    """What calls cost. The status is ``unknown`` when that is not all of it."""
 
     usd: Decimal | None
+    """What is certain, as far as list prices are; ``None`` when not even a bound of the cost is known."""
     status: CostStatus
+    doubtful_usd: Decimal = Decimal(0)
+    """What may have been billed beside ``usd``, at most: for replies whose tokens nobody counted, and for attempts
+    whose outcome nobody knows. It counts against limits like ``usd``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What model calls took."""
+
+    usage: Usage = NO_USAGE
+    cost: Cost | None = None
+    """Of ``usage``; ``None`` when there was no call."""
+
+    def __add__(self, other: Spent) -> Spent:
+        cost = self.cost if other.cost is None else sum_of(self.cost, other.cost)
+        return Spent(usage=self.usage + other.usage, cost=cost)
+
+
+NOTHING_SPENT = Spent()
 
 
 _WORSE_AND_WORSE = (CostStatus.INCLUDED, CostStatus.KNOWN, CostStatus.ESTIMATED, CostStatus.UNKNOWN)
@@ -63,7 +85,8 @@ def sum_of(first: Cost | None, second: Cost) -> Cost:
         return second
     if first.usd is None or second.usd is None:
         return Cost(usd=None, status=CostStatus.UNKNOWN)
-    return Cost(usd=first.usd + second.usd, status=worst_of(first.status, second.status))
+    doubtful = first.doubtful_usd + second.doubtful_usd
+    return Cost(usd=first.usd + second.usd, status=worst_of(first.status, second.status), doubtful_usd=doubtful)
 
 
 def billed(usd: Decimal) -> Cost:
@@ -74,14 +97,27 @@ def billed(usd: Decimal) -> Cost:
 def cost_of(
     usage: Usage, *, provider: str, model: str, own_prices: Mapping[tuple[str, str], Price] | None = None
 ) -> Cost:
-    """The cost of ``usage``. ``own_prices`` are the user's, by provider and model as configured; they win."""
+    """The cost of ``usage``. ``own_prices`` are the user's, by provider and model as configured; they win.
+
+    What was estimated, and what nobody knows, is doubtful: no more than that was billed for it.
+    """
     if provider.lower() in SUBSCRIPTIONS:
         return Cost(usd=Decimal(0), status=CostStatus.INCLUDED)
     if provider.lower() == STAND_IN:
         return billed(Decimal(0))
     price = (own_prices or {}).get((provider, model)) or price_of(provider, model)
-    usd = None if price is None else _total(usage, price)
-    return Cost(usd=usd, status=CostStatus.UNKNOWN if usd is None else CostStatus.ESTIMATED)
+    if price is None:
+        return Cost(usd=None, status=CostStatus.UNKNOWN)
+    usd = _total(usage, price)
+    doubtful = MARGIN * (usage.unknown_input * price.input + usage.unknown_output * price.output) / _MILLION
+    if usd is not None and usage.estimated:
+        usd, doubtful = Decimal(0), doubtful + MARGIN * usd
+    is_known = usd is not None and not doubtful
+    return Cost(usd=usd, status=CostStatus.ESTIMATED if is_known else CostStatus.UNKNOWN, doubtful_usd=doubtful)
+
+
+Pricing = Callable[[str, int, Usage], Cost]
+"""The cost of ``usage`` in a run that asks for a model, at a position of the chain of providers."""
 
 
 def is_priced(provider: str, model: str, own_prices: Mapping[tuple[str, str], Price] | None = None) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_worker.core.compactions import is_compaction, newest_compaction
 from hermes_worker.core.messages import Message, Role, canonical_json, user_body
 
 CHARS_PER_TOKEN = 4
@@ -27,9 +28,6 @@ _ARGUMENTS_CHARS, _ARGUMENTS_HEAD = 1_500, 1_200
 _REQUEST_CHARS = 6_000
 _SNAPSHOT_CHARS = 1_400
 _FALLBACK_CHARS, _FALLBACK_TURN_CHARS = 8_000, 700
-_MARK = '{"_compacted":'
-"""How the body of a compaction begins, and no other: keys are sorted, and rows from outside lose private fields."""
-
 BEGIN = "[CONTEXT SUMMARY]"
 END = "[END OF CONTEXT SUMMARY]"
 _PREFACE = (
@@ -78,29 +76,6 @@ class Plan:
     """The rows that stay hold that request themselves."""
 
 
-# -------------------------------------------------------------------------------------------------------- what is shown
-
-
-def visible(rows: Sequence[Message]) -> Sequence[Message]:
-    """The rows of a transcript that a model is shown; ``rows`` begin with number 1 and have no gaps."""
-    newest = _newest(rows)
-    if newest is None:
-        return rows
-    facts = json.loads(newest.body)
-    said = Message(seq=newest.seq, role=Role.USER, body=user_body(facts["content"]))
-    head, through = facts["_compacted"]["head"], facts["_compacted"]["through"]
-    return [*rows[:head], said, *(row for row in rows[through:] if not is_compaction(row))]
-
-
-def is_compaction(row: Message) -> bool:
-    return row.role is Role.USER and row.body.startswith(_MARK)
-
-
-def _newest(rows: Sequence[Message]) -> Message | None:
-    # The beginning is looked at first: this goes over every row of every request.
-    return next((row for row in reversed(rows) if row.body.startswith(_MARK) and is_compaction(row)), None)
-
-
 # ---------------------------------------------------------------------------------------------------------------- when
 
 
@@ -118,7 +93,7 @@ def trigger_tokens(window: int, output_tokens_max: int | None, share: float) -> 
 
 def plan_compaction(rows: Sequence[Message], *, trigger: int) -> Plan | None:
     """What to summarise of the transcript; ``None`` when nothing would be gained."""
-    newest = _newest(rows)
+    newest = newest_compaction(rows)
     facts: dict[str, Any] = {"head": 0, "through": 0, "summary": None}
     if newest:
         facts = json.loads(newest.body)["_compacted"]

@@ -123,14 +123,14 @@ class Learner(Generic[_Dialect]):
                 reply = attempt(dialect, line)
             except ModelCallError as error:
                 if line.is_cut:
-                    raise _interrupted() from error
+                    raise _interrupted(may_be_billed=error.may_be_billed) from error
                 better = adapt(dialect, error)
                 if better is None:
                     raise
                 self._take(better, instead_of=dialect)
             else:
                 if line.is_cut:
-                    raise _interrupted()
+                    raise _interrupted(may_be_billed=True)
                 return reply
 
     def _take(self, better: _Dialect, *, instead_of: _Dialect) -> None:
@@ -176,6 +176,7 @@ def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> Model
     Text that has been shown is kept when the network fails, cut short; anything less is asked for again by the loop
     (reference, loop §11.2).
     """
+    line.has_sent = False
     try:
         with (
             using(line),
@@ -190,7 +191,10 @@ def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> Model
                 return exchange.assembler.finish(was_cut_short=True)
         # A rough size is enough: it only tells a refusal of something small from one of something big.
         size = RequestSize(tokens=len(exchange.body) // 4, messages=exchange.messages)
-        raise translate(error, exchange.place, size) from error
+        failure = translate(error, exchange.place, size)
+        # An answer with an error says that nothing is billed; whether an error inside a stream does, its text tells.
+        failure.may_be_billed = line.has_sent and failure.status is None and not isinstance(error, StreamedError)
+        raise failure from error
 
 
 class _Progress:
@@ -233,7 +237,9 @@ def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line, progr
         return assembler.finish(was_cut_short=not (is_done and assembler.has_content))
     except CutShort as error:
         raise ModelCallError(
-            FailureKind.TIMEOUT, f"The stream from {place.base_url} ended before any text of the reply had come."
+            FailureKind.TIMEOUT,
+            f"The stream from {place.base_url} ended before any text of the reply had come.",
+            may_be_billed=True,
         ) from error
 
 
@@ -331,5 +337,5 @@ def _not_a_reply(reason: str, exchange: Exchange) -> ModelCallError:
     return ModelCallError(FailureKind.SERVER_ERROR, redact(message, exchange.place.secrets))
 
 
-def _interrupted() -> ModelCallError:
-    return ModelCallError(FailureKind.INTERRUPTED, "The model call was aborted.")
+def _interrupted(*, may_be_billed: bool) -> ModelCallError:
+    return ModelCallError(FailureKind.INTERRUPTED, "The model call was aborted.", may_be_billed=may_be_billed)

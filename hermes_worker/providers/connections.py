@@ -70,13 +70,15 @@ class LineCut(httpcore2.NetworkError):
 class Line:
     """What one call is blocked on. ``cut`` may come from any thread and at any time; it lasts."""
 
-    __slots__ = ("_is_cut", "_lock", "_wake", "stream")
+    __slots__ = ("_is_cut", "_lock", "_wake", "has_sent", "stream")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wake: Callable[[], None] | None = None
         self._is_cut = False
         self.stream: _Stream | None = None
+        self.has_sent = False
+        """Something of the request was handed to the network."""
 
     @property
     def is_cut(self) -> bool:
@@ -191,6 +193,8 @@ class _Stream(httpcore2.NetworkStream):
             rest = memoryview(buffer)
             while rest:  # not sendall: its timeout is for everything, and a long prompt on a slow line takes long
                 rest = rest[self._sock.send(rest) :]
+            if _current.line is not None:
+                _current.line.has_sent = True
         except TimeoutError as error:
             raise httpcore2.WriteTimeout(str(error)) from error
         except OSError as error:

@@ -8,7 +8,7 @@ with limits of their own, have a budget row; all others pay nothing for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,7 +29,7 @@ class Charge:
     """What its claim held."""
     spent: Amounts
     unknown_costs: int = 0
-    """1 for a call whose price nobody knows."""
+    """Calls of whose cost nothing is known."""
 
 
 class _Both:
@@ -93,7 +93,9 @@ def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
     budget = budget_of(_LOCK.first(connection, {"root": loaded.budget_pk}))
     # Who has a budget of its own has nobody above it to leave something to.
     depth = 0 if loaded.budget_pk == loaded.pk else loaded.depth
-    granted = reservation(budget, loaded.used, depth=depth)
+    # Replies whose tokens nobody counted are expected to cost what the earlier ones may have cost.
+    own = replace(loaded.used, nano_usd=loaded.used.nano_usd + loaded.doubtful.nano_usd)
+    granted = reservation(budget, own, depth=depth)
     if isinstance(granted, Dimension):
         return granted
     values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
@@ -201,7 +203,7 @@ _share = sa.insert(budgets).from_select(
         sa.cast(sa.bindparam("tokens"), budgets.c.tokens_spent.type),
         sa.cast(sa.bindparam("nano_usd"), budgets.c.nano_usd_spent.type),
         sa.select(sa.func.count()).where(tool_calls.c.run_pk == runs.c.pk).scalar_subquery(),
-        sa.case((runs.c.cost_status == "unknown", 1), else_=0),
+        runs.c.unpriced_calls,
     ).where(runs.c.pk == sa.bindparam("root")),
     include_defaults=False,
 )
@@ -230,6 +232,11 @@ def share_budget(connection: Connection, root: LoadedRun) -> None:
     """
     if root.budget_pk is not None:
         return
-    used = root.used
-    values = {"root": root.pk, "iterations": used.iterations, "tokens": used.tokens, "nano_usd": used.nano_usd}
+    used, doubtful = root.used, root.doubtful
+    values = {
+        "root": root.pk,
+        "iterations": used.iterations,
+        "tokens": used.tokens + doubtful.tokens,
+        "nano_usd": used.nano_usd + doubtful.nano_usd,
+    }
     _SHARE.run(connection, values)

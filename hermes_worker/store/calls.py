@@ -16,7 +16,7 @@ from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import NO_USAGE, Message, Role, ToolRequest, Usage, canonical_json, tool_body
-from hermes_worker.core.pricing import Cost
+from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Spent
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
@@ -329,8 +329,8 @@ class ToolCalls:
             )
             return hints + [replace(hint, group=claim.run_id) for hint in begun]
 
-    def release(self, claim: CallClaim) -> list[Hint]:
-        """Hand a call back that has not been started, for another worker to take now. Raises ``LeaseLost``."""
+    def release(self, claim: CallClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        """Hand a call back for another worker to take now, and write what models took for it. Raises ``LeaseLost``."""
         with self._database.write() as connection:
             held = connection.execute(
                 sa.select(tool_calls.c.position)
@@ -345,7 +345,8 @@ class ToolCalls:
             if held is None:
                 raise _lost(claim)
             loaded = lock_run_after_call(connection, claim.run_pk)
-            return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
+            after = apply(loaded.run, ev.CallReleased(position=claim.position))
+            return save(connection, loaded, after, Additions(usage=spent.usage, cost=spent.cost))
 
 
 def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:

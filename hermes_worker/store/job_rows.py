@@ -11,7 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.pricing import CostStatus
 from hermes_worker.store.executions import ExecutionState
 from hermes_worker.store.rows import Hint, read_messages
 from hermes_worker.store.runs import NewRun
@@ -200,21 +199,27 @@ class DueJob:
 
 
 def used_since(connection: Connection, job_pk: int, at: float) -> DayUse:
-    used = (runs.c.iteration, _TOKENS.label("tokens"), runs.c.cost_nano_usd, runs.c.cost_status)
+    used = (runs.c.iteration, _TOKENS.label("tokens"), _NANO_USD.label("nano_usd"), runs.c.unpriced_calls)
     since = (firings.c.job_pk == job_pk, firings.c.run_pk.is_not(None), firings.c.settled_at >= at)
     own = sa.select(*used).join(firings, firings.c.run_pk == runs.c.pk).where(*since)
     delegated = sa.select(*used).join(firings, firings.c.run_pk == runs.c.root_pk).where(*since)
     every = sa.union_all(own, delegated.where(runs.c.root_pk.is_not(None))).subquery()
-    is_unknown = sa.case((every.c.cost_status == CostStatus.UNKNOWN.value, 1), else_=0)
-    row = connection.execute(
-        sa.select(*(sa.func.coalesce(sa.func.sum(part), 0) for part in (*list(every.c)[:3], is_unknown)))
-    ).one()
+    row = connection.execute(sa.select(*(sa.func.coalesce(sa.func.sum(part), 0) for part in every.c))).one()
     return DayUse(
         iterations=int(row[0]), tokens=int(row[1]), cost_usd=Decimal(int(row[2])) / _NANO, is_cost_known=not row[3]
     )
 
 
-_TOKENS = runs.c.input_tokens + runs.c.output_tokens + runs.c.cache_read_tokens + runs.c.cache_write_tokens
+_TOKENS = (
+    runs.c.input_tokens
+    + runs.c.output_tokens
+    + runs.c.cache_read_tokens
+    + runs.c.cache_write_tokens
+    + runs.c.unknown_input_tokens
+    + runs.c.unknown_output_tokens
+)
+_NANO_USD = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
+"""As the budgets of runs count: attempts whose outcome nobody knows included."""
 
 
 def latest_answer(connection: Connection, job_id: str) -> str | None:

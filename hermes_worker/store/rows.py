@@ -14,9 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import Amounts
+from hermes_worker.core.budget import Amounts, usd_of
 from hermes_worker.core.effects import Collect, Effect, SendDelivery
 from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.metering import Usual
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
@@ -80,13 +81,30 @@ class LoadedRun:
     reserved: Amounts
     """What the claim holds of that budget."""
     used: Amounts
-    """What the run has used itself, its tool calls left out."""
+    """What the run has used itself for certain, its tool calls left out."""
+    doubtful: Amounts
+    """What it may have used beside that: attempts whose outcome nobody knows, replies whose cost is only bounded."""
+    unpriced_calls: int
+    """Its calls of whose cost nothing is known."""
+    output_tokens: int
+    """What the model wrote in it."""
     left_s: float
     """Until its deadline; negative when that has passed."""
     wall_s: float
     """From when it was accepted until its deadline."""
     steers: int = 0
     """How many things the user said that still wait for a tool result to be appended to."""
+
+    @property
+    def usual(self) -> Usual:
+        """What its calls took until now."""
+        return Usual(
+            replies=self.run.iteration,
+            output_tokens=self.output_tokens,
+            tokens=self.used.tokens,
+            usd=usd_of(self.used.nano_usd),
+            cost_status=self.cost_status,
+        )
 
 
 RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
@@ -120,7 +138,11 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.reserved_nano_usd,
     runs.c.refunds,
     (runs.c.input_tokens + runs.c.cache_read_tokens + runs.c.cache_write_tokens + runs.c.output_tokens).label("tokens"),
+    runs.c.output_tokens,
+    (runs.c.unknown_input_tokens + runs.c.unknown_output_tokens).label("unknown_tokens"),
     runs.c.cost_nano_usd,
+    runs.c.doubtful_nano_usd,
+    runs.c.unpriced_calls,
     (sa.func.coalesce(runs.c.deadline_at, 1e12) - db_now()).label("left_s"),
     (sa.func.coalesce(runs.c.deadline_at, 1e12) - runs.c.created_at).label("wall_s"),
     runs.c.exhausted,
@@ -196,6 +218,9 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         budget_pk=budget_pk_of(row),
         reserved=reserved_of(row),
         used=Amounts(iterations=row.iteration - row.refunds, tokens=int(row.tokens), nano_usd=row.cost_nano_usd),
+        doubtful=Amounts(tokens=int(row.unknown_tokens), nano_usd=row.doubtful_nano_usd),
+        unpriced_calls=row.unpriced_calls,
+        output_tokens=row.output_tokens,
         left_s=float(row.left_s),
         wall_s=float(row.wall_s),
         steers=row.steers,

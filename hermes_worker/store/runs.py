@@ -19,7 +19,7 @@ from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
 from hermes_worker.core.effects import AskModel, Effect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
-from hermes_worker.core.pricing import Cost, CostStatus, worst_of
+from hermes_worker.core.pricing import NOTHING_SPENT, Cost, CostStatus, Spent, worst_of
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
@@ -47,11 +47,13 @@ from hermes_worker.store.transitions import (
     StateMoved,
     activate,
     break_off,
+    doubtful_nano_usd_of,
     exhausted_event,
     insert_events,
     nano_usd_of,
     needs_transaction,
     save,
+    unpriced_calls_of,
 )
 
 
@@ -302,7 +304,7 @@ class Runs:
         """Call the session of a run that has ended ``title``; ``None`` leaves it as it is called. What that took is
         added to the run."""
         loaded = claim.loaded
-        nano_usd = nano_usd_of(cost)
+        nano_usd, doubtful = nano_usd_of(cost), doubtful_nano_usd_of(cost)
         with self._database.write() as connection:
             # The run's row is locked first, as everywhere.
             known = connection.execute(
@@ -317,13 +319,19 @@ class Runs:
                     cache_read_tokens=runs.c.cache_read_tokens + usage.cache_read,
                     cache_write_tokens=runs.c.cache_write_tokens + usage.cache_write,
                     reasoning_tokens=runs.c.reasoning_tokens + usage.reasoning,
+                    estimated_tokens=runs.c.estimated_tokens + usage.estimated,
+                    unknown_attempts=runs.c.unknown_attempts + usage.unknown_attempts,
+                    unknown_input_tokens=runs.c.unknown_input_tokens + usage.unknown_input,
+                    unknown_output_tokens=runs.c.unknown_output_tokens + usage.unknown_output,
                     cost_nano_usd=runs.c.cost_nano_usd + nano_usd,
+                    doubtful_nano_usd=runs.c.doubtful_nano_usd + doubtful,
+                    unpriced_calls=runs.c.unpriced_calls + unpriced_calls_of(cost),
                     cost_status=worst_of(CostStatus(known) if known else None, cost.status).value,
                 )
             )
             if loaded.budget_pk is not None:
-                spent = Amounts(tokens=usage.total, nano_usd=nano_usd)
-                charge = budgets.Charge(given_back=Amounts(), spent=spent, unknown_costs=int(cost.usd is None))
+                spent = Amounts(tokens=usage.chargeable, nano_usd=nano_usd + doubtful)
+                charge = budgets.Charge(given_back=Amounts(), spent=spent, unknown_costs=unpriced_calls_of(cost))
                 budgets.settle(connection, loaded.budget_pk, charge)
             if title is not None:
                 connection.execute(sa.update(sessions).where(sessions.c.pk == loaded.session_pk).values(title=title))
@@ -382,21 +390,29 @@ class Runs:
 
         return self._finish_turn(claim, event, additions)
 
-    def commit_failure(self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken) -> list[Hint]:
-        """Write how a model call ended without a reply, and give the claim up. Raises ``LeaseLost``."""
+    def commit_failure(
+        self,
+        claim: TurnClaim,
+        event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken,
+        spent: Spent = NOTHING_SPENT,
+    ) -> list[Hint]:
+        """Write how a model call ended without a reply, and what its attempts took, and give the claim up. Raises
+        ``LeaseLost``."""
         reason = event.reason if isinstance(event, ev.CapacityAwaited) else ""
-        return self._finish_turn(claim, event, lambda loaded: Additions(waits_for=reason))
+        added = Additions(usage=spent.usage, cost=spent.cost, waits_for=reason)
+        return self._finish_turn(claim, event, lambda loaded: added)
 
-    def release_turn(self, claim: TurnClaim) -> list[Hint]:
-        """Hand an unfinished model call back for another worker to take now. Raises ``LeaseLost``."""
-        return self._finish_turn(claim, ev.TurnReleased(), lambda loaded: Additions())
+    def release_turn(self, claim: TurnClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        """Hand an unfinished model call back for another worker to take now, and write what its attempts took. Raises
+        ``LeaseLost``."""
+        return self._finish_turn(claim, ev.TurnReleased(), lambda loaded: Additions(usage=spent.usage, cost=spent.cost))
 
     def _finish_turn(
         self, claim: TurnClaim, event: ev.Event, additions: Callable[[LoadedRun], Additions]
     ) -> list[Hint]:
         loaded: LoadedRun = claim.loaded
         while True:
-            after, added = apply(loaded.run, event), additions(loaded)
+            after, added = apply(loaded.run, event), replace(additions(loaded), is_of_holder=True)
             is_many = needs_transaction(self._database, loaded, after, added)
             try:
                 with self._database.write() if is_many else self._database.statement() as connection:

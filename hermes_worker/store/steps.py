@@ -107,7 +107,13 @@ def _update_run() -> sa.Update:
             cache_read_tokens=runs.c.cache_read_tokens + sa.bindparam("cache_read"),
             cache_write_tokens=runs.c.cache_write_tokens + sa.bindparam("cache_write"),
             reasoning_tokens=runs.c.reasoning_tokens + sa.bindparam("reasoning"),
+            estimated_tokens=runs.c.estimated_tokens + sa.bindparam("estimated"),
+            unknown_attempts=runs.c.unknown_attempts + sa.bindparam("unknown_attempts"),
+            unknown_input_tokens=runs.c.unknown_input_tokens + sa.bindparam("unknown_input"),
+            unknown_output_tokens=runs.c.unknown_output_tokens + sa.bindparam("unknown_output"),
             cost_nano_usd=runs.c.cost_nano_usd + sa.bindparam("cost_nano_usd"),
+            doubtful_nano_usd=runs.c.doubtful_nano_usd + sa.bindparam("doubtful_nano_usd"),
+            unpriced_calls=runs.c.unpriced_calls + sa.bindparam("unpriced_calls"),
             cost_status=sa.bindparam("new_cost_status"),
             updated_at=db_now(),
         )

@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.errors import Failure, UnavailableError
+from hermes_worker.core.pricing import Pricing
 from hermes_worker.core.run import STATE_VERSION, CallStatus, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
@@ -78,8 +79,10 @@ class Swept:
 class Sweeper:
     """Repairs one database. Thread-safe; harmless to run in many processes."""
 
-    def __init__(self, database: Database, policy: SweepPolicy) -> None:
+    def __init__(self, database: Database, policy: SweepPolicy, pricing: Pricing | None = None) -> None:
+        """``pricing`` says what model calls cost whose claims are taken away."""
         self._database = database
+        self._pricing = pricing
         self._policy = policy
 
     def sweep(self, depths: Mapping[str, int] | None) -> Swept | None:
@@ -171,7 +174,7 @@ class Sweeper:
             def lose(connection: Connection, loaded: LoadedRun, token: str = orphan.lease_token) -> list[Hint] | None:
                 if loaded.lease_token != token:
                     return None
-                return _save_loss(connection, loaded, ev.TurnLost(), "model")
+                return _save_loss(connection, loaded, ev.TurnLost(), "model", self._pricing)
 
             sent = self._repair(orphan.pk, lose)
             if sent is not None:
@@ -219,7 +222,7 @@ class Sweeper:
             was_resumed = isinstance(event, ev.WaitEnded) and loaded.run.resume_at is None
             if loaded.run.status.is_terminal or was_resumed:
                 return None
-            return save(connection, loaded, apply(loaded.run, event))
+            return save(connection, loaded, apply(loaded.run, event), Additions(pricing=self._pricing))
 
         for pk in pks:
             hints += self._repair(pk, advance) or []
@@ -457,7 +460,13 @@ def _still_holds(connection: Connection, orphan: Any) -> bool:
     return found is not None and bool(found.lease_token == orphan.lease_token)
 
 
-def _save_loss(connection: Connection, loaded: LoadedRun, event: ev.TurnLost | ev.CallLost, step: str) -> list[Hint]:
+def _save_loss(
+    connection: Connection,
+    loaded: LoadedRun,
+    event: ev.TurnLost | ev.CallLost,
+    step: str,
+    pricing: Pricing | None = None,
+) -> list[Hint]:
     """Write that a claim was lost, and tell whoever follows the run that its step is tried again or is in doubt."""
     after = apply(loaded.run, event)
     happened: list[RunEvent] = []
@@ -467,4 +476,4 @@ def _save_loss(connection: Connection, loaded: LoadedRun, event: ev.TurnLost | e
             happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": call.attempt})]
     elif after.status is RunStatus.RUNNING:
         happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": after.attempt})]
-    return save(connection, loaded, after, Additions(events=happened))
+    return save(connection, loaded, after, Additions(events=happened, pricing=pricing))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
-from hermes_worker.core.pricing import Cost, worst_of
+from hermes_worker.core.pricing import NOTHING_SPENT, Cost, CostStatus, Pricing, Spent, worst_of
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind, exit_text
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
@@ -31,10 +31,12 @@ from hermes_worker.store import background, budgets, children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.deliveries import owe, targets_of
 from hermes_worker.store.inputs import CorruptInput, opening_message
+from hermes_worker.store.losses import lost_call, lost_call_of
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     BLOB_CHARS_MIN,
     GIVE_TURN,
+    RUN_COLUMNS,
     Hint,
     LoadedRun,
     ParentCall,
@@ -79,6 +81,11 @@ class Additions:
     """Why the run is parked, in a sentence for people."""
     message_seq: int | None = None
     """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
+    is_of_holder: bool = False
+    """Who holds the claim on the model call writes the step, and knows what the call took. A claim that anybody else
+    takes away is booked as an attempt whose outcome nobody knows."""
+    pricing: Pricing | None = None
+    """What such an attempt costs; without it, the run's other calls tell."""
 
 
 _UPDATE_CALL = Prepared(
@@ -110,6 +117,9 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     """
     additions = additions or Additions()
     before = loaded.run
+    gave_up = before.is_asking and not after.is_asking
+    if gave_up and not additions.is_of_holder:
+        additions = _with_lost_call(connection, loaded, additions)
     added = outstanding(after) - outstanding(before)
     message_seq = loaded.message_seq if additions.message_seq is None else additions.message_seq
     late = _results_without_a_run(connection, loaded, after)
@@ -143,10 +153,15 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
         hints += _write_end(connection, loaded, after, additions)
         hints += release_session(connection, loaded.session_pk, loaded.pk, message_seq)
         hints += join_parent(connection, loaded.parent)
-    gave_up = before.is_asking and not after.is_asking
     if loaded.budget_pk is not None and (gave_up or additions.cost is not None):
         budgets.settle(connection, loaded.budget_pk, _charge(loaded, after, additions, gave_up=gave_up))
     return hints
+
+
+def _with_lost_call(connection: Connection, loaded: LoadedRun, additions: Additions) -> Additions:
+    lost = lost_call(connection, loaded, additions.pricing)
+    spent = Spent(usage=additions.usage, cost=additions.cost) + lost
+    return replace(additions, usage=spent.usage, cost=spent.cost)
 
 
 def _charge(loaded: LoadedRun, after: Run, additions: Additions, *, gave_up: bool) -> budgets.Charge:
@@ -156,11 +171,11 @@ def _charge(loaded: LoadedRun, after: Run, additions: Additions, *, gave_up: boo
         given_back=loaded.reserved if gave_up else Amounts(),
         spent=Amounts(
             iterations=replies - (after.refunds - before.refunds) if loaded.reserved.iterations else 0,
-            tokens=additions.usage.total,
+            tokens=additions.usage.chargeable,
             tool_calls=len(after.calls) if replies else 0,
-            nano_usd=nano_usd_of(additions.cost),
+            nano_usd=nano_usd_of(additions.cost) + doubtful_nano_usd_of(additions.cost),
         ),
-        unknown_costs=int(additions.cost is not None and additions.cost.usd is None),
+        unknown_costs=unpriced_calls_of(additions.cost),
     )
 
 
@@ -237,7 +252,13 @@ def _run_values(
         "cache_read": usage.cache_read,
         "cache_write": usage.cache_write,
         "reasoning": usage.reasoning,
+        "estimated": usage.estimated,
+        "unknown_attempts": usage.unknown_attempts,
+        "unknown_input": usage.unknown_input,
+        "unknown_output": usage.unknown_output,
         "cost_nano_usd": nano_usd_of(additions.cost),
+        "doubtful_nano_usd": doubtful_nano_usd_of(additions.cost),
+        "unpriced_calls": unpriced_calls_of(additions.cost),
         "new_cost_status": _cost_status(loaded, additions.cost),
     }
 
@@ -245,6 +266,16 @@ def _run_values(
 def nano_usd_of(cost: Cost | None) -> int:
     """Money is stored as a whole number, so that a sum of many small amounts is exact."""
     return 0 if cost is None or cost.usd is None else int((cost.usd * NANO).to_integral_value())
+
+
+def doubtful_nano_usd_of(cost: Cost | None) -> int:
+    """What may have been billed beside that, at most."""
+    return 0 if cost is None else int((cost.doubtful_usd * NANO).to_integral_value())
+
+
+def unpriced_calls_of(cost: Cost | None) -> int:
+    """1 for what not even a bound of the cost is known of."""
+    return int(cost is not None and cost.usd is None)
 
 
 def _cost_status(loaded: LoadedRun, cost: Cost | None) -> str | None:
@@ -500,6 +531,7 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     """End a run without reading what it was doing. Its open calls are locked first, as everybody does."""
     open_calls = connection.execute(_OPEN_CALLS, {"run_pk": pk}).all()
     held = connection.execute(_HELD, {"run_pk": pk}).first()
+    lost = NOTHING_SPENT if held is None or held.lease_token is None else lost_call_of(connection, held)
     row = connection.execute(
         sa.update(runs)
         .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
@@ -516,6 +548,7 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
             event_seq=runs.c.event_seq + 1,
             finished_at=db_now(),
             updated_at=db_now(),
+            **_booked(lost),
         )
         .returning(
             runs.c.run_id,
@@ -557,24 +590,28 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     hints = owe(connection, targets_of(row.deliver), run=(pk, row.run_id))
     hints = [*hints, *release_session(connection, row.session_pk, pk, message_seq)]
     hints = [*hints, *join_parent(connection, parent_of(row))]
-    if held is not None and held.is_reserved:
-        nothing_spent = budgets.Charge(given_back=reserved_of(held), spent=Amounts())
-        budgets.settle(connection, budget_pk_of(held) or pk, nothing_spent)
+    if held is not None and held.has_budget and (held.is_reserved or lost.cost is not None):
+        spent = Amounts(tokens=lost.usage.chargeable, nano_usd=doubtful_nano_usd_of(lost.cost))
+        charge = budgets.Charge(given_back=reserved_of(held), spent=spent, unknown_costs=unpriced_calls_of(lost.cost))
+        budgets.settle(connection, budget_pk_of(held) or pk, charge)
     return hints
 
 
-_HELD = (
-    sa.select(
-        runs.c.pk,
-        runs.c.root_pk,
-        runs.c.has_budget,
-        runs.c.is_reserved,
-        runs.c.reserved_tokens,
-        runs.c.reserved_nano_usd,
-    )
-    .where(runs.c.pk == sa.bindparam("run_pk"))
-    .with_for_update()
-)
+_HELD = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("run_pk")).with_for_update()
+
+
+def _booked(lost: Spent) -> dict[str, Any]:
+    """The columns of a run that book an attempt whose outcome nobody knows."""
+    if lost.cost is None:
+        return {}
+    return {
+        "unknown_attempts": runs.c.unknown_attempts + lost.usage.unknown_attempts,
+        "unknown_input_tokens": runs.c.unknown_input_tokens + lost.usage.unknown_input,
+        "unknown_output_tokens": runs.c.unknown_output_tokens + lost.usage.unknown_output,
+        "doubtful_nano_usd": runs.c.doubtful_nano_usd + doubtful_nano_usd_of(lost.cost),
+        "unpriced_calls": runs.c.unpriced_calls + unpriced_calls_of(lost.cost),
+        "cost_status": CostStatus.UNKNOWN.value,
+    }
 
 
 _OPEN_CALLS = (

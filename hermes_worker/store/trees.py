@@ -93,7 +93,16 @@ class TreeBudget:
         yield Dimension.WALL_CLOCK, self.wall_s, 0, self.elapsed_s
 
 
-_tokens = runs.c.input_tokens + runs.c.cache_read_tokens + runs.c.cache_write_tokens + runs.c.output_tokens
+_tokens = (
+    runs.c.input_tokens
+    + runs.c.cache_read_tokens
+    + runs.c.cache_write_tokens
+    + runs.c.output_tokens
+    + runs.c.unknown_input_tokens
+    + runs.c.unknown_output_tokens
+)
+_nano_usd = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
+"""As budgets count: attempts whose outcome nobody knows included."""
 _ROOT = sa.select(runs.c.pk, sa.func.coalesce(runs.c.root_pk, runs.c.pk).label("root_pk")).where(
     runs.c.run_id == sa.bindparam("run_id")
 )
@@ -247,8 +256,8 @@ _RUN = sa.select(
     *_COLUMNS,
     (runs.c.iteration - runs.c.refunds).label("iterations"),
     _tokens.label("tokens"),
-    runs.c.cost_nano_usd.label("nano_usd"),
-    sa.case((runs.c.cost_status == "unknown", 1), else_=0).label("unknown"),
+    _nano_usd.label("nano_usd"),
+    runs.c.unpriced_calls.label("unknown"),
     runs.c.is_reserved,
     runs.c.reserved_tokens,
     runs.c.reserved_nano_usd,
@@ -276,8 +285,8 @@ _SUMS = (
         _below.c.child_pk,
         sa.func.sum(runs.c.iteration - runs.c.refunds).label("iterations"),
         sa.func.sum(_tokens).label("tokens"),
-        sa.func.sum(runs.c.cost_nano_usd).label("nano_usd"),
-        sa.func.max(sa.case((runs.c.cost_status == "unknown", 1), else_=0)).label("unknown"),
+        sa.func.sum(_nano_usd).label("nano_usd"),
+        sa.func.max(runs.c.unpriced_calls).label("unknown"),
         sa.func.sum(runs.c.is_reserved).label("is_reserved"),
         sa.func.sum(runs.c.reserved_tokens * runs.c.is_reserved).label("reserved_tokens"),
         sa.func.sum(runs.c.reserved_nano_usd * runs.c.is_reserved).label("reserved_nano_usd"),

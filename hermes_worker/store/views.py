@@ -44,7 +44,10 @@ class RunView:
     cost_usd: Decimal | None
     """What is known of what the run has cost; ``None`` before its first reply."""
     cost_status: CostStatus | None
-    """How well that is known; ``unknown`` when there is a call whose price is not, so that it cost more."""
+    """How well that is known; ``unknown`` when it is not all that the run may have cost."""
+    doubtful_cost_usd: Decimal
+    """What may have been billed beside it, at most: for replies whose tokens their provider did not count, and for
+    attempts whose outcome nobody knows. It counts against limits."""
     created_at: float
     started_at: float | None
     updated_at: float
@@ -295,8 +298,13 @@ def _view(row: sa.Row[Any]) -> RunView:
             cache_read=row.cache_read_tokens,
             cache_write=row.cache_write_tokens,
             reasoning=row.reasoning_tokens,
+            estimated=row.estimated_tokens,
+            unknown_attempts=row.unknown_attempts,
+            unknown_input=row.unknown_input_tokens,
+            unknown_output=row.unknown_output_tokens,
         ),
         cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
+        doubtful_cost_usd=Decimal(row.doubtful_nano_usd).scaleb(-9),
         cost_status=CostStatus(row.cost_status) if row.cost_status else None,
         created_at=row.created_at,
         started_at=row.started_at,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import ModelRequest, user_body
 from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
-from hermes_worker.tasks.verdicts import Bill
+from hermes_worker.tasks.metering import Bill
 from hermes_worker.tools.base import Purpose
 
 
@@ -29,6 +29,5 @@ class ToolModels:
         """Raises ``ModelCallError``."""
         request = ModelRequest(model=self.model, messages=(user_body(content),))
         ticket = f"{self.call_key}:{next(self._numbers)}"
-        asked = self.auxiliary.ask(AuxTask(purpose), request, self.abort, ticket=ticket)
-        self.bill.add(asked.reply.usage, asked.cost)
+        asked = self.auxiliary.ask(AuxTask(purpose), request, self.abort, ticket=ticket, bill=self.bill)
         return asked.text

@@ -20,6 +20,8 @@ from hermes_worker.core.classify import Classification, classification_of
 from hermes_worker.core.credentials import rest_s
 from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, HermesError, ModelCallError
 from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.metering import metered
+from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.core.retry import Remedy
 from hermes_worker.core.run import ExitReason
 from hermes_worker.core.scrub import ThinkScrubber
@@ -35,6 +37,7 @@ from hermes_worker.store.runs import TurnClaim
 from hermes_worker.store.transcripts import CorruptTranscript
 from hermes_worker.tasks.auxiliary import Auxiliary
 from hermes_worker.tasks.compacting import Bounds, Compaction, compact
+from hermes_worker.tasks.metering import Attempt, Bill, Heard
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.requests import build_request, tokens_of
 
@@ -69,6 +72,8 @@ class Answered:
     rows: Sequence[Message]
     """The transcript the request was made of."""
     memory: TurnMemory
+    in_vain: Spent = NOTHING_SPENT
+    """What attempts before it may have taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +81,14 @@ class Unanswered:
     """There is no answer; ``event`` says why, or what for the run waits."""
 
     event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken
+    in_vain: Spent = NOTHING_SPENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
     """The abort came."""
+
+    in_vain: Spent = NOTHING_SPENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +96,7 @@ class Compacted:
     """The conversation is too long, and this makes it shorter; then the model is asked."""
 
     compaction: Compaction
+    """What it took holds what other attempts took in vain."""
     memory: TurnMemory
 
 
@@ -99,9 +108,15 @@ Asked = Answered | Unanswered | Interrupted | Compacted
 
 def ask(parts: Parts, claim: TurnClaim, abort: AbortSignal, *, is_watched: Callable[[], bool]) -> Asked:
     """Make the claimed call. Blocks until there is an answer, or nothing more that can be tried without a long wait."""
+    bill = Bill()
+    asked = _asked(parts, claim, abort, is_watched, bill)
+    return asked if isinstance(asked, Compacted) else replace(asked, in_vain=bill.spent)
+
+
+def _asked(parts: Parts, claim: TurnClaim, abort: AbortSignal, is_watched: Callable[[], bool], bill: Bill) -> Asked:
     try:
         with parts.turnstile:
-            asking = _Asking(parts, claim, abort, is_watched)
+            asking = _Asking(parts, claim, abort, is_watched, bill)
         return asking.elsewhere() or asking.outcome()
     except (CorruptTranscript, ValueError) as error:
         failure = Failure(kind="corrupt_transcript", message=str(error))
@@ -114,8 +129,11 @@ def ask(parts: Parts, claim: TurnClaim, abort: AbortSignal, *, is_watched: Calla
 class _Asking:
     """The state of one call while it is tried. Used by one thread."""
 
-    def __init__(self, parts: Parts, claim: TurnClaim, abort: AbortSignal, is_watched: Callable[[], bool]) -> None:
-        """Raises ``ValueError`` when the run's documents make no sense, and ``CorruptTranscript``."""
+    def __init__(
+        self, parts: Parts, claim: TurnClaim, abort: AbortSignal, is_watched: Callable[[], bool], bill: Bill
+    ) -> None:
+        """``bill`` is for attempts that bring no reply, and for calls beside this one. Raises ``ValueError`` when the
+        run's documents make no sense, and ``CorruptTranscript``."""
         run = claim.loaded.run
         self._parts = parts
         self._claim = claim
@@ -123,6 +141,7 @@ class _Asking:
         self._has_other_keys = False
         self._is_stalled = False
         self._window_served: int | None = None
+        self._bill = bill
         self._memory = memory_from(run.memory)
         self._history = _history(run.recovery, self._memory.compactions)
         self._session = parts.runs.session_of(claim.loaded.session_pk)
@@ -164,14 +183,17 @@ class _Asking:
             if not isinstance(permit, Permit):
                 return permit
             spoken = _Published(self._deltas)
+            attempt = Attempt(request=request, route=route, heard=Heard(spoken), usual=self._claim.loaded.usual)
             try:
-                reply = route.provider.ask(request, on_delta=spoken, abort=self._abort)
+                answered = route.provider.ask(request, on_delta=attempt.heard, abort=self._abort)
             except ModelCallError as error:
+                self._bill.add(attempt.spent_in_vain(error, self._parts.prices))
                 self._parts.governor.settle(permit, limits=error.limits)
                 ended = self._after_failure(error, route, request)
                 if ended is not None:
                     return ended
                 continue
+            reply = metered(answered, request)
             self._parts.governor.settle(permit, usage=reply.usage, limits=reply.limits)
             spoken.finish()
             return Answered(reply=reply, route=route, request=request, rows=self._rows, memory=self._memory)
@@ -362,7 +384,13 @@ class _Asking:
         ticket = f"{self._claim.run_id}:{self._claim.loaded.run.iteration + 1}"
         try:
             made = compact(
-                self._rows, self._bounds, auxiliary, self._abort, model=self._claim.loaded.model, ticket=ticket
+                self._rows,
+                self._bounds,
+                auxiliary,
+                self._abort,
+                model=self._claim.loaded.model,
+                ticket=ticket,
+                bill=self._bill,
             )
         except ModelCallError:
             return Interrupted()

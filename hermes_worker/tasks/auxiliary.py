@@ -19,12 +19,14 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.classify import classification_of
 from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest
-from hermes_worker.core.pricing import Cost, Price, billed, cost_of
+from hermes_worker.core.metering import metered
+from hermes_worker.core.pricing import Price, Spent
 from hermes_worker.core.scrub import strip_think_blocks
 from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Permit, Place
 from hermes_worker.observe import count, log
 from hermes_worker.providers.chain import Route
+from hermes_worker.tasks.metering import Attempt, Bill, Heard, cost_of_reply
 
 if TYPE_CHECKING:
     from hermes_worker.tasks.parts import Chain, Parts
@@ -61,7 +63,6 @@ class AsideReply:
     text: str
     """Without thinking."""
     reply: ModelReply
-    cost: Cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +82,16 @@ class Auxiliary:
         """With what a worker has."""
         return cls(main=parts.chain, governor=parts.governor, pool=parts.pool, own=parts.aside, prices=parts.prices)
 
-    def ask(self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str) -> AsideReply:
+    def ask(self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str, bill: Bill) -> AsideReply:
         """The answer of the first provider that gives one. ``request.model`` is the model of the installation's own
-        provider. Raises ``ModelCallError``, with kind ``interrupted`` when ``abort`` was set."""
+        provider. What it takes, in vain too, is added to ``bill``. Raises ``ModelCallError``, with kind ``interrupted``
+        when ``abort`` was set."""
         failure = ModelCallError(FailureKind.CONFIGURATION, "no provider is set up for this call")
         with _Deadline(abort, task.timeout_s) as limited:
             routes = list(self._routes(task, request.model, ticket))
             for number, route in enumerate(routes):
                 try:
-                    call = _Aside(self, task, route, limited, f"{ticket}:{task}:{number}")
+                    call = _Aside(self, task, route, limited, f"{ticket}:{task}:{number}", bill)
                     return call.answer(replace(request, model=route.model), is_last=number + 1 == len(routes))
                 except ModelCallError as error:
                     if abort.is_set():
@@ -117,7 +119,10 @@ class Auxiliary:
 class _Aside:
     """The attempts at one provider."""
 
-    def __init__(self, auxiliary: Auxiliary, task: AuxTask, route: Route, abort: AbortSignal, ticket: str) -> None:
+    def __init__(
+        self, auxiliary: Auxiliary, task: AuxTask, route: Route, abort: AbortSignal, ticket: str, bill: Bill
+    ) -> None:
+        self._bill = bill
         self._tries_max = task.tries_max
         self._governor = auxiliary.governor
         self._prices = auxiliary.prices
@@ -131,9 +136,11 @@ class _Aside:
         remedies = frozenset({retry.Remedy.CAP_OUTPUT} | (set() if is_last else {retry.Remedy.FALL_BACK}))
         while True:
             permit = self._permit(request)
+            attempt = Attempt(request=request, route=self._route, heard=Heard(lambda _: None))
             try:
-                reply = self._route.provider.ask(request, on_delta=lambda _: None, abort=self._abort)
+                answered = self._route.provider.ask(request, on_delta=attempt.heard, abort=self._abort)
             except ModelCallError as error:
+                self._bill.add(attempt.spent_in_vain(error, self._prices))
                 self._governor.settle(permit, limits=error.limits)
                 classification = classification_of(error)
                 if classification.kind is FailureKind.RATE_LIMIT:
@@ -149,8 +156,10 @@ class _Aside:
                     case _:
                         raise
             else:
+                reply = metered(answered, request)
                 self._governor.settle(permit, usage=reply.usage, limits=reply.limits)
-                return AsideReply(text=strip_think_blocks(reply.text).strip(), reply=reply, cost=self._cost(reply))
+                self._bill.add(Spent(usage=reply.usage, cost=cost_of_reply(reply, self._route, self._prices)))
+                return AsideReply(text=strip_think_blocks(reply.text).strip(), reply=reply)
 
     def _permit(self, request: ModelRequest) -> Permit:
         """Leave to ask, waited for if that is not long. Raises ``ModelCallError``."""
@@ -162,11 +171,6 @@ class _Aside:
             if permit.wait_s > WAIT_S_MAX or self._abort.wait(permit.wait_s):
                 message = f"{self._route.name} may not be asked for {permit.wait_s:.0f} s"
                 raise ModelCallError(FailureKind.RATE_LIMIT, message)
-
-    def _cost(self, reply: ModelReply) -> Cost:
-        if reply.cost_usd is not None:
-            return billed(reply.cost_usd)
-        return cost_of(reply.usage, provider=self._route.name, model=self._route.model, own_prices=self._prices)
 
 
 class _Deadline:

@@ -27,11 +27,12 @@ from hermes_worker.tasks.aside import ToolModels
 from hermes_worker.tasks.auxiliary import Auxiliary
 from hermes_worker.tasks.delegating import delegate
 from hermes_worker.tasks.leases import AbortReason
+from hermes_worker.tasks.metering import Bill
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.permission import held_up
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.tasks.planning import tool_names
-from hermes_worker.tasks.verdicts import Bill, Judge
+from hermes_worker.tasks.verdicts import Judge
 from hermes_worker.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.tools.catalog import UnknownTool
 from hermes_worker.tools.dispatch import run_tool
@@ -117,7 +118,7 @@ def _write(
         return parts.waits.ask(claim, result.question, usage=bill.usage, cost=bill.cost)
     if abort.reason == AbortReason.DRAIN:
         # It was cut short so that another worker can run it whole.
-        return parts.calls.release(claim)
+        return parts.calls.release(claim, bill.spent)
     if result.delegated:
         return delegate(parts, claim, result.delegated, is_background=result.is_background)
     settlement = Settlement(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import Message, ModelReply, ModelRequest
-from hermes_worker.core.pricing import Cost
+from hermes_worker.core.messages import Message, ModelRequest
+from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.observe import count, log
 from hermes_worker.prompt.compaction import (
     CHARS_PER_TOKEN,
@@ -21,10 +21,10 @@ from hermes_worker.prompt.compaction import (
 )
 from hermes_worker.redaction import redact
 from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
+from hermes_worker.tasks.metering import Bill
 from hermes_worker.tasks.requests import ModelOptions
 
 _SUMMARY_TOKENS_MIN, _SUMMARY_TOKENS_MAX = 2_000, 10_000
-_NOTHING_SAID = ModelReply(text="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,7 @@ class Compaction:
     body: str
     rows: int
     """How many it stands for."""
-    reply: ModelReply = field(default=_NOTHING_SAID)
-    cost: Cost | None = None
+    spent: Spent = NOTHING_SPENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,26 +51,35 @@ class Bounds:
 
 
 def compact(
-    rows: Sequence[Message], bounds: Bounds, auxiliary: Auxiliary, abort: AbortSignal, *, model: str, ticket: str
+    rows: Sequence[Message],
+    bounds: Bounds,
+    auxiliary: Auxiliary,
+    abort: AbortSignal,
+    *,
+    model: str,
+    ticket: str,
+    bill: Bill,
 ) -> Compaction | None:
     """What makes the transcript ``rows`` shorter; ``None`` when nothing does. A model that fails is done without.
 
-    Raises ``ModelCallError`` when ``abort`` was set.
+    What that takes is added to ``bill``, whose sum then stands in the compaction. Raises ``ModelCallError`` when
+    ``abort`` was set.
     """
     plan = plan_compaction(rows, trigger=bounds.trigger)
     if plan is None:
         return None
     count("conversation.compacted")
     try:
-        said = auxiliary.ask(AuxTask.COMPRESSION, _request(plan, bounds, model), abort, ticket=ticket)
+        said = auxiliary.ask(AuxTask.COMPRESSION, _request(plan, bounds, model), abort, ticket=ticket, bill=bill)
     except ModelCallError as error:
         if abort.is_set():
             raise
         log.warning("conversation.compacted_blindly", kind=error.kind.value)
-        return Compaction(body=compaction_body(plan, redact(fallback_summary(plan))), rows=len(plan.turns))
+        body = compaction_body(plan, redact(fallback_summary(plan)))
+        return Compaction(body=body, rows=len(plan.turns), spent=bill.spent)
     summary = redact(said.text or fallback_summary(plan))
     log.info("conversation.compacted", rows=len(plan.turns), summary_chars=len(summary))
-    return Compaction(body=compaction_body(plan, summary), rows=len(plan.turns), reply=said.reply, cost=said.cost)
+    return Compaction(body=compaction_body(plan, summary), rows=len(plan.turns), spent=bill.spent)
 
 
 def _request(plan: Plan, bounds: Bounds, model: str) -> ModelRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hermes_worker import faults
@@ -10,18 +10,17 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied
-from hermes_worker.core.messages import ModelReply
-from hermes_worker.core.pricing import Cost, billed, cost_of
+from hermes_worker.core.pricing import Spent
 from hermes_worker.core.turn_memory import memory_document
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
-from hermes_worker.providers.chain import Route
 from hermes_worker.queue import QueueName
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import CompactionRow, TurnClaim
 from hermes_worker.tasks.asking import Answered, Asked, Compacted, Interrupted, Unanswered, ask
 from hermes_worker.tasks.judging import Circumstances, Judged, judge
 from hermes_worker.tasks.leases import AbortReason
+from hermes_worker.tasks.metering import cost_of_reply
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.tasks.titles import entitle
@@ -136,27 +135,23 @@ def _commit(parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None,
             if abort.reason == AbortReason.LOST:
                 raise LeaseLost("the claim was lost during the model call")
             # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
-            return parts.runs.release_turn(claim)
+            return parts.runs.release_turn(claim, asked.in_vain)
         case Unanswered():
-            return parts.runs.commit_failure(claim, asked.event)
+            return parts.runs.commit_failure(claim, asked.event, asked.in_vain)
         case Compacted():
             event = AskedAgain(memory=memory_document(asked.memory), is_counted=False)
             made = asked.compaction
-            number, usage = asked.memory.compactions, made.reply.usage
-            row = CompactionRow(body=made.body, rows=made.rows, number=number, usage=usage)
-            return parts.runs.commit_compacted(claim, event, row, made.cost)
+            number, spent = asked.memory.compactions, made.spent
+            row = CompactionRow(body=made.body, rows=made.rows, number=number, usage=spent.usage)
+            return parts.runs.commit_compacted(claim, event, row, spent.cost)
         case Answered():
             assert judged is not None
-            cost = _cost(parts, asked.reply, asked.route)
+            cost = cost_of_reply(asked.reply, asked.route, parts.prices)
+            spent = Spent(usage=asked.reply.usage, cost=cost) + asked.in_vain
+            reply = replace(judged.reply, usage=spent.usage)
             if isinstance(judged.event, ModelReplied):
-                return parts.runs.commit_reply(claim, judged.reply, judged.event, cost)
-            return parts.runs.commit_discarded(claim, judged.event, judged.reply, cost)
-
-
-def _cost(parts: Parts, reply: ModelReply, route: Route) -> Cost:
-    if reply.cost_usd is not None:
-        return billed(reply.cost_usd)
-    return cost_of(reply.usage, provider=route.name, model=route.model, own_prices=parts.prices)
+                return parts.runs.commit_reply(claim, reply, judged.event, spent.cost)
+            return parts.runs.commit_discarded(claim, judged.event, reply, spent.cost)
 
 
 def _is_watched(parts: Parts, claim: TurnClaim) -> bool:

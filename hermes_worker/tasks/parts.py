@@ -11,7 +11,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.messages import Message, ModelReply, Usage
-from hermes_worker.core.pricing import Cost, Price
+from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Ungoverned
@@ -48,10 +48,13 @@ class TurnStore(Protocol):
     ) -> list[Hint]: ...
 
     def commit_failure(
-        self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken
+        self,
+        claim: TurnClaim,
+        event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken,
+        spent: Spent = NOTHING_SPENT,
     ) -> list[Hint]: ...
 
-    def release_turn(self, claim: TurnClaim) -> list[Hint]: ...
+    def release_turn(self, claim: TurnClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
 
     def entitle(self, claim: TurnClaim, title: str | None, *, usage: Usage, cost: Cost) -> None: ...
 
@@ -65,7 +68,7 @@ class CallStore(Protocol):
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
 
-    def release(self, claim: CallClaim) -> list[Hint]: ...
+    def release(self, claim: CallClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
 
     def spec_of(self, run_pk: int) -> RunSpec: ...
 

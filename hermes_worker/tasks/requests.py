@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from hermes_worker.core.compactions import visible
 from hermes_worker.core.messages import Message, ModelRequest, Role, canonical_json, user_body
 from hermes_worker.core.notices import SUMMARY_REQUEST
 from hermes_worker.core.turn_memory import Amendment, TurnMemory
 from hermes_worker.prompt.amendments import amended_messages, amended_tools
 from hermes_worker.prompt.cache_markers import CacheLayout, CacheTarget, cache_layout, with_cache_markers
-from hermes_worker.prompt.compaction import visible
 from hermes_worker.prompt.pipeline import WireNeeds, prepare, wire_needs
 from hermes_worker.prompt.system import renamed
 from hermes_worker.providers.catalog import Wire

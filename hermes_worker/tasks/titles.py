@@ -12,6 +12,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.store.runs import TurnClaim
 from hermes_worker.tasks.asking import Answered
 from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
+from hermes_worker.tasks.metering import Bill
 from hermes_worker.tasks.parts import Parts
 
 _OUTPUT_TOKENS_MAX = 500
@@ -34,9 +35,16 @@ def entitle(parts: Parts, claim: TurnClaim, answered: Answered, answer: str) -> 
         output_tokens_max=_OUTPUT_TOKENS_MAX,
         reasoning_effort="none",
     )
+    bill, title = Bill(), None
     try:
-        asked = Auxiliary.of(parts).ask(AuxTask.TITLE, request, AbortSignal(), ticket=f"title:{claim.run_id}")
-        parts.runs.entitle(claim, title_of(asked.text), usage=asked.reply.usage, cost=asked.cost)
+        try:
+            said = Auxiliary.of(parts).ask(
+                AuxTask.TITLE, request, AbortSignal(), ticket=f"title:{claim.run_id}", bill=bill
+            )
+            title = title_of(said.text)
+        finally:
+            if bill.cost is not None:
+                parts.runs.entitle(claim, title, usage=bill.usage, cost=bill.cost)
     except (ModelCallError, UnavailableError) as error:
         log.info("session.untitled", reason=type(error).__name__)
         return

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.approvals import VERDICT_RULES, Ask, Verdict, verdict_of, verdict_question
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import ModelRequest, Usage, canonical_json, user_body
-from hermes_worker.core.pricing import Cost, sum_of
+from hermes_worker.core.messages import ModelRequest, canonical_json, user_body
 from hermes_worker.observe import count, log
 from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
+from hermes_worker.tasks.metering import Bill
 
 _OUTPUT_TOKENS_MAX = 16
 """One word; a model that thinks first says nothing in it, and then a person decides."""
-
-
-@dataclass(slots=True)
-class Bill:
-    """What was asked of models on behalf of one tool call. Paid with the call's outcome."""
-
-    usage: Usage = field(default_factory=Usage)
-    cost: Cost | None = None
-
-    def add(self, usage: Usage, cost: Cost) -> None:
-        self.usage, self.cost = self.usage + usage, sum_of(self.cost, cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +39,10 @@ class Judge:
             reasoning_effort="none",
         )
         try:
-            said = self.auxiliary.ask(AuxTask.APPROVAL, request, self.abort, ticket=self.call_key)
+            said = self.auxiliary.ask(AuxTask.APPROVAL, request, self.abort, ticket=self.call_key, bill=self.bill)
         except ModelCallError as error:
             log.info("command.not_judged", reason=error.kind.value)
             return Verdict.ESCALATE
-        self.bill.add(said.reply.usage, said.cost)
         found = verdict_of(said.text)
         count(f"command.judged.{found.value}")
         return found

@@ -21,6 +21,7 @@ from hermes_worker.governor import ConfiguredLimits, Governing, Governor, Ungove
 from hermes_worker.providers.chain import Chain, ModelChoice
 from hermes_worker.tasks import auxiliary
 from hermes_worker.tasks.auxiliary import AsideReply, Auxiliary, AuxTask
+from hermes_worker.tasks.metering import Bill
 
 REQUEST = ModelRequest(model="main-model", messages=(user_body("sum up"),))
 
@@ -38,20 +39,27 @@ def choice(server: StrictServer, model: str = "m", *, more_keys: Sequence[str] =
 
 
 def ask(
-    servers: list[StrictServer], *, abort: AbortSignal | None = None, governor: Governing | None = None
+    servers: list[StrictServer],
+    *,
+    abort: AbortSignal | None = None,
+    governor: Governing | None = None,
+    bill: Bill | None = None,
 ) -> AsideReply:
     """The first server is the task's own, the others are the chain of the conversation."""
     own = {AuxTask.COMPRESSION: Chain(choice(servers[0]))}
     main = Chain(choice(servers[1]), [choice(servers[2], "other")])
     calls = Auxiliary(main=main, governor=governor or Ungoverned(), own=own)
-    return calls.ask(AuxTask.COMPRESSION, REQUEST, abort or AbortSignal(), ticket="run:1")
+    return calls.ask(AuxTask.COMPRESSION, REQUEST, abort or AbortSignal(), ticket="run:1", bill=bill or Bill())
 
 
 def test_the_tasks_own_provider_is_asked_first_and_thinking_is_left_out(servers: list[StrictServer]) -> None:
-    asked = ask(servers)
+    bill = Bill()
+    asked = ask(servers, bill=bill)
     assert asked.text == "answer 1"
-    assert asked.cost.status is CostStatus.UNKNOWN
-    assert asked.reply.usage.total > 0
+    assert bill.cost is not None
+    assert bill.cost.status is CostStatus.UNKNOWN
+    assert bill.usage == asked.reply.usage
+    assert bill.usage.total > 0
     assert [len(server.accepted) for server in servers] == [1, 0, 0]
 
 
@@ -126,5 +134,5 @@ def test_a_key_that_rests_is_not_used_here_either(servers: list[StrictServer], b
     main = Chain(choice(servers[0], more_keys=["k2"]))
     pool.rest(main.credentials("m", 0)[0], 60)
     calls = Auxiliary(main=main, governor=Ungoverned(), pool=pool)
-    calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1")
+    calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1", bill=Bill())
     assert servers[0].requests[-1].header("authorization") == "Bearer k2"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes_worker.core.compactions import visible
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.prompt.compaction import (
     END,
@@ -19,7 +20,6 @@ from hermes_worker.prompt.compaction import (
     plan_compaction,
     summary_request,
     trigger_tokens,
-    visible,
 )
 from hermes_worker.prompt.pipeline import import_history, prepare, repaired
 

@@ -294,7 +294,7 @@ class MemoryStore:
     ) -> list[Hint]:
         return self._write(self._held_turn(claim), event)
 
-    def release_turn(self, claim: TurnClaim) -> list[Hint]:
+    def release_turn(self, claim: TurnClaim, *_: Any) -> list[Hint]:
         return self._write(self._held_turn(claim), ev.TurnReleased())
 
     def _held_turn(self, claim: TurnClaim) -> RunRow:
@@ -342,7 +342,7 @@ class MemoryStore:
         event = ev.CallSettled(position=claim.position, status=settlement.status)
         return self._write(row, event, result=settlement.text)
 
-    def release(self, claim: CallClaim) -> list[Hint]:
+    def release(self, claim: CallClaim, *_: Any) -> list[Hint]:
         return self._write(self._held_call(claim), ev.CallReleased(position=claim.position))
 
     def _held_call(self, claim: CallClaim) -> RunRow:
@@ -624,6 +624,8 @@ class MemoryStore:
             lease_token=row.token,
             root_pk=row.top.pk,
             depth=row.depth,
+            used=Amounts(),
+            output_tokens=0,
         )
 
     # --- repair ---

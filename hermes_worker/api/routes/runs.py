@@ -200,6 +200,7 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
         interrupted=view.is_interrupted if has_ended else None,
         estimated_cost_usd=None if view.cost_usd is None else float(view.cost_usd),
         cost_status=view.cost_status,
+        doubtful_cost_usd=float(view.doubtful_cost_usd) or None,
         iteration=view.iteration,
         iterations_max=view.iterations_max,
         started_at=view.started_at,
