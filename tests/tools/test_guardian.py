@@ -62,9 +62,14 @@ def test_the_commands_of_a_killed_worker_die_with_it(tmp_path: Path, command: st
 
 
 def test_a_worker_that_ends_in_order_leaves_no_companion(tmp_path: Path) -> None:
-    worker = _worker(tmp_path, "ps -o pid=,args= --ppid $PPID | grep '[h]ermes-guardian' > companions")
+    worker = _worker(tmp_path, "touch begun; until [ -e go ]; do sleep 0.01; done")
+    while not (tmp_path / "begun").exists():
+        assert worker.poll() is None
+        time.sleep(0.01)
+    children = psutil.Process(worker.pid).children()
+    companions = [child.pid for child in children if any("hermes-guardian" in part for part in child.cmdline())]
+    (tmp_path / "go").touch()
     assert worker.wait() == 0
-    companions = [int(line.split()[0]) for line in (tmp_path / "companions").read_text().splitlines()]
     assert len(companions) == 1
     assert _gone(companions[0])
 
