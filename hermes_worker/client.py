@@ -145,8 +145,8 @@ class RunEnded:
     exit_reason: str | None
     usage: Mapping[str, int] = field(default_factory=dict)
     """``input_tokens``, ``output_tokens`` and ``total_tokens``; where there are any, also ``estimated_tokens`` (of
-    those, what the provider did not count) and ``unknown_attempts`` with ``unknown_input_tokens`` and
-    ``unknown_output_tokens`` (beside those, what may have been billed without a reply)."""
+    those, what the provider did not count), ``refused_attempts`` (requests that failed) and ``unknown_attempts`` with
+    ``unknown_input_tokens`` and ``unknown_output_tokens`` (beside those, what may have been billed without a reply)."""
     kind: Literal["ended"] = "ended"
 
 

@@ -51,6 +51,7 @@ def turn_result(views: Views, run_id: str) -> dict[str, Any]:
         "completion_tokens": usage.output,
         "total_tokens": usage.total,
         "estimated_tokens": usage.estimated,
+        "refused_attempts": usage.refused_attempts,
         "unknown_attempts": usage.unknown_attempts,
         "unknown_input_tokens": usage.unknown_input,
         "unknown_output_tokens": usage.unknown_output,

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 
 from hermes_worker import __version__
 from hermes_worker.api.sse import wire_usage
+from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.standing import Standing, StandingReason
@@ -155,6 +156,8 @@ class UsageObject(BaseModel):
     total_tokens: int
     estimated_tokens: int | None = None
     """How many of these were estimated from the size of texts, because the provider did not count them."""
+    refused_attempts: int | None = None
+    """Requests that brought an error and nothing that is billed."""
     unknown_attempts: int | None = None
     """Requests that may have been billed and of which no reply was written, because the connection, the call or the
     worker ended before. Their tokens, as estimated, are not in the total; they count against limits."""
@@ -353,6 +356,6 @@ def _dimensions(of: TreeBudget | Share) -> dict[str, DimensionObject]:
 
 
 def usage_object(view: RunView) -> UsageObject | None:
-    if view.usage.chargeable == 0 and not view.status.is_terminal:
+    if view.usage == NO_USAGE and not view.status.is_terminal:
         return None
     return UsageObject(**wire_usage(view.usage))

@@ -158,6 +158,7 @@ def wire_usage(usage: Usage) -> dict[str, int]:
     told = {"input_tokens": read, "output_tokens": usage.output, "total_tokens": read + usage.output}
     unsure = {
         "estimated_tokens": usage.estimated,
+        "refused_attempts": usage.refused_attempts,
         "unknown_attempts": usage.unknown_attempts,
         "unknown_input_tokens": usage.unknown_input,
         "unknown_output_tokens": usage.unknown_output,

@@ -151,6 +151,8 @@ def summary(view: RunView, calls: int) -> str:
         f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out"
         + (" (partly estimated)" if usage.estimated else ""),
     ]
+    if usage.refused_attempts:
+        parts.append(f"{_counted(usage.refused_attempts, 'attempt')} that failed")
     if usage.unknown_attempts:
         tokens = usage.unknown_input + usage.unknown_output
         parts.append(f"{_counted(usage.unknown_attempts, 'attempt')} of unknown outcome (perhaps {tokens:,} tokens)")

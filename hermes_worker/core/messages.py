@@ -63,6 +63,8 @@ class Usage:
     reasoning: int = 0
     estimated: int = 0
     """How many of these tokens were estimated from the size of texts, because the provider did not count them."""
+    refused_attempts: int = 0
+    """Requests that brought an error and nothing that is billed."""
     unknown_attempts: int = 0
     """Requests that were or may have been sent, and of which no reply was written."""
     unknown_input: int = 0
@@ -87,6 +89,7 @@ class Usage:
             cache_write=self.cache_write + other.cache_write,
             reasoning=self.reasoning + other.reasoning,
             estimated=self.estimated + other.estimated,
+            refused_attempts=self.refused_attempts + other.refused_attempts,
             unknown_attempts=self.unknown_attempts + other.unknown_attempts,
             unknown_input=self.unknown_input + other.unknown_input,
             unknown_output=self.unknown_output + other.unknown_output,

@@ -320,6 +320,7 @@ class Runs:
                     cache_write_tokens=runs.c.cache_write_tokens + usage.cache_write,
                     reasoning_tokens=runs.c.reasoning_tokens + usage.reasoning,
                     estimated_tokens=runs.c.estimated_tokens + usage.estimated,
+                    refused_attempts=runs.c.refused_attempts + usage.refused_attempts,
                     unknown_attempts=runs.c.unknown_attempts + usage.unknown_attempts,
                     unknown_input_tokens=runs.c.unknown_input_tokens + usage.unknown_input,
                     unknown_output_tokens=runs.c.unknown_output_tokens + usage.unknown_output,

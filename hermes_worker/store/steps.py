@@ -108,6 +108,7 @@ def _update_run() -> sa.Update:
             cache_write_tokens=runs.c.cache_write_tokens + sa.bindparam("cache_write"),
             reasoning_tokens=runs.c.reasoning_tokens + sa.bindparam("reasoning"),
             estimated_tokens=runs.c.estimated_tokens + sa.bindparam("estimated"),
+            refused_attempts=runs.c.refused_attempts + sa.bindparam("refused_attempts"),
             unknown_attempts=runs.c.unknown_attempts + sa.bindparam("unknown_attempts"),
             unknown_input_tokens=runs.c.unknown_input_tokens + sa.bindparam("unknown_input"),
             unknown_output_tokens=runs.c.unknown_output_tokens + sa.bindparam("unknown_output"),

@@ -119,6 +119,7 @@ runs = sa.Table(
     sa.Column("cache_write_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("reasoning_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("estimated_tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("refused_attempts", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("unknown_attempts", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("unknown_input_tokens", sa.BigInteger(), nullable=False, server_default="0"),
     sa.Column("unknown_output_tokens", sa.BigInteger(), nullable=False, server_default="0"),

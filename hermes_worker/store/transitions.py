@@ -253,6 +253,7 @@ def _run_values(
         "cache_write": usage.cache_write,
         "reasoning": usage.reasoning,
         "estimated": usage.estimated,
+        "refused_attempts": usage.refused_attempts,
         "unknown_attempts": usage.unknown_attempts,
         "unknown_input": usage.unknown_input,
         "unknown_output": usage.unknown_output,

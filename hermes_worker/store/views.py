@@ -299,6 +299,7 @@ def _view(row: sa.Row[Any]) -> RunView:
             cache_write=row.cache_write_tokens,
             reasoning=row.reasoning_tokens,
             estimated=row.estimated_tokens,
+            refused_attempts=row.refused_attempts,
             unknown_attempts=row.unknown_attempts,
             unknown_input=row.unknown_input_tokens,
             unknown_output=row.unknown_output_tokens,

@@ -71,7 +71,7 @@ class Attempt:
         the reply had come."""
         heard = self.heard.tokens
         if not heard and not error.may_be_billed:
-            return NOTHING_SPENT
+            return Spent(usage=Usage(refused_attempts=1))
         count("model.outcome_unknown")
         usage = lost_attempt(request_tokens(self.request), self.usual, heard=heard)
         priced = cost_of(usage, provider=self.route.name, model=self.route.model, own_prices=prices)

@@ -251,3 +251,15 @@ def test_a_call_that_is_given_up_and_parked_keeps_what_it_sent_in_vain(turns: Tu
     assert (view.status, view.usage.unknown_attempts) == (RunStatus.WAITING_FOR_CAPACITY, 1)
     turns.finish(run_id)
     assert turns.store.views.run(run_id).usage.unknown_attempts == 1
+
+
+def test_a_failed_run_counts_the_requests_that_failed(turns: Turns, store: Store, server: StrictServer) -> None:
+    server.faults(status(500), status(500), status(401))
+    run_id = turns.submit()
+    turns.finish(run_id)
+    view = store.views.run(run_id)
+    assert view.status is RunStatus.FAILED
+    assert view.usage.refused_attempts == len(server.requests) == 3
+    assert view.usage.chargeable == 0
+    assert "0 model calls, 0 tool calls, 0 tokens in, 0 out, 3 attempts that failed" in summary(view, 0)
+    assert turn_result(store.views, run_id)["refused_attempts"] == 3

@@ -299,6 +299,7 @@ def upgrade() -> None:
         sa.Column("cache_write_tokens", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("reasoning_tokens", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("estimated_tokens", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("refused_attempts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("unknown_attempts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("unknown_input_tokens", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("unknown_output_tokens", sa.BigInteger(), server_default="0", nullable=False),
