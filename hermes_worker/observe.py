@@ -28,7 +28,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from hermes_worker.redaction import is_secret_name, mask, redact
+from hermes_worker.redaction import is_secret_name, mask, mask_known, redact
 
 if TYPE_CHECKING:
     from hermes_worker.settings import LogSettings, Secret
@@ -164,7 +164,7 @@ class Log:
 
     def __init__(self) -> None:
         self._level = logging.INFO
-        self._emit = _logger(_rendered_as("console", {}), None)
+        self._emit = _logger(_rendered_as("console", ()), None)
 
     def debug(self, event: str, **facts: object) -> None:
         if self._level <= logging.DEBUG:
@@ -195,7 +195,7 @@ def configure_logging(
     whatever they look like. May be called again: the last call wins.
     """
     level = logging.getLevelNamesMapping()[settings.level]
-    known = {secret.reveal(): mask(secret.reveal()) for secret in secrets if secret.reveal()}
+    known = tuple(secret.reveal() for secret in secrets)
     finish = [_origin_of(role), *_rendered_as(settings.format, known)]
     log._level = level
     log._emit = _logger(finish, stream)
@@ -261,14 +261,14 @@ def _origin_of(role: str) -> Processor:
     return add_origin
 
 
-def _rendered_as(form: str, known: Mapping[str, str]) -> list[Processor]:
+def _rendered_as(form: str, known: tuple[str, ...]) -> list[Processor]:
     def clean(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         return {name: _clean(value, name, known) for name, value in line.items()}
 
     return [clean, _json_line if form == "json" else _console_line]
 
 
-def _clean(value: object, name: str, known: Mapping[str, str], depth: int = 0) -> object:
+def _clean(value: object, name: str, known: tuple[str, ...], depth: int = 0) -> object:
     """``value`` as redacted JSON types. ``name`` is the field it is the value of."""
     if value is None or isinstance(value, bool | int):
         return value
@@ -282,10 +282,8 @@ def _clean(value: object, name: str, known: Mapping[str, str], depth: int = 0) -
     return mask(text) if is_secret_name(name) else _clean_text(text, known)
 
 
-def _clean_text(text: str, known: Mapping[str, str]) -> str:
-    for secret, masked in known.items():
-        text = text.replace(secret, masked)
-    text = redact(text)
+def _clean_text(text: str, known: tuple[str, ...]) -> str:
+    text = redact(mask_known(text, known))
     if len(text) <= _STRING_CHARS_MAX:
         return text
     return f"{text[:_STRING_CHARS_MAX]}... ({len(text) - _STRING_CHARS_MAX} characters more)"

@@ -126,6 +126,14 @@ def test_counts_of_tokens_are_not_secrets(stream: io.StringIO) -> None:
     assert (lines(stream)[0]["tokens"], lines(stream)[0]["output_tokens"]) == (12, 4.5)
 
 
+def test_a_key_of_one_letter_does_not_chew_up_lines(stream: io.StringIO) -> None:
+    configure_logging(LogSettings(format="json"), "worker", secrets=(Secret("k"), Secret("")), stream=stream)
+
+    log.warning("hint.failed", error="check the key")
+
+    assert lines(stream)[0]["error"] == "check the key"
+
+
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_traceback_is_redacted_and_shows_no_local_variables(stream: io.StringIO, form: str) -> None:
     configure_logging(LogSettings(format=form), "worker", stream=stream)

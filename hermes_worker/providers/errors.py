@@ -108,10 +108,11 @@ def _root_cause(error: BaseException) -> str:
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """``text`` printable and shortened, without ``secrets`` and without anything that looks like a credential."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "[redacted]")
+    """``text`` printable and shortened, without ``secrets`` and without anything that looks like a credential.
+
+    A secret of less than eight characters is not looked for: it would be found in the middle of words.
+    """
+    text = redaction.mask_known(text, secrets, lambda secret: "[redacted]")
     text = "".join(char if char.isprintable() or char == "\n" else " " for char in text)
     text = redaction.redact(text)
     return text if len(text) <= MESSAGE_CHARS_MAX else text[:MESSAGE_CHARS_MAX] + "…"

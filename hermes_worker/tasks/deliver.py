@@ -34,7 +34,7 @@ from hermes_worker.delivery.targets import ChatRef, Resolution, Target, TargetEr
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
-from hermes_worker.redaction import mask, redact
+from hermes_worker.redaction import mask_known, redact
 from hermes_worker.store.deliveries import ATTEMPTS_MAX, Deliveries, DeliveryClaim
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.views import Views
@@ -228,9 +228,7 @@ class _Sending:
         return self._parts.outbox.why_dead(dead_target_key(target.platform, target.chat))
 
     def _conceal(self, text: str) -> str:
-        for secret in self._parts.secrets:
-            text = text.replace(secret, mask(secret))
-        return redact(text)
+        return redact(mask_known(text, self._parts.secrets))
 
     def _adjusted(self, target: Target) -> Target:
         return replace(target, thread=None) if Adjustment.WITHOUT_THREAD in self._claim.adjustments else target

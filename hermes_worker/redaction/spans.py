@@ -1,0 +1,31 @@
+"""Where secrets stand in a text, and how their places become one list. All positions count bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+__all__ = ["Span", "merged", "positions"]
+
+Span = tuple[int, int]
+"""Start and end of a secret, in bytes."""
+
+
+def positions(haystack: bytes, needle: bytes) -> Iterator[int]:
+    """Where ``needle`` begins; occurrences do not overlap."""
+    at = haystack.find(needle)
+    while at >= 0:
+        yield at
+        at = haystack.find(needle, at + len(needle))
+
+
+def merged(spans: Iterable[Span]) -> Iterator[Span]:
+    """Overlapping spans become one; touching spans stay two."""
+    ordered = sorted(spans)
+    start, end = ordered[0]
+    for next_start, next_end in ordered[1:]:
+        if next_start < end:
+            end = max(end, next_end)
+        else:
+            yield start, end
+            start, end = next_start, next_end
+    yield start, end
