@@ -312,6 +312,9 @@ class AgentSettings:
     allow_private_urls: bool = _setting("agent.allow_private_urls", "HERMES_ALLOW_PRIVATE_URLS", SWITCH, False)
     """Whether tools may fetch from addresses of the local network and of this machine. Metadata services are never
     asked."""
+    redact_secrets: bool = _setting("security.redact_secrets", "HERMES_REDACT_SECRETS", SWITCH, True)
+    """Whether secrets are hidden in what tools return, before it is stored or shown to a model. Logs and error messages
+    never contain them, whatever is set here."""
     toolsets: tuple[str, ...] = _setting(
         "agent.toolsets", "HERMES_TOOLSETS", names(r"[\w.:-]{1,64}", "toolset names"), ()
     )

@@ -29,6 +29,7 @@ from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_
 from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import Live
 from hermes_worker.queue import Publisher, QueueName, redis_client
+from hermes_worker.redaction import Redactor, is_secret_name
 from hermes_worker.setting_kinds import provider_model_address
 from hermes_worker.settings import Settings
 from hermes_worker.store.database import Database
@@ -371,6 +372,19 @@ def pricing_of(settings: Settings) -> Pricing:
     return cost
 
 
+def redactor_of(settings: Settings) -> Redactor:
+    """What hides secrets in results of tools: also those of this installation, which commands may print."""
+    from hermes_worker.delivery.courier import Courier
+
+    passed_on = {name: settings.environ.get(name, "") for name in settings.terminal.env_passthrough}
+    known = (
+        *(secret.reveal() for secret in settings.secrets),
+        *Courier(values=settings.environ, directory=settings.home).secrets,
+        *(value for name, value in passed_on.items() if is_secret_name(name)),
+    )
+    return Redactor(is_on=settings.agent.redact_secrets, known=tuple(dict.fromkeys(known)))
+
+
 def approval_rules(settings: Settings) -> ApprovalRules:
     """What the settings decide about dangerous commands."""
     from hermes_worker.core.approvals import Mode, Unattended
@@ -447,6 +461,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             hermes_home=str(settings.home),
         )
 
+    redactor = redactor_of(settings)
     chain = chain_of(settings, grants_of(settings, client.database))
     parts = Parts(
         runs=client.runs,
@@ -469,6 +484,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         model=model_options(settings),
         turnstile=Turnstile(_COMPUTING_AT_ONCE),
         prices=dict(own_price(text) for text in settings.model.prices),
+        redactor=redactor,
         workspace=workspace,
         now=client.database.now,
         watched=watched,
@@ -494,6 +510,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         environ=settings.environ,
         env_passthrough=settings.terminal.env_passthrough,
         script_timeout_s=settings.cron.script_timeout_s,
+        redactor=redactor,
     )
     sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
     keeper = Keeper(

@@ -23,6 +23,7 @@ from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStat
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
+from hermes_worker.redaction import redact_code
 from hermes_worker.store.budgets import lock_turns, promise_turn, share_budget
 from hermes_worker.store.children import mark_joined
 from hermes_worker.store.database import Database, db_now
@@ -46,6 +47,10 @@ OVERTIME_S = 30.0
 """How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
 PREVIEW_CHARS = 120
 """How much of a call's arguments the ``tool.started`` event shows."""
+
+
+_PREVIEW_LOOKS_AT_CHARS = 10 * PREVIEW_CHARS
+"""A secret is hidden before the text is cut, because half of one is not recognised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,7 +451,7 @@ def started_event(claim: CallClaim) -> RunEvent:
     """That the call began, when it did. It becomes a row with the result; until then the live stream tells it."""
     data = {
         "tool": claim.request.name,
-        "preview": claim.request.arguments[:PREVIEW_CHARS],
+        "preview": redact_code(claim.request.arguments[:_PREVIEW_LOOKS_AT_CHARS])[:PREVIEW_CHARS],
         "tool_call_id": claim.request.id,
         "iteration": claim.iteration,
         "position": claim.position,

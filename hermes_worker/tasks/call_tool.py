@@ -148,6 +148,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> Tool
         workspace=parts.workspace(session.workspace),
         session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
         cancelled=abort,
+        redactor=parts.redactor,
         models=ToolModels(
             auxiliary=auxiliary, model=claim.loaded.model, call_key=claim.idempotency_key, bill=bill, abort=abort
         ),

@@ -24,7 +24,7 @@ from hermes_worker.delivery.targets import Target
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
-from hermes_worker.redaction import redact
+from hermes_worker.redaction import Redactor, redact
 from hermes_worker.store.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
@@ -62,6 +62,8 @@ class CollectingParts:
     env_passthrough: Collection[str]
     script_timeout_s: float
     commit_patience_s: float = 600.0
+    redactor: Redactor = field(default_factory=Redactor)
+    """Hides secrets in what scripts print."""
 
 
 def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
@@ -155,8 +157,8 @@ def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]
         )
         stderr = errors.read(SCRIPT_CHARS_MAX).decode("utf-8", "replace")
     return ScriptResult(
-        stdout=redact(ran.output.decode("utf-8", "replace").strip()),
-        stderr=redact(stderr.strip()),
+        stdout=parts.redactor.printed(ran.output.decode("utf-8", "replace").strip()),
+        stderr=parts.redactor.printed(stderr.strip()),
         exit_code=None if ran.ending is Ending.TIMED_OUT else ran.exit_code,
     )
 

@@ -17,6 +17,7 @@ from hermes_worker.credentials import FirstKey, Pooling
 from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
 from hermes_worker.providers.chain import Route
+from hermes_worker.redaction import Redactor
 from hermes_worker.store.calls import CallClaim, Settlement
 from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint
@@ -141,6 +142,8 @@ class Parts:
     model: ModelOptions = field(default_factory=ModelOptions)
     turnstile: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
+    redactor: Redactor = field(default_factory=Redactor)
+    """Hides secrets in what tools return."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """What the installation says that models cost, by provider and model."""
     calls_max: int = 64

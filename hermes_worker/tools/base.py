@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from hermes_worker.core.delegation import ChildTask
 from hermes_worker.core.questions import Question, Refusal
 from hermes_worker.core.replay import Replay
+from hermes_worker.redaction import Redactor
 from hermes_worker.workspace.base import Workspace
 
 
@@ -62,6 +63,9 @@ class ToolSpec:
     """Name of the argument that holds a shell command: dangerous ones need permission (``core.approvals``)."""
     session_keys: tuple[str, ...] = ()
     """Session documents the tool reads; they arrive in ``ToolContext.session``."""
+    refuses_markers: str | None = None
+    """What to tell a model whose arguments contain the marker of a hidden secret, which the tool would write into a
+    file in the secret's place; ``None`` for tools that write nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,9 @@ class ToolContext:
     cancelled: Cancellation
     models: Models | None = None
     """``None`` where there are none."""
+    redactor: Redactor = field(default_factory=Redactor)
+    """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
+    returns (a file, a model) hides them itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

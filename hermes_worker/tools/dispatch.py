@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import structlog
-
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.repair import ArgumentsOutcome, assess_arguments
+from hermes_worker.observe import log
+from hermes_worker.redaction import holds_marker, prints_configuration
 from hermes_worker.tools.arguments import coerce, violations
 from hermes_worker.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.tools.results import ResultLimits, error_result, exception_result, limited
 from hermes_worker.workspace.base import WorkspaceError
-
-log = structlog.get_logger()
-
 
 Gate = Callable[[Tool, Mapping[str, Any]], ToolResult | None]
 """Looks at a call before it runs; a result it gives stands in for the call."""
@@ -31,26 +30,43 @@ def run_tool(
 ) -> ToolResult:
     """Run one call and return its result; what goes wrong is an error result and never an exception.
 
-    A call that was cancelled before it started does nothing. The result's size is within ``limits``.
+    A call that was cancelled before it started does nothing. The result's size is within ``limits``, and secrets are
+    hidden in it: whatever becomes of a result, a row, an event, a file or a prompt, is made from what this returns.
     """
     arguments = _arguments(tool, arguments_json)
     if isinstance(arguments, ToolResult):
-        return arguments
-    if context.cancelled.is_set():
-        return error_result(f"{tool.spec.name} was cancelled before it started; nothing was done")
-    held_up = gate(tool, arguments) if gate is not None else None
-    if held_up is not None:
-        return held_up
-    outcome = _outcome(tool, arguments, context)
+        return _without_secrets(arguments, context)
+    outcome = _refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
+    if outcome is None:
+        outcome = _outcome(tool, arguments, context)
     if outcome.question is not None:
         return outcome
     return limited(
-        outcome,
+        _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments)),
         chars_max=tool.spec.result_chars_max,
         call_key=context.idempotency_key,
         workspace=context.workspace,
         limits=limits or ResultLimits(),
     )
+
+
+def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult | None:
+    if context.cancelled.is_set():
+        return error_result(f"{tool.spec.name} was cancelled before it started; nothing was done")
+    if tool.spec.refuses_markers and context.redactor.is_on and holds_marker(canonical_json(arguments)):
+        return error_result(tool.spec.refuses_markers)
+    return None
+
+
+def _without_secrets(result: ToolResult, context: ToolContext, *, is_configuration: bool = False) -> ToolResult:
+    text = context.redactor.result(result.text, is_configuration=is_configuration)
+    return result if text == result.text else replace(result, text=text)
+
+
+def _reads_configuration(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    names = (tool.spec.path_argument, tool.spec.command_argument)
+    said = (arguments.get(name) for name in names if name is not None)
+    return any(prints_configuration(text) for text in said if isinstance(text, str))
 
 
 def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from hermes_worker.core.replay import Replay
+from hermes_worker.redaction import prints_configuration
 from hermes_worker.tools import v4a
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.fuzzy import Refused, is_already_there, replace_text
@@ -25,11 +27,20 @@ _LINES_DEFAULT: Final = 500
 _LINES_MAX: Final = 2_000
 _LINE_CHARS_MAX: Final = 2_000
 _READ_CHARS_MAX: Final = 100_000
+_SEEN_CHARS_MAX: Final = 2 * _LINE_CHARS_MAX
+"""As much of a line is looked at for secrets; less of it is shown."""
+_CONTEXT_LINES: Final = 100
+"""A private key has fewer lines."""
 _FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """More of a file is not read: the worker holds it in memory, next to those of its other calls."""
 _DIFF_CHARS_MAX: Final = 20_000
 _DIFF_FILE_CHARS_MAX: Final = 2_000_000
 _HINTS_MAX: Final = 5
+_MARKER_REFUSED: Final = (
+    "nothing was written: the arguments contain a «redacted» marker. It stands for a secret that is in the file and is "
+    "hidden from you; written back, it would destroy the secret. Change the file with patch, take only lines without "
+    "a marker into old_string, new_string and the patch, and leave the lines with secrets as they are."
+)
 _IMAGE_SUFFIXES: Final = frozenset({".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
@@ -111,7 +122,9 @@ class ReadFileTool:
         if is_binary(data):
             return error_result(f"{path!r} {_what_it_is(canonical)}; it cannot be shown as text")
         limit = min(arguments.get("limit", _LINES_DEFAULT), _LINES_MAX)
-        return _page(path, data, offset=arguments.get("offset", 1), limit=limit)
+        is_configuration = prints_configuration(path)
+        conceal = partial(context.redactor.text, is_configuration=is_configuration)
+        return _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
 
 
 def _what_it_is(path: str) -> str:
@@ -134,13 +147,13 @@ def _missing(path: str, canonical: str, context: ToolContext) -> ToolResult:
     return json_result(document, is_error=True)
 
 
-def _page(path: str, data: bytes, *, offset: int, limit: int) -> ToolResult:
+def _page(path: str, data: bytes, *, offset: int, limit: int, conceal: Callable[[str], str]) -> ToolResult:
     is_whole = len(data) <= _FILE_BYTES_MAX
     data = data[:_FILE_BYTES_MAX]
     lines_total = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
     if data and offset > lines_total:
         return error_result(f"{path!r} has only {lines_total} lines; there is no line {offset}")
-    rows = list(_numbered_rows(data, offset, limit))
+    rows = list(_numbered_rows(data, offset, limit, conceal))
     end = offset + len(rows) - 1
     document: dict[str, object] = {
         "content": "\n".join(rows),
@@ -157,21 +170,44 @@ def _page(path: str, data: bytes, *, offset: int, limit: int) -> ToolResult:
     return json_result(document)
 
 
-def _numbered_rows(data: bytes, offset: int, limit: int) -> Iterator[str]:
+def _numbered_rows(data: bytes, offset: int, limit: int, conceal: Callable[[str], str]) -> Iterator[str]:
     """The page's lines, as many as fit the limit of one result and at least one."""
     room = _READ_CHARS_MAX
-    # An iterator over the bytes finds the page without making an object of every line before it.
-    for number, raw in enumerate(islice(io.BytesIO(data), offset - 1, offset - 1 + limit), start=offset):
-        line = raw.rstrip(b"\r\n").decode("utf-8", "replace")
-        if number == 1:
-            line = line.removeprefix("\ufeff")
-        if len(line) > _LINE_CHARS_MAX:
-            line = f"{line[:_LINE_CHARS_MAX]}... [truncated, {len(line)} characters]"
+    for number, (line, chars) in enumerate(_concealed_lines(data, offset, limit, conceal), start=offset):
+        if max(chars, len(line)) > _LINE_CHARS_MAX:
+            line = f"{line[:_LINE_CHARS_MAX]}... [truncated, {chars} characters]"
         row = f"{number}|{line}"
         room -= len(row) + 1
         if room < 0 and number > offset:
             return
         yield row
+
+
+def _concealed_lines(data: bytes, offset: int, limit: int, conceal: Callable[[str], str]) -> list[tuple[str, int]]:
+    """The page's lines without secrets, each with its length in the file. They are read together with lines before and
+    behind them, because a secret may have several lines, and before they are shortened, because half a secret is not
+    recognised."""
+    before = min(offset - 1, _CONTEXT_LINES)
+    lines = list(_lines(data, offset - 1 - before, offset - 1, limit + _CONTEXT_LINES))
+    begun = [line[:_SEEN_CHARS_MAX] for line in lines]
+    seen = conceal("\n".join(begun)).split("\n")
+    if len(seen) != len(lines):
+        seen = [conceal(line) for line in begun]
+    shown = [(line, len(whole)) for line, whole in zip(seen, lines, strict=True)]
+    return shown[before : before + limit]
+
+
+def _lines(data: bytes, first: int, page_first: int, count: int) -> Iterator[str]:
+    """The lines from number ``first`` on, from 0, and ``count`` from ``page_first`` on; fewer when they are more than
+    one result can show."""
+    room = _READ_CHARS_MAX
+    # An iterator over the bytes finds the page without making an object of every line before it.
+    for number, raw in enumerate(islice(io.BytesIO(data), first, page_first + count), start=first):
+        line = raw.rstrip(b"\r\n").decode("utf-8", "replace")
+        yield line.removeprefix("\ufeff") if number == 0 else line
+        room -= min(len(line), _LINE_CHARS_MAX) if number >= page_first else 0
+        if room < 0:
+            return
 
 
 # --- write_file ---
@@ -195,6 +231,7 @@ class WriteFileTool:
             "required": ["path", "content"],
         },
         toolset="file",
+        refuses_markers=_MARKER_REFUSED,
         # The same content in the same place: writing it once more is no further effect.
         replay=Replay.KEYED,
         path_argument="path",
@@ -261,6 +298,7 @@ class PatchTool:
             "required": [],
         },
         toolset="file",
+        refuses_markers=_MARKER_REFUSED,
         replay=Replay.ONCE,
         path_argument="path",
         session_keys=(CWD_KEY,),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from hermes_worker.core.replay import Replay
+from hermes_worker.redaction import is_secret_name
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.commandline import exit_code_meaning, refusal_to_run
 from hermes_worker.tools.files import CWD_KEY, session_folder
@@ -75,6 +77,10 @@ class TerminalTool:
         # A little more than a command may take, so that the tool itself tells of a time-out.
         timeout_s=_TIMEOUT_MAX_S + 10,
         command_argument="command",
+        refuses_markers=(
+            "the command was not run: it contains a «redacted» marker. The marker stands for a secret that is hidden "
+            "from you and is no value; let the command take the secret from its file or variable instead"
+        ),
         session_keys=(CWD_KEY, ENV_KEY),
     )
 
@@ -96,7 +102,15 @@ class TerminalTool:
         updates = _updates(result, context, notes)
         if result.left_running:
             notes.append("processes were still running in the background; they were ended with the command")
-        return _result(arguments["command"], result, timeout_s, updates, notes)
+        known = _secrets_of(context.session.get(ENV_KEY)) | _secrets_of(result.exported)
+        output = context.redactor.without(result.output.decode("utf-8", "replace"), known)
+        shown = replace(result, output=output.encode("utf-8", "replace"))
+        return _result(arguments["command"], shown, timeout_s, updates, notes)
+
+
+def _secrets_of(variables: object) -> frozenset[str]:
+    """The secrets among a shell's variables: ``echo $TOKEN`` prints one without its name."""
+    return frozenset(value for name, value in _session_env(variables).items() if is_secret_name(name))
 
 
 def _unsupported(arguments: Mapping[str, Any]) -> str | None:
@@ -134,7 +148,7 @@ def _folder(workdir: str | None, context: ToolContext) -> str | None:
 
 def _session_env(document: object) -> dict[str, str]:
     """The session's variables, without anything a shell could not have exported."""
-    if not isinstance(document, dict):
+    if not isinstance(document, Mapping):
         return {}
     return {
         name: value

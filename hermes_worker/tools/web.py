@@ -79,7 +79,8 @@ class WebExtractTool:
         read = _read(found)
         if read is None:
             return {"url": url, "error": f"this is {found.media_type or 'of no known type'}, not a text"}
-        title, text = read
+        # A model is asked about the page and a file keeps it, so nothing of it is shown before this.
+        title, text = (context.redactor.text(part) for part in read)
         told: dict[str, object] = {"url": found.url, "title": title}
         if len(text) <= chars:
             return {**told, "content": text}

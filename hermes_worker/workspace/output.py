@@ -5,6 +5,9 @@ from __future__ import annotations
 _HEAD_SHARE = 0.4
 """The reference keeps 40 % of the limit from the beginning and 60 % from the end (loop §6.7)."""
 
+_LINE_BYTES_MAX = 1_024
+"""A longer line is cut."""
+
 
 class HeadTail:
     """Collects bytes and keeps at most about ``limit`` of them, whatever is written."""
@@ -33,10 +36,29 @@ class HeadTail:
         """What was kept, with a line that says how much is missing. No UTF-8 character is cut in half."""
         if not self.was_truncated:
             return bytes(self._head + self._tail)
-        head = _without_broken_end(bytes(self._head))
-        tail = _without_broken_start(bytes(self._tail[len(self._tail) - self._tail_max :]))
+        given_up = min(_LINE_BYTES_MAX, (self._head_max + self._tail_max) // 32)
+        head = _without_broken_end(_to_last_line(bytes(self._head), given_up))
+        tail = _without_broken_start(_from_first_line(bytes(self._tail[len(self._tail) - self._tail_max :]), given_up))
         omitted = self._total - len(head) - len(tail)
         return head + b"\n\n... [%d bytes omitted] ...\n\n" % omitted + tail
+
+
+def _to_last_line(data: bytes, given_up: int) -> bytes:
+    """``data`` to the end of a line, or of a word; at most ``given_up`` bytes less. What stands on both sides of a cut
+    is read by nobody, and half a secret is not recognised as one."""
+    start = len(data) - given_up
+    for end in (data.rfind(b"\n", start), data.rfind(b" ", start)):
+        if end >= 0:
+            return data[:end]
+    return data
+
+
+def _from_first_line(data: bytes, given_up: int) -> bytes:
+    """``data`` from the beginning of a line, or of a word."""
+    for end in (data.find(b"\n", 0, given_up), data.find(b" ", 0, given_up)):
+        if end >= 0:
+            return data[end + 1 :]
+    return data
 
 
 def _is_continuation(byte: int) -> bool:

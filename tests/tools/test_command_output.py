@@ -46,3 +46,13 @@ def test_memory_is_bounded_and_nothing_is_lost_without_saying_so(pieces: list[by
 @given(st.text(max_size=80), st.integers(min_value=1, max_value=60))
 def test_text_stays_text(text: str, limit: int) -> None:
     _collected(limit, [text.encode("utf-8", "replace")]).render().decode()
+
+
+def test_what_a_cut_goes_through_is_left_out_on_both_sides() -> None:
+    """Half a secret is not recognised as one."""
+    lines = [f"line {number} token=AAAA{number:06d}BBBBCCCCDDDD\n".encode() for number in range(3_000)]
+    rendered = _collected(50_000, lines).render()
+
+    shown = [line for line in rendered.split(b"\n") if line and b"omitted" not in line]
+    assert len(shown) > 1_000
+    assert set(shown) <= {line.rstrip() for line in lines}

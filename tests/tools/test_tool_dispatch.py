@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hermes_worker.core.replay import Replay
+from hermes_worker.observe import configure_logging, log
+from hermes_worker.settings import LogSettings
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.tools.results import ResultLimits, is_persisted
@@ -130,3 +134,55 @@ def test_a_result_that_is_too_long_is_kept_in_the_workspace(context: ToolContext
     result = run_tool(probe, '{"path": "x"}', context, limits=limits)
     assert is_persisted(result.text)
     assert context.workspace.read_bytes("hermes-results/k.txt") == b"x" * 9_000
+
+
+KEY = "ghp_" + "HsVJeM39xRFc8vDon3WHOi2MJrqLEpDcwJLA"
+
+
+def test_secrets_are_hidden_in_every_result(context: ToolContext) -> None:
+    def shows(arguments: Mapping[str, Any]) -> ToolResult:
+        return ToolResult(text=json.dumps({"output": f"it is {KEY}"}), session_updates={"env": {"T": KEY}})
+
+    def raises(arguments: Mapping[str, Any]) -> ToolResult:
+        raise RuntimeError(f"cannot log in with {KEY}")
+
+    results = [
+        run_tool(Probe(shows), '{"path": "x"}', context),
+        run_tool(Probe(raises), '{"path": "x"}', context),
+        run_tool(Probe(shows), f'{{"path": "x", "limit": "{KEY}"}}', context),
+        run_tool(Probe(shows), '{"path": "x"}', context, gate=lambda *_: ToolResult(text=f"refused: {KEY}")),
+    ]
+
+    assert [KEY in result.text for result in results] == [False] * 4
+    assert "«redacted:ghp_…»" in results[0].text
+    # The next command needs what the shell exported.
+    assert results[0].session_updates == {"env": {"T": KEY}}
+
+
+def test_a_result_in_a_file_holds_no_secret_either(context: ToolContext, root: Path) -> None:
+    long = ToolResult(text=f"{'word ' * 30_000}{KEY}")
+
+    result = run_tool(Probe(lambda _: long), '{"path": "x"}', context)
+
+    assert is_persisted(result.text)
+    [file] = root.glob("hermes-results/*.txt")
+    assert KEY not in file.read_text()
+    assert "«redacted:ghp_…»" in file.read_text()
+
+
+def test_a_tools_traceback_goes_through_the_log_that_hides_secrets(
+    context: ToolContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_level", "_emit"):
+        monkeypatch.setattr(log, name, getattr(log, name))  # for the tests after this one
+    lines = io.StringIO()
+    configure_logging(LogSettings(), "worker", stream=lines)
+
+    def raises(arguments: Mapping[str, Any]) -> ToolResult:
+        raise RuntimeError(f"cannot log in with {KEY}")
+
+    run_tool(Probe(raises), '{"path": "x"}', context)
+
+    assert "tool_call.raised" in lines.getvalue()
+    assert "Traceback" in lines.getvalue()
+    assert KEY not in lines.getvalue()

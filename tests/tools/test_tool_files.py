@@ -352,3 +352,88 @@ def test_a_patch_that_was_applied_before_is_not_an_error(session: Any, root: Pat
     patch = "*** Begin Patch\n*** Update File: a.py\n-value = compute(1)\n+value = compute(2)\n*** End Patch"
     session("patch", patch=patch)
     assert "already as the patch wants them" in session("patch", patch=patch)["note"]
+
+
+# --- secrets ---
+
+KEY = "ghp_" + "HsVJeM39xRFc8vDon3WHOi2MJrqLEpDcwJLA"
+PEM = (
+    "-----BEGIN PRIVATE KEY-----\n" + "MIIEabcdABCD12345678MIIEabcdABCD12345678\n" * 30 + "-----END PRIVATE KEY-----\n"
+)
+
+
+def test_a_file_that_holds_a_secret_is_edited_and_the_secret_survives(session: Any, root: Path) -> None:
+    (root / "app.ini").write_text(f"# settings\nGITHUB_TOKEN={KEY}\nDEBUG=1\n")
+
+    shown = session("read_file", path="app.ini")["content"]
+    assert shown == "1|# settings\n2|GITHUB_TOKEN=«redacted:ghp_…»\n3|DEBUG=1"
+
+    seen = "GITHUB_TOKEN=«redacted:ghp_…»\nDEBUG=1"
+    refusal = session.error("patch", path="app.ini", old_string=seen, new_string=seen.replace("1", "0"))
+    assert "«redacted» marker" in refusal
+    assert "leave the lines with secrets" in refusal
+
+    changed = session("patch", path="app.ini", old_string="DEBUG=1", new_string="DEBUG=0")
+
+    assert (root / "app.ini").read_text() == f"# settings\nGITHUB_TOKEN={KEY}\nDEBUG=0\n"
+    # The lines around the change are part of the answer.
+    assert " GITHUB_TOKEN=«redacted:ghp_…»\n-DEBUG=1\n+DEBUG=0" in changed["diff"]
+
+
+def test_a_marker_is_never_written(session: Any, root: Path) -> None:
+    (root / "a.env").write_text(f"TOKEN={KEY}\n")
+    patch = "*** Begin Patch\n*** Update File: a.env\n-TOKEN=«redacted:ghp_…»\n+TOKEN=x\n*** End Patch"
+
+    for name, arguments in (
+        ("write_file", {"path": "a.env", "content": "TOKEN=«redacted:ghp_…»\nDEBUG=1\n"}),
+        ("write_file", {"path": "b.env", "content": "TOKEN=«redacted»\n"}),
+        ("patch", {"mode": "patch", "patch": patch}),
+        ("terminal", {"command": "echo 'TOKEN=«redacted:ghp_…»' > a.env"}),
+    ):
+        assert "«redacted» marker" in session.error(name, **arguments)
+
+    assert (root / "a.env").read_text() == f"TOKEN={KEY}\n"
+    assert not (root / "b.env").exists()
+
+
+def test_a_page_from_the_middle_of_a_private_key_shows_nothing_of_it(session: Any, root: Path) -> None:
+    (root / "key.pem").write_text(f"{PEM}after\n")
+
+    page = session("read_file", path="key.pem", offset=10, limit=5)
+
+    assert (
+        page["content"] == "\n".join(f"{number}|«redacted»" for number in range(10, 15)) or "MII" not in page["content"]
+    )
+    assert "MII" not in session("read_file", path="key.pem")["content"]
+    assert session("read_file", path="key.pem", offset=33)["content"] == "33|after"
+
+
+def test_a_secret_at_the_end_of_a_long_line_is_not_shown_by_half(session: Any, root: Path) -> None:
+    (root / "wide").write_text(f"{'x ' * 992}{KEY} {'y' * 5_000}")
+
+    [line] = session("read_file", path="wide")["content"].split("\n")
+
+    assert KEY[:12] not in line
+    assert line.endswith("... [truncated, 7025 characters]")
+
+
+@pytest.mark.parametrize(
+    "command", ["cat .env", "cat < .env | sort", "printenv DB_PASSWORD", "echo $DB_PASSWORD", "env"]
+)
+def test_what_a_command_shows_of_a_secret_is_hidden(session: Any, root: Path, command: str) -> None:
+    (root / ".env").write_text("DB_PASSWORD=correcthorse\nDEBUG=1\n")
+    session("terminal", command="export DB_PASSWORD=correcthorse")
+
+    output = session("terminal", command=command)["output"]
+
+    assert "correcthorse" not in output
+    assert "«redacted»" in output
+
+
+def test_the_lines_that_a_search_finds_hide_their_secrets(session: Any, root: Path) -> None:
+    (root / "app.py").write_text(f'client = Client("{KEY}")\n')
+
+    result = session.result("search_files", pattern="Client").text
+
+    assert "client = Client(" in result
+    assert KEY not in result
