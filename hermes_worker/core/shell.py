@@ -152,6 +152,8 @@ class _Reader:
         """The current command began with an assignment or a redirection: no reserved word may follow."""
         self._is_closed = False
         """The current command is a compound one that has ended: only redirections may follow."""
+        self._awaits_document = False
+        """The current command has a here-document whose body is still to come."""
         self._piped = 0
         self._pending_function = ""
         self._documents: list[_Document] = []
@@ -239,7 +241,7 @@ class _Reader:
         """End the current command and begin the next, which reads what ``before`` writes."""
         command = self._current
         has_content = command.words or command.assignments or command.nested or command.writes_to
-        if has_content or command.documents or command.reads_from:
+        if has_content or command.documents or command.reads_from or self._awaits_document:
             self._keep(command)
         self._begin(before)
 
@@ -255,7 +257,7 @@ class _Reader:
         frame = self._frames[-1] if self._frames else None
         group = frame.group if frame else None
         self._current = Command(before=before, group=group, function=frame.function if frame else "")
-        self._is_prefixed = self._is_closed = False
+        self._is_prefixed = self._is_closed = self._awaits_document = False
         self._piped = self._piped + 1 if before is not None else 0
         if self._piped == _PIPELINE_MAX:
             raise Unreadable("the pipeline is too long to be checked")
@@ -704,6 +706,7 @@ class _Reader:
         delimiter = _unquoted(unquoted)
         if "\n" in delimiter or not delimiter:
             self._doubt("a here-document with an unusual delimiter")
+        self._awaits_document = True
         self._documents.append(_Document(command, delimiter, strips_tabs, not is_quoted))
 
     def _read_documents(self) -> None:

@@ -174,14 +174,14 @@ def test_a_reading_of_any_text_never_raises(command: str) -> None:
     assert isinstance(assess(command, Policy()), Allow | Deny | Ask)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(_PIECES), min_size=1, max_size=3).map("".join),
     st.sampled_from(["", "rm ", "\n", "'", "foo "]),
 )
 def test_the_same_piece_thousands_of_times_is_judged_soon(piece: str, head: str) -> None:
     # Pytest's own time limit (120 s) ends a reading that is not linear; the steps are bounded by the reader.
-    assert isinstance(assess(head + piece * (30_000 // len(piece)), Policy()), Allow | Deny | Ask)
+    assert isinstance(assess(head + piece * (15_000 // len(piece)), Policy()), Allow | Deny | Ask)
 
 
 @pytest.mark.parametrize("piece", ["x", "(", "$(", "'", "a|", "sudo ", "foo 'rm x' ", "/*", "delete from ", "[["])

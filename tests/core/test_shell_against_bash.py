@@ -113,6 +113,7 @@ _SEEN_RUNNING = [
     "<in env -S'rm -rf x'; env -iS 'rm -rf x'",
     "a[1 + 2]=3 rm -rf x",
     "if :; then\n#'\nrm -rf x\nfi",
+    "<<EOF\n$(rm -rf x)\nEOF",
 ]
 
 
