@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_worker.cli.screen import clean, coloured, table
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.screen import clean, coloured
 from hermes_worker.core.budget import NANO, Dimension
 from hermes_worker.store.trees import Share, TreeBudget
 

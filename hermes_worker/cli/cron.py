@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -13,10 +12,11 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text
+from hermes_worker.cli.layout import in_words, moment, table
+from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, prompt_text
 from hermes_worker.cli.preflight import Needs, require_all
 from hermes_worker.cli.records import records_of
-from hermes_worker.cli.screen import clean, one_line, table
+from hermes_worker.cli.screen import clean, one_line
 from hermes_worker.core.approvals import Unattended
 from hermes_worker.store.job_rows import JobRow
 from hermes_worker.store.jobs import Jobs
@@ -45,8 +45,8 @@ def _fields(command: Any) -> Any:
             click.option("--starts-at", type=TEXT, help="No run before this time."),
             click.option("--ends-at", type=TEXT, help="No run after this time."),
             click.option("--jitter-s", type=click.IntRange(0, 86_400), help="Start up to so many seconds late."),
-            click.option("--overlap", type=click.Choice([o.value for o in Overlap])),
-            click.option("--catch-up", type=click.Choice([c.value for c in CatchUp])),
+            click.option("--overlap", type=OneOf([o.value for o in Overlap])),
+            click.option("--catch-up", type=OneOf([c.value for c in CatchUp])),
             click.option("--misfire-grace-s", type=click.IntRange(0, 86_400)),
             click.option("--failures-max", type=click.IntRange(1), help="Pause after so many failures in a row."),
             click.option("--tokens-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
@@ -74,7 +74,7 @@ def _fields(command: Any) -> Any:
             click.option("--wrap/--no-wrap", "wraps", default=None, help="Name the job in what is delivered."),
             click.option(
                 "--approvals",
-                type=click.Choice([outcome.value for outcome in Unattended]),
+                type=OneOf([outcome.value for outcome in Unattended]),
                 help="What becomes of dangerous commands. Default: approvals.cron_mode.",
             ),
             click.option(
@@ -133,7 +133,7 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
         require_all(settings, _needs(given))
     row = work.create(jobs, _request(prompt, schedule, given))
     click.echo(
-        json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {_when(row.next_slot)}"
+        json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}"
     )
 
 
@@ -162,8 +162,8 @@ def edit(
     request = _request(prompt, schedule, given)
     if clear_skills:
         request = replace(request, more={**request.more, "skills": None})
-    row = work.edit(jobs, job, request)
-    click.echo(f"{row.job_id} {row.state}, next {_when(row.next_slot)}")
+    row = work.edit(jobs, jobs.full_id(job), request)
+    click.echo(f"{row.job_id} {row.state}, next {moment(row.next_slot)}")
 
 
 @cron.command("list")
@@ -180,10 +180,10 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
         click.echo("no jobs", err=True)
         return
     rows = [
-        (r.job_id, r.state, _when(r.next_slot), r.last_status or "-", one_line(_display(r), 24), one_line(r.name, 40))
+        (r.job_id, r.state, moment(r.next_slot), r.last_status or "-", one_line(_display(r), 24), one_line(r.name, 40))
         for r in found
     ]
-    click.echo(table(rows, ("JOB", "STATE", "NEXT", "LAST", "SCHEDULE", "NAME")))
+    click.echo(table(rows, ("JOB", "STATE", "NEXT", "LAST", "SCHEDULE", "NAME"), whole=(0, 2)))
 
 
 @cron.command()
@@ -193,13 +193,13 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
 def show(home: Path | None, job: str, as_json: bool) -> None:
     """Everything about one job."""
     jobs = _open(home)
-    row = jobs.get(job)
+    row = jobs.get(jobs.full_id(job))
     shown = {**document(row), "last_delivery_error": jobs.delivery_error(row.pk)}
     if as_json:
         click.echo(json.dumps(shown))
         return
     for name, value in shown.items():
-        click.echo(f"{name:20} {clean(str(value)) if value is not None else '-'}")
+        click.echo(f"{name:20} {clean(in_words(name, value))}")
 
 
 @cron.command()
@@ -208,7 +208,8 @@ def show(home: Path | None, job: str, as_json: bool) -> None:
 @click.option("--reason", type=TEXT)
 def pause(home: Path | None, job: str, reason: str | None) -> None:
     """Let nothing come due until the job is resumed."""
-    click.echo(f"{work.pause(_open(home), job, reason).job_id} paused")
+    jobs = _open(home)
+    click.echo(f"{work.pause(jobs, jobs.full_id(job), reason).job_id} paused")
 
 
 @cron.command()
@@ -216,8 +217,9 @@ def pause(home: Path | None, job: str, reason: str | None) -> None:
 @click.argument("job", type=TEXT)
 def resume(home: Path | None, job: str) -> None:
     """Go on with the next slot; those of the pause are not made up for."""
-    row = work.resume(_open(home), job)
-    click.echo(f"{row.job_id} scheduled, next {_when(row.next_slot)}")
+    jobs = _open(home)
+    row = work.resume(jobs, jobs.full_id(job))
+    click.echo(f"{row.job_id} scheduled, next {moment(row.next_slot)}")
 
 
 @cron.command()
@@ -225,7 +227,8 @@ def resume(home: Path | None, job: str) -> None:
 @click.argument("job", type=TEXT)
 def run(home: Path | None, job: str) -> None:
     """Run a job now, beside its schedule."""
-    click.echo(f"{work.run_now(_open(home), job).job_id} due now")
+    jobs = _open(home)
+    click.echo(f"{work.run_now(jobs, jobs.full_id(job)).job_id} due now")
 
 
 @cron.command()
@@ -233,7 +236,9 @@ def run(home: Path | None, job: str) -> None:
 @click.argument("job", type=TEXT)
 def remove(home: Path | None, job: str) -> None:
     """Forget a job. What it ran is kept."""
-    _open(home).remove(job)
+    jobs = _open(home)
+    job = jobs.full_id(job)
+    jobs.remove(job)
     click.echo(f"{job} removed")
 
 
@@ -246,14 +251,14 @@ def remove(home: Path | None, job: str) -> None:
 def history(home: Path | None, job: str, limit: int, before: float | None, as_json: bool) -> None:
     """What became of the latest slots."""
     store = _open(home)
-    found = store.history(store.get(job).pk, limit=limit, before=before)
+    found = store.history(store.get(store.full_id(job)).pk, limit=limit, before=before)
     if as_json:
         for view in found:
             click.echo(json.dumps(asdict(view)))
         return
     rows = [
         (
-            _when(v.slot),
+            moment(v.slot),
             v.outcome,
             v.run_id or "-",
             v.run_status or v.execution or "-",
@@ -261,7 +266,7 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
         )
         for v in found
     ]
-    click.echo(table(rows, ("SLOT", "OUTCOME", "RUN", "STATUS", "REASON")))
+    click.echo(table(rows, ("SLOT", "OUTCOME", "RUN", "STATUS", "REASON"), ids=(2,), whole=(0,)))
 
 
 @cron.command("next")
@@ -271,10 +276,10 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
 def next_slots(home: Path | None, job: str, limit: int) -> None:
     """The slots to come."""
     store = _open(home)
-    row, now = store.get(job), store.now()
+    row, now = store.get(store.full_id(job)), store.now()
     schedule = work.JobSpec.from_json(row.definition).schedule_at(now)
     for slot in islice(slots_from(schedule, datetime.fromtimestamp(now, UTC)), limit):
-        click.echo(_when(slot.timestamp()))
+        click.echo(moment(slot.timestamp()))
 
 
 def document(row: JobRow) -> dict[str, Any]:
@@ -287,7 +292,3 @@ def document(row: JobRow) -> dict[str, Any]:
 
 def _display(row: JobRow) -> str:
     return str(work.JobSpec.from_json(row.definition).schedule.get("display", ""))
-
-
-def _when(at: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at is not None else "-"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import TEXT, common
+from hermes_worker.cli.layout import in_words, moment, table
+from hermes_worker.cli.options import TEXT, OneOf, common
 from hermes_worker.cli.records import open_records
-from hermes_worker.cli.screen import clean, one_line, table
+from hermes_worker.cli.screen import clean, one_line
 from hermes_worker.delivery.targets import shown
 from hermes_worker.redaction import redact
 from hermes_worker.store.deliveries import Deliveries, DeliveryState, DeliveryView
@@ -25,21 +25,23 @@ def deliveries() -> None:
 @deliveries.command("list", epilog="Example: hermes-worker deliveries list --state failed")
 @common
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
-@click.option("--state", type=click.Choice([state.value for state in DeliveryState]), help="Only of this state.")
+@click.option("--state", type=OneOf([state.value for state in DeliveryState]), help="Only of this state.")
 @click.option("--run", "run_id", type=TEXT, help="Only those of this run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: str | None, as_json: bool) -> None:
     """The newest deliveries first."""
-    outbox = Deliveries(open_records(home).database)
+    records = open_records(home)
+    outbox = Deliveries(records.database)
+    run_id = records.run_id(run_id) if run_id is not None else None
     found = outbox.list(limit=limit, state=DeliveryState(state) if state else None, run_id=run_id)
     if as_json:
         for view in found:
             click.echo(json.dumps(_document(view)))
     elif found:
         rows = [
-            (v.delivery_id, v.state.value, _when(v.created_at), one_line(shown(v.target), 40), _said(v)) for v in found
+            (v.delivery_id, v.state.value, moment(v.created_at), one_line(shown(v.target), 40), _said(v)) for v in found
         ]
-        click.echo(table(rows, ("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR")))
+        click.echo(table(rows, ("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR"), ids=(0,), whole=(2,)))
     else:
         click.echo("no deliveries", err=True)
 
@@ -50,12 +52,13 @@ def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: st
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
     """Everything that is known about one delivery."""
-    document = _document(Deliveries(open_records(home).database).get(delivery_id))
+    outbox = Deliveries(open_records(home).database)
+    document = _document(outbox.get(outbox.full_id(delivery_id)))
     if as_json:
         click.echo(json.dumps(document))
         return
     for name, value in document.items():
-        click.echo(f"{name:16} {clean(str(value)) if value is not None else '-'}")
+        click.echo(f"{name:16} {clean(in_words(name, value))}")
 
 
 @deliveries.command(epilog="One that may have arrived already is sent with a remark that it may be a duplicate.")
@@ -64,7 +67,9 @@ def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
 def retry(home: Path | None, delivery_id: str) -> None:
     """Send a settled delivery once more."""
     records = open_records(home)
-    hints = Deliveries(records.database).retry(delivery_id)
+    outbox = Deliveries(records.database)
+    delivery_id = outbox.full_id(delivery_id)
+    hints = outbox.retry(delivery_id)
     records.tell_workers("deliver", delivery_id, hints)
     click.echo(f"{delivery_id} pending")
 
@@ -75,8 +80,8 @@ def list_dead(home: Path | None) -> None:
     """Targets that refused us or are gone: nothing is sent there any more."""
     found = Deliveries(open_records(home).database).dead_targets()
     if found:
-        rows = [(one_line(dead.key, 60), _when(dead.marked_at), one_line(redact(dead.reason), 60)) for dead in found]
-        click.echo(table(rows, ("TARGET", "SINCE", "REASON")))
+        rows = [(one_line(dead.key, 60), moment(dead.marked_at), one_line(redact(dead.reason), 60)) for dead in found]
+        click.echo(table(rows, ("TARGET", "SINCE", "REASON"), whole=(1,)))
     else:
         click.echo("no dead targets", err=True)
 
@@ -87,7 +92,3 @@ def _document(view: DeliveryView) -> dict[str, object]:
 
 def _said(view: DeliveryView) -> str:
     return one_line(redact(view.error or view.receipt or ""), 60)
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

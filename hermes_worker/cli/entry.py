@@ -82,15 +82,35 @@ class _Commands(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=_COMMANDS, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_SUMMARIES.items()))
+
+
+def _show_no_colour(ctx: click.Context, _: click.Parameter, given: str | None) -> None:
+    if given:
+        ctx.color = False
 
 
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with 'hermes-worker run' in a directory of yours, or 'hermes-worker up' for a service.",
+)
+@click.option(
+    "--no-color-variable",  # its variable is what is meant: it may say anything (https://no-color.org)
+    envvar="NO_COLOR",
+    hidden=True,
+    expose_value=False,
+    callback=_show_no_colour,
 )
 @click.version_option(package_name="hermes-worker", message="hermes-worker %(version)s")
 def commands() -> None:

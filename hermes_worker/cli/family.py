@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from hermes_worker.cli.screen import clean, coloured, one_line, refusal, table
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.screen import clean, coloured, one_line, refusal
 from hermes_worker.core.run import RunStatus
 from hermes_worker.redaction import redact
 from hermes_worker.store.families import ChildView, Families, RefusalView
@@ -20,7 +21,7 @@ def family_lines(children: Sequence[ChildView], refusals: Sequence[RefusalView])
     if not children:
         return []
     rows = [(clean(child.run_id), coloured(child.status), _cost(child), _goal(child)) for child in children]
-    lines = table(rows, ("CHILD", "STATUS", "USD", "GOAL")).splitlines()
+    lines = table(rows, ("CHILD", "STATUS", "USD", "GOAL"), ids=(0,)).splitlines()
     return [*lines, *(_refused(each) for each in refusals)]
 
 

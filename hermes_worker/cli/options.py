@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +32,19 @@ class _Text(click.ParamType):  # type: ignore[type-arg]
 
 
 TEXT = _Text()
+
+
+class OneOf(click.Choice[str]):
+    """One of several words; a wrong one is answered with the word that was probably meant."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        return f"{super().get_invalid_choice_message(value, ctx)}{did_you_mean(str(value), self.choices)}"
+
+
+def did_you_mean(written: str, words: Iterable[str]) -> str:
+    """A sentence with the word that is most like ``written``; empty when none is."""
+    found = difflib.get_close_matches(written.lower(), list(words), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def _note_debugging(ctx: click.Context, _: click.Parameter, is_debugging: bool) -> None:

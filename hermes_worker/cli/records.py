@@ -12,8 +12,8 @@ from typing import Any
 
 from hermes_worker import wiring
 from hermes_worker.cli.follow import Sources
+from hermes_worker.cli.layout import clock
 from hermes_worker.cli.options import client_settings
-from hermes_worker.cli.screen import clock
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.standing import StandingReason
@@ -55,6 +55,10 @@ class Records:
     trees: Trees
     runs: Runs
     workers: Workers
+
+    def run_id(self, written: str) -> str:
+        """The id of the run that is meant by an id or by its beginning. Raises ``AmbiguousId``."""
+        return self.views.full_id(written)
 
     @property
     def sources(self) -> Sources:

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from hermes_worker import heap
-from hermes_worker.cli.options import TEXT, common, load_settings
+from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
+from hermes_worker.embedded.process import title_process
 
 _QUEUES = ("model", "tools", "delivery", "system")
 
@@ -20,7 +21,8 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in _QUEUES]
     if unknown or not names:
-        raise click.BadParameter(f"write one or more of {', '.join(_QUEUES)}, separated by commas")
+        meant = did_you_mean(unknown[0], _QUEUES) if unknown else ""
+        raise click.BadParameter(f"write one or more of {', '.join(_QUEUES)}, separated by commas.{meant}")
     return names
 
 
@@ -38,7 +40,7 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
 )
 @click.option(
     "--pool",
-    type=click.Choice(["threads", "prefork", "solo"]),
+    type=OneOf(["threads", "prefork", "solo"]),
     default="threads",
     show_default=True,
     help="threads for model calls and ordinary tools; prefork for tools that need a process of their own.",
@@ -74,6 +76,7 @@ def worker(
     from hermes_worker.tasks.main import Pool, run_worker
     from hermes_worker.wiring import WorkerOptions
 
+    title_process(f"worker {','.join(queues)} [{concurrency}]")
     settings = load_settings(home, {"worker.events": task_events or None})
     options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file)
     return run_worker(settings, options, pool=Pool(pool), concurrency=concurrency)
@@ -95,6 +98,7 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     from hermes_worker.wiring import broker_url_of
     from scheduler.beat import Scheduler
 
+    title_process("beat")
     settings = load_settings(home)
     configure_logging(settings.log, "beat", secrets=settings.secrets)
     logging.getLogger("celery").setLevel(logging.WARNING)  # its news of every tick is none
@@ -126,6 +130,7 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
     from hermes_worker.observe import configure_logging
 
     settings = load_settings(home, {"server.host": host, "server.port": port})
+    title_process(f"api {settings.server.host}:{settings.server.port}")
     configure_logging(settings.log, "api", secrets=settings.secrets)
     serve(settings, on_ready=lambda url: heap.settle())
     return 0
@@ -165,4 +170,5 @@ def scripted_model(port: int, latency_s: float) -> int:
     """
     from hermes_worker.providers.scripted.__main__ import main
 
+    title_process("scripted model")
     return main(["--port", str(port), "--latency-s", str(latency_s)])

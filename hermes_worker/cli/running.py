@@ -45,6 +45,7 @@ from hermes_worker.embedded.paths import (
     running_stack,
     workspaces_dir,
 )
+from hermes_worker.embedded.process import title_process
 from hermes_worker.embedded.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
 
@@ -95,6 +96,7 @@ def run(
     'hermes-worker up' that runs on the same home. Without PROMPT the agent surveys the directory and writes
     hermes-report.md into it.
     """
+    title_process("run")
     settings = load_settings(home, {"model.default": model, "model.base_url": base_url})
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)

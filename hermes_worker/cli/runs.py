@@ -16,9 +16,10 @@ from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.family import FamilyWatch, family_lines
 from hermes_worker.cli.follow import Notice, follow
-from hermes_worker.cli.options import TEXT, common
+from hermes_worker.cli.layout import clock, moment, table
+from hermes_worker.cli.options import TEXT, OneOf, common
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
-from hermes_worker.cli.screen import Screen, asked, clean, clock, coloured, duration, one_line, summary, table
+from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.run import RunStatus
 from hermes_worker.redaction import redact
@@ -38,7 +39,7 @@ def runs() -> None:
 @runs.command("list", epilog="Example: hermes-worker runs list --status failed")
 @common
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
-@click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs of this status.")
+@click.option("--status", type=OneOf([status.value for status in RunStatus]), help="Only runs of this status.")
 @click.option("--session", type=TEXT, help="Only runs of this session.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_runs(home: Path | None, limit: int, status: str | None, session: str | None, as_json: bool) -> None:
@@ -49,7 +50,8 @@ def list_runs(home: Path | None, limit: int, status: str | None, session: str | 
         for view in found:
             click.echo(json.dumps(run_document(view, ())))
     elif found:
-        click.echo(table([_row(view) for view in found], ("RUN", "STATUS", "CREATED", "MODEL", "ANSWER OR ERROR")))
+        header = ("RUN", "STATUS", "CREATED", "MODEL", "ANSWER OR ERROR")
+        click.echo(table([_row(view) for view in found], header, ids=(0,), whole=(2,)))
     else:
         click.echo("no runs", err=True)
 
@@ -61,6 +63,7 @@ def list_runs(home: Path | None, limit: int, status: str | None, session: str | 
 def show(home: Path | None, run_id: str, as_json: bool) -> None:
     """Status, usage, what it asks, calls in doubt and the answer of one run."""
     records = open_records(home)
+    run_id = records.run_id(run_id)
     view = records.views.run(run_id)
     calls = records.views.calls(run_id, limit=CALLS_SHOWN_MAX)
     if as_json:
@@ -90,7 +93,9 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
 )
 def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) -> None:
     """What runs left, one JSON object per line: result, messages, usage, cost."""
-    views = open_records(home).views
+    records = open_records(home)
+    views = records.views
+    run_ids = tuple(map(records.run_id, run_ids))
     if directory is None:
         for run_id in run_ids:
             click.echo(json.dumps(turn_result(views, run_id)))
@@ -110,7 +115,8 @@ def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) 
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event.")
 def watch(home: Path | None, run_id: str, as_json: bool) -> int:
     """Follow one run from its beginning to its end. Ctrl-C ends the watching, not the run."""
-    return watch_run(open_records(home), run_id, as_json=as_json)
+    records = open_records(home)
+    return watch_run(records, records.run_id(run_id), as_json=as_json)
 
 
 @runs.command(
@@ -121,6 +127,7 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
 def stop(home: Path | None, run_id: str) -> None:
     """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began."""
     records = open_records(home)
+    run_id = records.run_id(run_id)
     stopped = records.runs.stop_tree(run_id)
     records.tell_stopped(stopped.run_ids, stopped.hints)
     status = stopped.status
@@ -138,7 +145,9 @@ def stop(home: Path | None, run_id: str) -> None:
 @click.argument("run_id", type=TEXT)
 def pause(home: Path | None, run_id: str) -> None:
     """Begin nothing new in one run and in all that it caused."""
-    click.echo(f"{run_id} {coloured(Control(open_records(home).database).pause(run_id))}")
+    records = open_records(home)
+    run_id = records.run_id(run_id)
+    click.echo(f"{run_id} {coloured(Control(records.database).pause(run_id))}")
 
 
 @runs.command(epilog="Resuming a run that is not paused changes nothing.")
@@ -147,6 +156,7 @@ def pause(home: Path | None, run_id: str) -> None:
 def resume(home: Path | None, run_id: str) -> None:
     """Let a paused run, and all that it caused, go on."""
     records = open_records(home)
+    run_id = records.run_id(run_id)
     status, hints = Control(records.database).resume(run_id)
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(status)}")
@@ -158,7 +168,9 @@ def resume(home: Path | None, run_id: str) -> None:
 @click.argument("text", type=TEXT)
 def steer(home: Path | None, run_id: str, text: str) -> None:
     """Say something to a run at work; it reads it with its next tool result."""
-    Control(open_records(home).database).steer(run_id, text)
+    records = open_records(home)
+    run_id = records.run_id(run_id)
+    Control(records.database).steer(run_id, text)
     click.echo(f"{run_id} will read it with its next tool result")
 
 
@@ -172,7 +184,7 @@ _wait_option = click.option(
 @runs.command(epilog="Example: hermes-worker runs approve run_0123... --choice session")
 @common
 @click.argument("run_id", type=TEXT)
-@click.option("--choice", type=click.Choice(["once", "session", "always"]), default="once", show_default=True)
+@click.option("--choice", type=OneOf(["once", "session", "always"]), default="once", show_default=True)
 @_wait_option
 def approve(home: Path | None, run_id: str, choice: str, wait_id: int | None) -> None:
     """Allow the command that a run waits to be allowed."""
@@ -197,6 +209,7 @@ def deny(home: Path | None, run_id: str, reason: str | None, wait_id: int | None
 def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> None:
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
     records = open_records(home)
+    run_id = records.run_id(run_id)
     hints = answering.reply(Waits(records.database), run_id, text, wait_id=wait_id)
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
@@ -204,6 +217,7 @@ def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> No
 
 def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
     records = open_records(home)
+    run_id = records.run_id(run_id)
     hints = answering.approve(Waits(records.database), run_id, Choice(choice), reason=reason, wait_id=wait_id)
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
@@ -260,19 +274,17 @@ def _now(records: Records, run_id: str) -> str:
 
 def _row(view: RunView) -> tuple[str, ...]:
     said = view.output if view.output is not None else view.error or ""
-    created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.created_at))
-    return view.run_id, coloured(view.status), created, one_line(view.model, 30), one_line(said, 60)
+    return view.run_id, coloured(view.status), moment(view.created_at), one_line(view.model, 30), one_line(said, 60)
 
 
 def _description(view: RunView, calls: list[CallView]) -> str:
-    created = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(view.created_at))
     lines = [
         f"{view.run_id} {summary(view, len(calls))}",
         f"  exit      {view.exit_text or '-'}",
         f"  session   {clean(view.session_id)}",
         *([f"  title     {one_line(view.title, 80)}"] if view.title else []),
         f"  model     {clean(view.model)}",
-        f"  created   {created}",
+        f"  created   {moment(view.created_at)}",
         f"  turns     {view.iteration} of at most {view.iterations_max}",
     ]
     if view.error:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from hermes_worker.api.sse import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, WireEvent
 from hermes_worker.cli.follow import Notice
+from hermes_worker.cli.layout import clock
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
@@ -265,18 +266,3 @@ def asked(run_id: str, question: Mapping[str, Any]) -> list[str]:
         f"? {one_line(str(question.get('question') or ''), 2_000)}{offered}",
         f"  hermes-worker runs answer {run_id} {'NUMBER-OR-TEXT' if choices else 'TEXT'}{in_time}",
     ]
-
-
-def clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
-
-
-def table(rows: Iterable[tuple[str, ...]], header: tuple[str, ...]) -> str:
-    """Columns as wide as their widest cell; the last one is not padded."""
-    cells = [header, *rows]
-    widths = [max(len(click.unstyle(row[n])) for row in cells) for n in range(len(header))]
-    return "\n".join("  ".join(_padded(row[n], widths[n]) for n in range(len(header))).rstrip() for row in cells)
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - len(click.unstyle(text)))

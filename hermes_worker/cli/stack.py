@@ -20,6 +20,7 @@ from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.children import ChildExit, ChildSpec
 from hermes_worker.embedded.paths import logs_dir
+from hermes_worker.embedded.process import title_process
 from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.settings import Settings, as_environ
 from hermes_worker.store.revisions import newest
@@ -190,6 +191,7 @@ def _be(arguments: Sequence[str]) -> None:
 def _be_scripted(arguments: Sequence[str]) -> None:
     from hermes_worker.providers.scripted.__main__ import main as serve
 
+    title_process("scripted model")
     sys.exit(serve(arguments))
 
 

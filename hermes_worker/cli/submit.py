@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import TEXT, client_settings, common, prompt_text, toolset_names, toolsets_option
+from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, prompt_text, toolset_names, toolsets_option
 from hermes_worker.cli.records import records_of, require_begun
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
@@ -31,7 +31,7 @@ from hermes_worker.settings import Settings
 @click.option("--max-tool-calls", type=click.IntRange(1), help="Tool calls, likewise.")
 @click.option("--max-cost-usd", type=click.FloatRange(0, 1_000_000, min_open=True), help="US dollars, likewise.")
 @click.option("--max-wall-s", type=click.FloatRange(0, 31 * 86_400, min_open=True), help="Seconds until it expires.")
-@click.option("--budget", type=click.Choice([mode.value for mode in BudgetMode]), help="How child runs share these.")
+@click.option("--budget", type=OneOf([mode.value for mode in BudgetMode]), help="How child runs share these.")
 @click.option("--idempotency-key", type=TEXT, help="Submitting again with the same key gives the same run.")
 @click.option("--watch", is_flag=True, help="Follow the run to its end.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")

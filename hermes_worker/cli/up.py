@@ -11,6 +11,7 @@ import click
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
+from hermes_worker.embedded.process import title_process
 from hermes_worker.embedded.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
 
@@ -46,6 +47,7 @@ def up(
     from hermes_worker.observe import configure_logging
 
     given = {"server.host": host, "server.port": port, "model.default": model, "model.base_url": base_url}
+    title_process("up")
     settings = load_settings(home, given)
     configure_logging(settings.log, "up", secrets=settings.secrets)
     plan = Plan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)

@@ -13,9 +13,10 @@ from typing import Any
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import open_records
-from hermes_worker.cli.screen import one_line, table
+from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, reason_of
 from hermes_worker.core.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.delivery.exchange import HttpRequest, NoAnswer

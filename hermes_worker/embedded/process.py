@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import setproctitle
 
 from hermes_worker.core.errors import ConfigurationError
 
@@ -57,6 +58,21 @@ def name_process(name: str) -> None:
     """Show ``name``, or its first 15 bytes, as the name of this process in ``ps`` and ``top``. Linux only."""
     if sys.platform == "linux":
         _prctl()(_PR_SET_NAME, name.encode()[:15])
+
+
+def title_process(role: str) -> None:
+    """Show ``hermes-worker: ROLE`` as the command line of this process in ``ps``; its short name stays as it is."""
+    name = _short_name()
+    setproctitle.setproctitle(f"hermes-worker: {role}")
+    if name:
+        name_process(name)
+
+
+def _short_name() -> str:
+    try:
+        return Path("/proc/self/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
 
 
 @functools.cache

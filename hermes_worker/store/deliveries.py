@@ -24,6 +24,7 @@ from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, insert_ignoring, plain
+from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
 
 ATTEMPTS_MAX = 6
@@ -315,6 +316,11 @@ class Deliveries:
                 raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
         return [Hint(effect=effect, at=float(row.hinted_at))]
+
+    def full_id(self, written: str) -> str:
+        """The id of the one delivery whose id begins as ``written``. Raises ``AmbiguousId``."""
+        with self._database.read() as connection:
+            return completed(connection, deliveries.c.delivery_id, written, prefix="dlv_")
 
     def get(self, delivery_id: str) -> DeliveryView:
         """Raises ``DeliveryNotFound``."""

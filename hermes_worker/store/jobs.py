@@ -32,6 +32,7 @@ from hermes_worker.store.job_rows import (
     place_columns,
 )
 from hermes_worker.store.rows import Hint, plain
+from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import deliveries, firings, jobs, runs, sessions
 
 DUE_MAX = 500
@@ -105,6 +106,14 @@ class Jobs:
         """By id, or by a name that only one job has, whatever its case. Raises ``JobNotFound``, ``AmbiguousJob``."""
         with self._database.read() as connection:
             return _find(connection, reference)
+
+    def full_id(self, written: str) -> str:
+        """An id or a name as it is, else the id of the one job whose id begins so. Raises ``AmbiguousId``."""
+        with self._database.read() as connection:
+            named = sa.func.lower(jobs.c.name) == written.strip().lower()
+            if connection.execute(JOBS.where(named).limit(1)).first() is not None:
+                return written
+            return completed(connection, jobs.c.job_id, written, where=jobs.c.removed_at.is_(None))
 
     def all(self, *, include_disabled: bool = True) -> list[JobRow]:
         """Oldest first."""

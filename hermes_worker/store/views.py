@@ -20,6 +20,7 @@ from hermes_worker.store import steering
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import read_messages
 from hermes_worker.store.runs import RunNotFound, find
+from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls
 
 
@@ -146,6 +147,11 @@ class Views:
                 raise RunNotFound(f"there is no run {run_id!r}")
             said = steering.pending(connection, row.pk) if row.steers else []
         return replace(_view(row), pending_steer="\n".join(said) if said else None)
+
+    def full_id(self, written: str) -> str:
+        """The id of the one run whose id begins as ``written``, with ``run_`` or without. Raises ``AmbiguousId``."""
+        with self._database.read() as connection:
+            return completed(connection, runs.c.run_id, written, prefix="run_")
 
     def runs(
         self,

@@ -9,6 +9,7 @@ import socket
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from celery.worker import state
 
 from hermes_worker import faults, heap
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.embedded.process import title_process
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.queue import QueueName
 from hermes_worker.settings import RemoteControl, Settings
@@ -57,6 +59,8 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     if settings.faults:
         faults.arm(settings.faults)
     connect_signals(settings, options)
+    title = f"worker {','.join(options.queues)} [{concurrency}] pool process"
+    signals.worker_process_init.connect(partial(_title_child, title), weak=False)
     _fail_early(settings, pool)
     app = build(settings)
     prepare_worker(app, RemoteControl(settings.worker.remote_control))
@@ -107,6 +111,11 @@ def _withdraw(ready_file: Path | None) -> None:
         ready_file.unlink(missing_ok=True)
 
 
+def _title_child(title: str, **_: Any) -> None:
+    """A process of the prefork pool, which Celery has just given a title of its own."""
+    title_process(title)
+
+
 def _keep_our_logging(**_: Any) -> None:
     """A receiver of ``setup_logging`` tells Celery to leave the loggers alone."""
 
@@ -120,6 +129,9 @@ class _Worker(Worker):  # type: ignore[misc]
     def install_platform_tweaks(self, worker: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+
+    def set_process_status(self, info: str) -> None:
+        """The process has its title from the command; Celery's would say ``celeryd`` of every role."""
 
     def on_consumer_ready(self, consumer: Any) -> None:
         super().on_consumer_ready(consumer)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import pty
 import re
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -155,3 +160,60 @@ def test_only_sqlites_own_complaint_counts_as_damage() -> None:
 
     assert "damaged" in (sentence_of(Wrapped()) or "")
     assert sentence_of(Constraint()) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["submitt"], "submit"),
+        (["runs", "shwo"], "show"),
+        (["cron", "lst"], "list"),
+        (["runs", "list", "--staus", "failed"], "--status"),
+        (["runs", "list", "--status", "complete"], "completed"),
+        (["worker", "--pool", "thread"], "threads"),
+        (["worker", "--queues", "modell"], "model"),
+        (["cron", "create", "every 1h", "x", "--overlap", "queue"], "queue_one"),
+    ],
+)
+def test_what_was_probably_meant_is_said(arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments) == 2
+    assert re.search(rf"Did you mean.*'?{meant}'?", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("environ", "colours"), [({}, True), ({"NO_COLOR": "yes please"}, False), ({"NO_COLOR": ""}, True)]
+)
+def test_no_color_is_honoured_on_a_terminal(tmp_path: Path, environ: dict[str, str], colours: bool) -> None:
+    assert ("\x1b[" in on_terminal(tmp_path, ["doctor"], environ)) is colours
+
+
+def on_terminal(tmp_path: Path, arguments: list[str], environ: dict[str, str]) -> str:
+    """What the installed command, run as a module, writes to a terminal."""
+    master, terminal = pty.openpty()
+    plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HERMES_HOME": str(tmp_path / "home"), **environ}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hermes_worker", *arguments], env=plain, stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    said = b""
+    with contextlib.suppress(OSError):  # the end of a terminal on Linux
+        while piece := os.read(master, 65_536):
+            said += piece
+    os.close(master)
+    process.wait()
+    assert b"settings" in said
+    return said.decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("hermes-worker su", "submit"), ("hermes-worker runs st", "stop"), ("hermes-worker ru", "run")],
+)
+def test_the_shell_completes_commands(
+    words: str, completed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_HERMES_WORKER_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert call() == 0
+    assert f"plain,{completed}" in capsys.readouterr().out.split()

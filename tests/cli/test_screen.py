@@ -9,7 +9,8 @@ import pytest
 
 from hermes_worker.api.sse import WireEvent
 from hermes_worker.cli.follow import Notice
-from hermes_worker.cli.screen import Screen, clean, one_line, table
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.screen import Screen, clean, one_line
 
 
 def event(name: str, **fields: Any) -> WireEvent:

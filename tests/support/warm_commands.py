@@ -23,6 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+import setproctitle
+
 REQUEST_BYTES_MAX = 1 << 17
 _MODULES = ("scheduler.beat", "hermes_worker.api.server", "hermes_worker.providers.scripted.__main__")
 
@@ -108,6 +110,7 @@ def _import_everything() -> None:
     for name in (*_MODULES, *(f"hermes_worker.cli.{module}" for module in set(_COMMANDS.values()))):
         importlib.import_module(name)
     warm_up()
+    setproctitle.getproctitle()  # finds where the title is, which a child with an environment of its own cannot
 
 
 def _take_request(requests: socket.socket, running: dict[int, int]) -> bool:

@@ -1,0 +1,120 @@
+"""How facts are laid out for people: tables that fit the terminal, local times with their zone, values in words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+_GAP = "  "
+_ID_DIGITS = 12
+"""Of an id in a table that is too wide; commands take the beginning of an id for all of it."""
+_CELL_MIN = 8
+"""A column is not made narrower than this."""
+
+
+def clock(at: float) -> str:
+    """The local time of day and its zone."""
+    return time.strftime("%H:%M:%S %Z", time.localtime(at))
+
+
+def moment(at: float | None) -> str:
+    """The local date, time and zone; ``-`` for never."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if at is not None else "-"
+
+
+def in_words(name: str, value: Any) -> str:
+    """A field of a document for people. What is named ``..._at`` or ``slot`` and holds a number is a time."""
+    match value:
+        case None | "" | () | []:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float() | int() if name.endswith(("_at", "slot")):
+            return moment(float(value))
+        case float():
+            return f"{value:g}"
+        case Mapping():
+            return json.dumps(value, ensure_ascii=False)
+        case list() | tuple():
+            return ", ".join(in_words("", entry) for entry in value)
+        case _:
+            return str(value)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal, or what COLUMNS says; ``None`` for a pipe or a file, where nothing is cut."""
+    return shutil.get_terminal_size(fallback=(0, 0)).columns or None
+
+
+def table(
+    rows: Iterable[tuple[str, ...]], header: tuple[str, ...], *, ids: Sequence[int] = (), whole: Sequence[int] = ()
+) -> str:
+    """Columns as wide as their widest cell; the last one is not padded.
+
+    On a terminal that is too narrow the columns ``ids`` show the beginnings of their ids, and then the widest columns
+    give way until a row fits on a line; those in ``whole`` are never cut.
+    """
+    cells = [header, *rows]
+    width = terminal_width()
+    if width is not None and sum(_widths(cells)) + len(_GAP) * (len(header) - 1) > width:
+        cells = [_with_short_ids(row, ids) for row in cells]
+        cells = _fitting(cells, width - len(_GAP) * (len(header) - 1), {*ids, *whole})
+    widths = _widths(cells)
+    return "\n".join(_GAP.join(map(_padded, row, widths)).rstrip() for row in cells)
+
+
+def _widths(cells: Sequence[tuple[str, ...]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*cells, strict=True)]
+
+
+def _with_short_ids(row: tuple[str, ...], ids: Sequence[int]) -> tuple[str, ...]:
+    return tuple(_short_id(cell) if n in ids else cell for n, cell in enumerate(row))
+
+
+def _short_id(cell: str) -> str:
+    prefix, underscore, digits = cell.rpartition("_")
+    return f"{prefix}{underscore}{digits[:_ID_DIGITS]}"
+
+
+def _fitting(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tuple[str, ...]]:
+    """The cells with the widest columns cut until all fit into ``room``, as far as that goes."""
+    widths = _widths(cells)
+    while sum(widths) > room:
+        widest = max((n for n in range(len(widths)) if n not in kept), key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _CELL_MIN:
+            break
+        widths[widest] -= 1
+    return [tuple(map(_cut, row, widths)) for row in cells]
+
+
+def _cut(cell: str, width: int) -> str:
+    """``cell`` in at most ``width`` columns; one that is coloured loses its colour with its end."""
+    if _width(cell) <= width:
+        return cell
+    kept = ""
+    for character in click.unstyle(cell):
+        if _width(kept + character) > width - 1:
+            break
+        kept += character
+    return f"{kept}…"
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: Chinese, Japanese and most emoji take two, combining marks none."""
+    return sum(_columns(character) for character in click.unstyle(text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

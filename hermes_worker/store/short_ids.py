@@ -1,0 +1,38 @@
+"""Ids that people wrote short: the beginning of an id stands for it as long as only one begins so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+
+_NAMED_MAX = 5
+
+
+class AmbiguousId(HermesError):
+    """Several ids begin as the one that was written does."""
+
+
+def completed(
+    connection: Connection, column: sa.Column[Any], written: str, *, prefix: str = "", where: Any = None
+) -> str:
+    """The one id in ``column`` that is or begins with ``written``, with ``prefix`` before it or not; else ``written``
+    itself, for whoever looks it up to say that there is none. Raises ``AmbiguousId`` with the candidates."""
+    if connection.execute(sa.select(column).where(column == written)).first() is not None:
+        return written
+    digits = written.strip().removeprefix(prefix).lower()
+    if not digits or not all(character in "0123456789abcdef" for character in digits):
+        return written
+    begins = sa.func.substr(column, 1, len(prefix) + len(digits)) == f"{prefix}{digits}"
+    conditions = (begins,) if where is None else (begins, where)
+    statement = sa.select(column).where(*conditions).order_by(column).limit(_NAMED_MAX + 1)
+    found = [str(candidate) for candidate in connection.execute(statement).scalars()]
+    if len(found) > 1:
+        more = " and more" if len(found) > _NAMED_MAX else ""
+        raise AmbiguousId(
+            f"{written!r} is the beginning of several ids: {', '.join(found[:_NAMED_MAX])}{more}; write more of it"
+        )
+    return found[0] if found else written
