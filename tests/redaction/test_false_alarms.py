@@ -33,9 +33,9 @@ def _programs(*folders: Path) -> Iterator[str]:
 
 def test_the_standard_library_stays_as_it_is() -> None:
     texts = list(_programs(Path(sysconfig.get_paths()["stdlib"])))
-    assert sum(text.count("\n") for text in texts) > 200_000
+    assert sum(text.count("\n") for text in texts) > 100_000
 
-    # Measured with Python 3.11: none of 390,000 lines; with its tests, 7 of 858,000.
+    # Measured with Python 3.11: none of 307,000 lines; with its tests, 7 of 858,000.
     assert [line for text in texts for line in _changed(text)] == []
 
 
