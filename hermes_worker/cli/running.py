@@ -100,6 +100,8 @@ def run(
     settings = load_settings(home, {"model.default": model, "model.base_url": base_url})
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
+    if prompt is None:
+        _announce_report(workspace.resolve())
     _show_warnings_only(settings)
     asked = _Asked(
         text=text, workspace=workspace.resolve(), model=model, base_url=base_url, toolsets=toolset_names(toolsets)
@@ -254,6 +256,12 @@ class _Task:
         path = self._asked.workspace / REPORT
         if path.is_file() and path.stat().st_mtime >= self._began_at - 1:
             click.echo(f"report: {path}")
+
+
+def _announce_report(workspace: Path) -> None:
+    """A file in a git tree is a change of it, which nobody should be surprised by."""
+    if any((directory / ".git").exists() for directory in (workspace, *workspace.parents)):
+        click.echo(f"note: the survey will be written to {workspace / REPORT}, in this git tree", err=True)
 
 
 def _require_workspace(workspace: Path, home: Path) -> None:
