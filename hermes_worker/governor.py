@@ -1,11 +1,21 @@
 """Leave to ask a model: how often, and how many at once, all workers together may use one credential.
 
-Theory of operation. For each (provider, credential) Redis holds one small hash, and one Lua script decides on it, by
+Theory of operation. For each (provider, credential) Redis holds a small state, and one Lua script decides on it, by
 Redis's own clock, so that any number of workers agree. Limits per minute, of requests and of tokens, are kept by the
 *generic cell rate algorithm* (ITU-T I.371): the state is the time at which the next call would be exactly on schedule.
-Who may not ask at once is told when, and *that place is kept for him*: waiting calls therefore come one after the other
-instead of all together, in the order in which they asked, wherever they wait. A call that waits for long is parked as a
-row (invariant I8); it finds its place again by its ticket.
+
+*Older work goes first.* Who may not ask at once is entered among those who wait, in the order of what their calls are
+for: the chain of runs that began first is the first (``order``), wherever and since whenever it waits. The place of a
+call is as many intervals away as others wait before it; it is told when that is, and comes again then. An older call
+that arrives meanwhile moves it back by one place. So the oldest run comes to its end before the next one advances, and
+answers arrive one after the other. Nobody starves: only what began earlier goes first, that is a finite number of
+chains, and each of them has finite limits.
+
+*No time is lost to those who come late.* While somebody waits the schedule does not move on by itself: for as long as
+``LATE_S`` unused intervals are kept for those who were told to come, and whoever comes has one as soon as there are
+more of them than older calls that wait. Who has not come by then waits no more, so a worker that died or a run that was
+stopped holds up nobody for longer; ``withdraw`` takes a place back at once. A call that waits for long is parked as a
+row (invariant I8); it finds its entry again by its ticket.
 
 A *cool-down* holds everybody back until a time: one worker's 429 is every worker's knowledge. When it is over the calls
 that waited come in a stream, not in a storm, even where no limit is known.
@@ -39,12 +49,14 @@ taken for a burst by servers that look at seconds."""
 PLACES_KEPT_S = 600.0
 """The longest wait for which a place is kept; who would have to wait longer shall ask again by then."""
 LATE_S = 5.0
-"""How much later than its place a call may come and still have it."""
+"""How much later than it was told a call may come and still have its place; also for how long unused intervals are kept
+for those who wait."""
 RAMP_PER_MIN = 600
 """Calls per minute in the first moments after a cool-down of a credential without a known limit."""
 RAMP_S = 10.0
 BUSY_WAIT_S = 0.5
-"""When to look again while too many calls are in flight."""
+"""When a call with a few older ones before it looks again while too many are in flight. The oldest looks five times as
+often, those behind at most four times as seldom."""
 CALL_S_MAX = 900.0
 """After this a call in flight is no longer counted: its worker may have died with it."""
 LOOK_AGAIN_S = 1.0
@@ -57,7 +69,8 @@ _PLACES_REMEMBERED = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What limits belong to."""
+    """What limits belong to. All that Redis keeps about it stands under ``key``: whatever tells places apart is a field
+    here and a part of the key, and nowhere else."""
 
     provider: str
     credential: str
@@ -78,6 +91,8 @@ class Permit:
     """Estimate that was charged."""
     wait_s: float = 0.0
     """0 for leave to ask now; else when to come again with the same ticket."""
+    ahead: int = 0
+    """How many calls that wait go before this one."""
     is_cooling: bool = False
     """The wait is for the end of a cool-down."""
     is_governed: bool = False
@@ -96,7 +111,9 @@ class ConfiguredLimits:
 class Governing(Protocol):
     """What the loop needs of a governor."""
 
-    def acquire(self, place: Place, *, ticket: str, tokens: int) -> Permit: ...
+    def acquire(self, place: Place, *, ticket: str, tokens: int, order: int | None = None) -> Permit: ...
+
+    def withdraw(self, permit: Permit) -> None: ...
 
     def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None: ...
 
@@ -106,8 +123,11 @@ class Governing(Protocol):
 class Ungoverned:
     """Everybody may ask at any time."""
 
-    def acquire(self, place: Place, *, ticket: str, tokens: int) -> Permit:
+    def acquire(self, place: Place, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
         return Permit(place=place, ticket=ticket)
+
+    def withdraw(self, permit: Permit) -> None:
+        return
 
     def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
         return
@@ -126,16 +146,19 @@ class Governor:
         self._limits = limits or ConfiguredLimits()
         self._minute_s = minute_s
         self._acquire = client.register_script(_ACQUIRE)
+        self._withdraw = client.register_script(_WITHDRAW)
         self._settle = client.register_script(_SETTLE)
         self._cool_down = client.register_script(_COOL_DOWN)
         self._lock = threading.Lock()
         self._free_until: dict[str, float] = {}
         self._away_until = 0.0
 
-    def acquire(self, place: Place, *, ticket: str, tokens: int) -> Permit:
+    def acquire(self, place: Place, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
         """Leave to make one call of about ``tokens`` input tokens, or when to come again.
 
-        The same ``ticket`` finds the place that was kept for it. A call that got leave is ended by ``settle``.
+        Of those who wait the smallest ``order`` goes first: the number of the run that everything began with. Who has
+        none comes after all who have one, in the order of their first asking. The same ``ticket`` is the same call. A
+        call that got leave is ended by ``settle``; one that waits and will not come again, by ``withdraw``.
         """
         free = Permit(place=place, ticket=ticket)
         if time.monotonic() < self._free_until.get(place.key, 0.0):
@@ -151,11 +174,12 @@ class Governor:
                 limits.tokens_per_min or 0,
                 limits.in_flight_max or 0,
                 self._minute_s,
+                "" if order is None else order,
             ],
         )
         if told is None:
             return free
-        wait_ms, is_cooling, is_governed = (int(value) for value in told)
+        wait_ms, is_cooling, is_governed, ahead = (int(value) for value in told)
         if not is_governed:
             self._believe_free(place)
             return free
@@ -164,9 +188,15 @@ class Governor:
             ticket=ticket,
             tokens=tokens,
             wait_s=wait_ms / 1000,
+            ahead=ahead,
             is_cooling=bool(is_cooling),
             is_governed=True,
         )
+
+    def withdraw(self, permit: Permit) -> None:
+        """The call is not going to be made: nobody need wait behind it. Idempotent."""
+        if permit.wait_s > 0:
+            self._run(self._withdraw, permit.place, [permit.ticket])
 
     def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
         """The call has ended: ``usage`` if it had a reply, ``limits`` if the response named any.
@@ -208,7 +238,7 @@ class Governor:
         """What the script answers; ``None`` while Redis is away, and then nobody is held back."""
         if time.monotonic() < self._away_until:
             return None
-        keys = [place.key, f"{place.key}:places", f"{place.key}:busy"]
+        keys = [f"{place.key}{part}" for part in ("", ":places", ":busy", ":due", ":tokens")]
         try:
             answer = script(keys=keys, args=[*arguments, *_CONSTANTS])
         except (redis.RedisError, OSError) as error:
@@ -231,6 +261,8 @@ _CONSTANTS = (
     USED_PART,
 )
 """Behind each script's own arguments, in this order."""
+_FEW = 32
+"""How many of those before it a call looks at when it wants one of few places in flight."""
 
 _NOW = """
 local time = redis.call('TIME')
@@ -239,73 +271,113 @@ local function field(name) return tonumber(redis.call('HGET', KEYS[1], name) or 
 local function put(name, value) redis.call('HSET', KEYS[1], name, string.format('%.6f', value)) end
 """
 
+_LEAVE = """
+-- Who waits stands in KEYS[2] by its order, in KEYS[4] by when it was told to come, and in KEYS[5] with its tokens, of
+-- which the empty name has the sum.
+local function leave(ticket)
+  redis.call('ZREM', KEYS[2], ticket)
+  redis.call('ZREM', KEYS[4], ticket)
+  local held = redis.call('HGET', KEYS[5], ticket)
+  if held then
+    redis.call('HDEL', KEYS[5], ticket)
+    redis.call('HINCRBY', KEYS[5], '', -tonumber(held))
+  end
+end
+"""
+
 _ACQUIRE = (
     _NOW
+    + _LEAVE
+    + f"local few = {_FEW}"
     + """
 local ticket, tokens = ARGV[1], tonumber(ARGV[2])
 local per_min, tokens_per_min, in_flight_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local minute, burst, kept, late = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local ramp_per_min, ramp, busy_wait = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local call_max, learned, used_part = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
+local minute, order = tonumber(ARGV[6]), tonumber(ARGV[7]) or now
+local burst, kept, late = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local ramp_per_min, ramp, busy_wait = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local call_max, learned, used_part = tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[16])
 
 if per_min == 0 then per_min = field('requests_per_min') end
 if tokens_per_min == 0 then tokens_per_min = field('tokens_per_min') end
 local cool_until = field('cool_until')
 local is_recovering = cool_until > 0 and now < cool_until + ramp
 if is_recovering and per_min == 0 then per_min = ramp_per_min end
-if per_min == 0 and tokens_per_min == 0 and in_flight_max == 0 then return {0, 0, 0} end
+if per_min == 0 and tokens_per_min == 0 and in_flight_max == 0 then return {0, 0, 0, 0} end
 redis.call('EXPIRE', KEYS[1], learned)
 
-local place = tonumber(redis.call('ZSCORE', KEYS[2], ticket) or '0')
-if place > 0 and (place < now - late or place < cool_until) then
-  redis.call('ZREM', KEYS[2], ticket)
-  place = 0
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now - late, 'LIMIT', 0, 100)) do leave(gone) end
+local is_known = redis.call('ZSCORE', KEYS[2], ticket)
+if not is_known then redis.call('ZADD', KEYS[2], string.format('%.6f', order), ticket) end
+local ahead = redis.call('ZRANK', KEYS[2], ticket)
+local others = redis.call('ZCARD', KEYS[2]) - 1
+
+local function wait_until(at, is_cooling)
+  redis.call('ZADD', KEYS[4], string.format('%.6f', at), ticket)
+  if tokens_per_min > 0 and redis.call('HSETNX', KEYS[5], ticket, tokens) == 1 then
+    redis.call('HINCRBY', KEYS[5], '', tokens)
+  end
+  for _, key in ipairs({KEYS[2], KEYS[4], KEYS[5]}) do redis.call('EXPIRE', key, math.ceil(kept + 60)) end
+  return {math.max(1, math.ceil((at - now) * 1000)), is_cooling and 1 or 0, 1, ahead}
 end
-if place == 0 then
-  -- When this call is on schedule, and the schedule after it.
-  place = math.max(now, cool_until)
-  local next_request, next_token = 0, 0
-  if per_min > 0 then
-    local interval = minute / (per_min * used_part)
-    local due = math.max(field('next_request'), cool_until)
-    local ahead = is_recovering and 0 or math.max(0, minute * burst - interval)
-    place = math.max(place, due - ahead)
-    next_request = math.max(due, now) + interval
-  end
-  if tokens_per_min > 0 then
-    local due = field('next_token')
-    -- A whole minute's tokens may be asked for at once, as every provider allows, but no more than that.
-    place = math.max(place, due - minute)
-    next_token = math.max(due, now) + tokens * minute / tokens_per_min
-  end
-  if place - now > kept then
-    return {math.floor(kept / 2 * 1000), cool_until > now and 1 or 0, 1}
-  end
-  if per_min > 0 then put('next_request', next_request) end
-  if tokens_per_min > 0 then put('next_token', next_token) end
-  if place > now then
-    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 60)
-    redis.call('ZADD', KEYS[2], string.format('%.6f', place), ticket)
-    redis.call('EXPIRE', KEYS[2], math.ceil(kept + 60))
-  end
+
+-- When this call is on schedule if all before it come as they were told, and the schedule after it.
+local place = math.max(now, cool_until)
+local next_request, next_token = 0, 0
+if per_min > 0 then
+  local interval = minute / (per_min * used_part)
+  -- Intervals that were kept for those who wait are not lost because they come a little late.
+  local owed = (is_known or others > 0) and (is_recovering and math.min(late, 1) or late) or 0
+  local due = math.max(field('next_request'), cool_until)
+  local burst_ahead = is_recovering and 0 or math.max(0, minute * burst - interval)
+  -- When nobody came for that long those before it were told to come later, or are gone: it need not wait for them.
+  local before = due > now - late and ahead or 0
+  place = math.max(place, math.max(due - burst_ahead, now - owed) + before * interval)
+  next_request = math.max(due, now - owed) + interval
 end
-if place > now then
-  return {math.ceil((place - now) * 1000), cool_until > now and 1 or 0, 1}
+if tokens_per_min > 0 then
+  local due = field('next_token')
+  local held = tonumber(redis.call('HGET', KEYS[5], ticket) or '0')
+  local waiting = tonumber(redis.call('HGET', KEYS[5], '') or '0') - held
+  local before = others > 0 and waiting * ahead / others or 0
+  -- A whole minute's tokens may be asked for at once, as every provider allows, but no more than that.
+  place = math.max(place, due + before * minute / tokens_per_min - minute)
+  next_token = math.max(due, now) + tokens * minute / tokens_per_min
 end
+local is_cooling = cool_until > now
+if place - now > kept then
+  leave(ticket)
+  return {math.floor(kept / 2 * 1000), is_cooling and 1 or 0, 1, ahead}
+end
+if place > now then return wait_until(place, is_cooling) end
 
 if in_flight_max > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-  if redis.call('ZCARD', KEYS[3]) >= in_flight_max and not redis.call('ZSCORE', KEYS[3], ticket) then
-    -- Its turn has come, but nobody is done yet. It keeps its turn.
-    redis.call('ZADD', KEYS[2], string.format('%.6f', now), ticket)
-    redis.call('EXPIRE', KEYS[2], math.ceil(kept + 60))
-    return {math.ceil(busy_wait * 1000), 0, 1}
+  if not redis.call('ZSCORE', KEYS[3], ticket) then
+    local free = in_flight_max - redis.call('ZCARD', KEYS[3])
+    -- Older calls that come this very moment go first; nobody waits for those that come later.
+    if free > 0 and ahead > 0 then
+      for _, older in ipairs(redis.call('ZRANGE', KEYS[2], 0, math.min(ahead, few) - 1)) do
+        local comes = tonumber(redis.call('ZSCORE', KEYS[4], older) or '0')
+        if comes > now - busy_wait / 5 and comes < now + busy_wait then free = free - 1 end
+      end
+    end
+    if free <= 0 then return wait_until(now + busy_wait * math.min((ahead + 1) / 5, 4), false) end
   end
   redis.call('ZADD', KEYS[3], string.format('%.6f', now + call_max), ticket)
   redis.call('EXPIRE', KEYS[3], math.ceil(call_max))
 end
-redis.call('ZREM', KEYS[2], ticket)
-return {0, 0, 1}
+if per_min > 0 then put('next_request', next_request) end
+if tokens_per_min > 0 then put('next_token', next_token) end
+leave(ticket)
+return {0, 0, 1, ahead}
+"""
+)
+
+_WITHDRAW = (
+    _LEAVE
+    + """
+leave(ARGV[1])
+return 0
 """
 )
 
@@ -331,9 +403,9 @@ _COOL_DOWN = (
 local cool_until = now + tonumber(ARGV[1])
 if cool_until <= field('cool_until') then return 0 end
 put('cool_until', cool_until)
--- Places before the end of it are void; whoever comes for his gets the next one after it.
+-- Who waits is told anew, for a time after the end of it.
 put('next_request', cool_until)
-redis.call('DEL', KEYS[2])
+redis.call('DEL', KEYS[2], KEYS[4], KEYS[5])
 redis.call('EXPIRE', KEYS[1], tonumber(ARGV[9]))
 return 1
 """

@@ -41,6 +41,9 @@ from hermes_worker.tasks.metering import Attempt, Bill, Heard
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.requests import build_request, tokens_of
 
+STAYING_MAX = 4
+"""Calls of the fleet that wait for one key inside of a worker, at most: the next ones. Were it more, workers with few
+threads would be full of calls whose time has not come, and an older run's call could not even be claimed."""
 RATE_LIMIT_PAUSE_S = 2.0
 """How long a credential rests after a rate limit that came without a time."""
 FALLEN_BACK_S = 60.0
@@ -142,6 +145,7 @@ class _Asking:
         self._is_stalled = False
         self._window_served: int | None = None
         self._bill = bill
+        self._stayed_s = 0.0
         self._memory = memory_from(run.memory)
         self._history = _history(run.recovery, self._memory.compactions)
         self._session = parts.runs.session_of(claim.loaded.session_pk)
@@ -227,20 +231,32 @@ class _Asking:
         run = self._claim.loaded.run
         # The same for every try of the call, so that one that was parked finds the place that was kept for it.
         ticket = f"{run.run_id}:{run.iteration + 1}"
-        permit = self._parts.governor.acquire(_place(route), ticket=ticket, tokens=tokens_of(request))
+        permit = self._parts.governor.acquire(
+            _place(route), ticket=ticket, tokens=tokens_of(request), order=self._claim.loaded.root_pk
+        )
         if permit.wait_s <= 0:
             return permit
         count("model.held_back")
-        if permit.wait_s <= retry.PARK_OVER_S:
-            return Interrupted() if self._abort.wait(permit.wait_s) else None
-        if permit.is_cooling and self._has_other_keys:
-            self._parts.pool.rest(route.credential, permit.wait_s)
-            return None
-        if permit.is_cooling and self._has_fallback:
-            self._fall_back()
+        if self._may_stay(permit):
+            self._stayed_s += permit.wait_s
+            if not self._abort.wait(permit.wait_s):
+                return None
+            self._parts.governor.withdraw(permit)
+            return Interrupted()
+        if permit.is_cooling and (self._has_other_keys or self._has_fallback):
+            self._parts.governor.withdraw(permit)
+            if self._has_other_keys:
+                self._parts.pool.rest(route.credential, permit.wait_s)
+            else:
+                self._fall_back()
             return None
         log.info("model.held_back", provider=route.name, wait_s=round(permit.wait_s, 1))
         return self._parked(permit.wait_s, f"the key of {route.name} is used as much as it may be")
+
+    def _may_stay(self, permit: Permit) -> bool:
+        """Whether the call waits here, in a worker: not for long, not again and again because older ones come first,
+        and only if few are before it. All others make room for these older ones (invariant I8)."""
+        return permit.ahead < STAYING_MAX and self._stayed_s + permit.wait_s <= retry.PARK_OVER_S
 
     # --- failures ---
 
@@ -380,7 +396,7 @@ class _Asking:
     def _compacted(self) -> Compacted | Interrupted | None:
         """An outcome that makes the conversation shorter; ``None`` when nothing does."""
         parts = self._parts
-        auxiliary = Auxiliary.of(parts)
+        auxiliary = Auxiliary.of(parts, self._claim.loaded.root_pk)
         ticket = f"{self._claim.run_id}:{self._claim.loaded.run.iteration + 1}"
         try:
             made = compact(

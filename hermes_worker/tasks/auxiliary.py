@@ -76,11 +76,20 @@ class Auxiliary:
     """Providers of single tasks; a model is named in each of their entries."""
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     """The installation's own."""
+    order: int | None = None
+    """Of the run they are made for, as the governor has it."""
 
     @classmethod
-    def of(cls, parts: Parts) -> Auxiliary:
-        """With what a worker has."""
-        return cls(main=parts.chain, governor=parts.governor, pool=parts.pool, own=parts.aside, prices=parts.prices)
+    def of(cls, parts: Parts, order: int) -> Auxiliary:
+        """With what a worker has, for a run of the chain that began with run number ``order``."""
+        return cls(
+            main=parts.chain,
+            governor=parts.governor,
+            pool=parts.pool,
+            own=parts.aside,
+            prices=parts.prices,
+            order=order,
+        )
 
     def ask(self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str, bill: Bill) -> AsideReply:
         """The answer of the first provider that gives one. ``request.model`` is the model of the installation's own
@@ -125,6 +134,7 @@ class _Aside:
         self._bill = bill
         self._tries_max = task.tries_max
         self._governor = auxiliary.governor
+        self._order = auxiliary.order
         self._prices = auxiliary.prices
         self._route = route
         self._abort = abort
@@ -165,10 +175,11 @@ class _Aside:
         """Leave to ask, waited for if that is not long. Raises ``ModelCallError``."""
         tokens = sum(map(len, request.messages)) // 4
         while True:
-            permit = self._governor.acquire(self._place, ticket=self._ticket, tokens=tokens)
+            permit = self._governor.acquire(self._place, ticket=self._ticket, tokens=tokens, order=self._order)
             if permit.wait_s <= 0:
                 return permit
             if permit.wait_s > WAIT_S_MAX or self._abort.wait(permit.wait_s):
+                self._governor.withdraw(permit)
                 message = f"{self._route.name} may not be asked for {permit.wait_s:.0f} s"
                 raise ModelCallError(FailureKind.RATE_LIMIT, message)
 

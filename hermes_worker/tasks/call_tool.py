@@ -139,7 +139,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> Tool
         tool = _tool(parts, claim.request.name, tool_names(session.tools))
     except UnknownTool as error:
         return error_result(str(error))
-    auxiliary = Auxiliary.of(parts)
+    auxiliary = Auxiliary.of(parts, claim.loaded.root_pk)
     context = ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,

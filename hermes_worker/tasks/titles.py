@@ -38,7 +38,7 @@ def entitle(parts: Parts, claim: TurnClaim, answered: Answered, answer: str) -> 
     bill, title = Bill(), None
     try:
         try:
-            said = Auxiliary.of(parts).ask(
+            said = Auxiliary.of(parts, claim.loaded.root_pk).ask(
                 AuxTask.TITLE, request, AbortSignal(), ticket=f"title:{claim.run_id}", bill=bill
             )
             title = title_of(said.text)

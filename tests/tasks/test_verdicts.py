@@ -174,7 +174,7 @@ def test_runs_that_nobody_attends_are_refused_without_asking_the_model(stage: Sc
 
 def test_a_model_that_is_used_as_much_as_it_may_be_is_not_asked(stage: Scene) -> None:
     class Busy(Ungoverned):
-        def acquire(self, place: Place, *, ticket: str, tokens: int) -> Permit:
+        def acquire(self, place: Place, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
             return Permit(place=place, ticket=ticket, wait_s=60.0)
 
     stage.parts = replace(stage.parts, governor=Busy())
