@@ -1,4 +1,5 @@
-"""Many runs of a real fleet against a provider that allows few requests: next to all that is allowed gets used."""
+"""Many runs of a real fleet against a provider that allows few requests: next to all that is allowed gets used, and the
+oldest runs end first."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from support.fault_server import FaultServer, Received, Reply, finish_chunk
 from support.limited_endpoint import LimitedEndpoint
 from support.rig import rig_on, until
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow]
+pytestmark = pytest.mark.faults
 
 RUNS, PER_MIN, MINUTES = 50, 60, 2
 
@@ -22,6 +23,7 @@ def ask_for_a_tool(request: Received, reply: Reply) -> None:
     reply.sse({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}, finish_chunk("tool_calls"), "[DONE]")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_fifty_runs_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refusal(
     tmp_path: Path, broker_url: str
@@ -47,3 +49,39 @@ def test_fifty_runs_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refusal(
 
             assert len(endpoint.refused) <= 0.03 * PER_MIN * MINUTES
             assert accepted >= 0.95 * PER_MIN * MINUTES
+
+
+MANY, STEPS, MANY_PER_MIN = 46, 5, 600
+
+
+def ask_for_tools_and_answer(request: Received, reply: Reply) -> None:
+    """As many calls as a run has steps, with a tool in each but the last."""
+    if sum(row["role"] == "tool" for row in request.document["messages"]) < STEPS - 1:
+        ask_for_a_tool(request, reply)
+    else:
+        reply.sse({"choices": [{"index": 0, "delta": {"content": "done"}}]}, finish_chunk("stop"), "[DONE]")
+
+
+def test_forty_six_runs_under_a_limit_end_one_after_the_other_the_oldest_first(
+    tmp_path: Path, database_url: str, broker_url: str
+) -> None:
+    """With fewer threads than runs, on two workers of each role. A minute's limit is what a second's is elsewhere."""
+    with FaultServer(ask_for_tools_and_answer) as server:
+        environ = {
+            "HERMES_BASE_URL": server.base_url,
+            "HERMES_API_KEY": "sk-test-0123456789abcdef",
+            "HERMES_MODEL_REQUESTS_PER_MIN": str(MANY_PER_MIN),
+        }
+        with rig_on(tmp_path, database_url=database_url, broker_url=broker_url, more_environ=environ) as rig:
+            run_ids = [rig.submit([]) for _ in range(MANY)]
+            views = rig.ended()
+    began = min(view.created_at for view in views)
+    ends = [(view.finished_at or 0.0) - began for view in views]
+    all_s = MANY * STEPS * 60 / MANY_PER_MIN
+    print(f"\nended after {', '.join(f'{end:.1f}' for end in ends)} s; the rate allows {all_s:.1f} s")
+    assert [view.run_id for view in views] == run_ids
+    assert {view.status.value for view in views} == {"completed"}
+    last = max(ends)
+    assert sum(end < last / 2 for end in ends) >= MANY * 0.3, "answers arrive all along and not at the end"
+    by_end = sorted(range(MANY), key=lambda run: ends[run])
+    assert sum(abs(place - run) for place, run in enumerate(by_end)) / MANY < 6, by_end
