@@ -227,7 +227,8 @@ class ModelSettings:
     requests_per_min: int | None = _setting(
         "model.requests_per_min", "HERMES_MODEL_REQUESTS_PER_MIN", optional_integer(1, 1_000_000)
     )
-    """Requests per minute that all workers together may make with one key. Not set: what the provider says."""
+    """Requests per minute that all workers together may make with one key; calls of older runs go first. Not set: what
+    the provider says."""
     tokens_per_min: int | None = _setting(
         "model.tokens_per_min", "HERMES_MODEL_TOKENS_PER_MIN", optional_integer(1, 1_000_000_000)
     )

@@ -243,7 +243,8 @@ class _Asking:
                 return None
             self._parts.governor.withdraw(permit)
             return Interrupted()
-        if permit.is_cooling and (self._has_other_keys or self._has_fallback):
+        is_long = permit.is_cooling and permit.wait_s > retry.PARK_OVER_S
+        if is_long and (self._has_other_keys or self._has_fallback):
             self._parts.governor.withdraw(permit)
             if self._has_other_keys:
                 self._parts.pool.rest(route.credential, permit.wait_s)
