@@ -935,6 +935,9 @@ class _Reader:
 
     def _process(self, direction: str) -> None:
         """``<(...)`` or ``>(...)``, whose commands read what others write."""
+        if self._text.startswith("(", self._continued(self.at)):
+            # bash looks for the end of what may be arithmetic by brackets and quotes alone, comments included.
+            self._doubt("brackets that may be arithmetic")
         group = Command(reads_from=[PROCESS]) if direction == ">" else None
         commands = self._substitution(group)
         for command in commands:
@@ -1025,8 +1028,8 @@ class _Reader:
         self.at = end + 1
         # A NUL ends the text.
         text = _ANSI_C.sub(_ansi_c_char, inside).partition("\0")[0]
-        if "\x01" in text or "\x7f" in text:
-            self._doubt("characters that bash uses for itself")
+        if "\x01" in text or "\x7f" in text or "\\x{" in inside:
+            self._doubt("characters that versions of bash read differently")
         parts.append(text)
 
 

@@ -12,7 +12,19 @@ from support.bash_scripts import FAKES, WRAPPERS, Grammar, executed
 
 from hermes_worker.core import shell
 from hermes_worker.core.carriers import carried
-from hermes_worker.core.commands import MARKS, SPLIT, Command, Reading, Unreadable, has_expansion, operands, unmarked
+from hermes_worker.core.commands import (
+    ANY,
+    ANY_CHAR,
+    ANY_OF,
+    MARKS,
+    SPLIT,
+    Command,
+    Reading,
+    Unreadable,
+    has_expansion,
+    operands,
+    unmarked,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
@@ -31,7 +43,7 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
     """What a command may turn out to be. Programs that run others add words of their own (``xargs``, ``find``)."""
     parts = [
         r"(?:\x00[\s\S]*)?"
-        if SPLIT in word
+        if any(mark in word for mark in (SPLIT, ANY, ANY_CHAR, ANY_OF))
         else r"\x00" + "".join(r"[^\x00]*" if char in MARKS + "~{}" else re.escape(char) for char in word)
         for word in words
     ]
@@ -42,16 +54,21 @@ def _named(reading: Reading, script: str) -> list[Command]:
     return [*reading.commands, *shell.read(unmarked(script)).commands]
 
 
+def _is_made(command: Command) -> bool:
+    """Its name, or the text it runs, is made by an expansion: the guard asks, whatever it becomes."""
+    return has_expansion(command.name) or (command.name == "eval" and any(map(has_expansion, command.words)))
+
+
 def _missed(script: str, ran: list[list[str]]) -> list[list[str]]:
     """What bash ran of the fakes and the reader neither named, with its words, nor had a doubt about."""
     reading = _reading(script)
-    if reading is None or reading.doubts or any(has_expansion(command.name) for command in reading.commands):
+    if reading is None or reading.doubts or any(_is_made(command) for command in reading.commands):
         return []
     named = _named(reading, script)
     patterns = [_pattern(command.words) for command in named if command.words]
     patterns += [_pattern([wrapper[0], SPLIT]) for command in named for wrapper in command.wrappers]
     # bash runs the script it is given, which it also looks for on the PATH.
-    patterns += [_pattern(operands(command.args)) for command in named if command.name == "bash"]
+    patterns += [_pattern(operands(command.args)) for command in named if command.name in ("bash", ".", "source")]
     relevant = [words for words in ran if words[0] in FAKES]
     return [words for words in relevant if not any(p.fullmatch("\0" + "\0".join(words)) for p in patterns)]
 
@@ -114,6 +131,8 @@ _SEEN_RUNNING = [
     "a[1 + 2]=3 rm -rf x",
     "if :; then\n#'\nrm -rf x\nfi",
     "<<EOF\n$(rm -rf x)\nEOF",
+    "$'\\x{72'm -rf x",
+    "true <((true)#'\n:\n#'); rm -rf x; : $(true \\\n )",
 ]
 
 

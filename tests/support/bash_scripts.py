@@ -16,14 +16,13 @@ from typing import Final
 FAKES: Final = ("rm", "dd", "git", "curl", "mkfs", "reboot", "docker", "sudo", "cat", "tee", "sh")
 WRAPPERS: Final = ("env", "xargs", "timeout", "nice", "nohup", "setsid", "stdbuf", "find", "bash")
 
+_END: Final = "=end=of=command="
 _FAKE: Final = """#!{sh}
-printf '%s\\0' '{name}' "$@" '
-' >> "$GUARD_LOG"
+printf '%s\\0' '{name}' "$@" '{end}' >> "$GUARD_LOG"
 [ {name} = sudo ] && [ $# -gt 0 ] && exec "$@"
 exit 0
 """
-_EACH: Final = """command_not_found_handle() { printf '%s\\0' "$@" '
-' >> "$GUARD_LOG"; return 127; }
+_EACH: Final = """command_not_found_handle() { printf '%s\\0' "$@" '=end=of=command=' >> "$GUARD_LOG"; return 127; }
 export -f command_not_found_handle
 IFS= read -rd '' script < "$1"
 eval "$script"
@@ -67,7 +66,7 @@ def _make_programs(folder: Path) -> None:
     shell = shutil.which("dash") or shutil.which("sh")
     for name in FAKES:
         path = folder / name
-        path.write_text(_FAKE.format(sh=shell, name=name))
+        path.write_text(_FAKE.format(sh=shell, name=name, end=_END))
         path.chmod(0o755)
     for name in WRAPPERS:
         real = shutil.which(name)
@@ -81,7 +80,7 @@ def _logged(path: Path) -> list[list[str]]:
     commands: list[list[str]] = []
     words: list[str] = []
     for field in path.read_bytes().decode(errors="surrogateescape").split("\0")[:-1]:
-        if field == "\n" and words:
+        if field == _END and words:
             commands.append(words)
             words = []
         else:
