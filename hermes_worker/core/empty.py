@@ -24,6 +24,8 @@ REISSUES_MAX = 4
 """Repetitions of a request whose tool calls came back cut off."""
 INCOMPLETES_MAX = 3
 """Replies of the Responses API with status ``incomplete``, the last of which ends the turn."""
+UNKNOWN_ROUNDS_MAX = 3
+"""Replies in a row all of whose calls name no tool, the last of which ends the turn (reference, loop §6.1)."""
 SCRATCHPADS_MAX = 2
 PREFILLS_MAX = 2
 EMPTIES_MAX = 3
@@ -52,6 +54,7 @@ class PartialReason(StrEnum):
     TRUNCATED_CALLS = "truncated_calls"
     OPEN_SCRATCHPAD = "open_scratchpad"
     INCOMPLETE = "incomplete"
+    UNKNOWN_TOOLS = "unknown_tools"
 
 
 class GiveUpReason(StrEnum):
@@ -72,6 +75,8 @@ class ReplyFacts:
     """The canonical assistant row, for replaying the reply to the model."""
     finish_reason: str = "stop"
     call_names: tuple[str, ...] = ()
+    unknown_names: tuple[str, ...] = ()
+    """Those of them that name no tool the model was offered, however they are read."""
     reasoning: str = ""
     has_replayable_items: bool = False
     """The row carries opaque provider items (encrypted reasoning, message items), so that repeating it changes what
@@ -118,6 +123,8 @@ class TurnCounters:
     reissues: int = 0
     incompletes: int = 0
     open_scratchpads: int = 0
+    unknown_rounds: int = 0
+    """Replies in a row whose calls named no tool at all."""
     prefills: int = 0
     empties: int = 0
     was_nudged_after_tools: bool = False
@@ -210,19 +217,20 @@ def after_reply(reply: ReplyFacts, counters: TurnCounters, around: Surroundings)
     if counters.incompletes or counters.last_interim:
         counters = replace(counters, incompletes=0, last_interim="")
     if reply.call_names:
-        return RunTools(text=_joined(counters, reply), counters=_after_calls(reply, counters))
+        return _with_calls(reply, counters)
     if not reply.is_visible:
         return _empty(reply, counters, around)
     return Accept(text=_joined(counters, reply))
 
 
-def facts_of(reply: ModelReply, *, streamed_text: str = "") -> ReplyFacts:
+def facts_of(reply: ModelReply, *, streamed_text: str = "", unknown_names: tuple[str, ...] = ()) -> ReplyFacts:
     """What a reply tells of itself."""
     return ReplyFacts(
         text=reply.text,
         row=assistant_body(reply),
         finish_reason=reply.finish_reason,
         call_names=tuple(request.name for request in reply.tool_requests),
+        unknown_names=unknown_names,
         reasoning=reply.reasoning or "",
         has_replayable_items=bool(reply.row_fields),
         streamed_text=streamed_text,
@@ -370,6 +378,19 @@ def _nudge_after_tools(counters: TurnCounters) -> Verdict:
     return AskAgain(counters=replace(counters, was_nudged_after_tools=True, scaffold=rows))
 
 
+def _with_calls(reply: ReplyFacts, counters: TurnCounters) -> Verdict:
+    """Calls that name no tool are answered with an error that lists the tools there are; a model that goes on like that
+    would go on for ever. One good call among them is progress."""
+    after = _after_calls(reply, counters)
+    if len(reply.unknown_names) < len(reply.call_names):
+        return RunTools(text=_joined(counters, reply), counters=after)
+    rounds = counters.unknown_rounds + 1
+    if rounds >= UNKNOWN_ROUNDS_MAX:
+        names = ", ".join(repr(name[:_NAME_CHARS]) for name in reply.unknown_names[:3])
+        return FinishPartial(text="", reason=PartialReason.UNKNOWN_TOOLS, note=STILL_UNKNOWN.format(names=names))
+    return RunTools(text=_joined(counters, reply), counters=replace(after, unknown_rounds=rounds))
+
+
 def _after_calls(reply: ReplyFacts, counters: TurnCounters) -> TurnCounters:
     """A round of calls is progress: scaffold and parts have done their work, and the next silence is a new one.
     Counts of empty replies go on unless a prefill brought the calls about."""
@@ -444,6 +465,11 @@ STILL_TRUNCATED = f"The answer was still cut off after {CONTINUATIONS_MAX} conti
 CALLS_TRUNCATED = "The model's tool calls were cut off by the output limit each time, so none of them was executed."
 CALLS_DROPPED = "The connection broke in the middle of the model's tool calls each time, so none was executed."
 SCRATCHPAD_LEFT_OPEN = "The model did not get out of its reasoning scratchpad, however often it was asked."
+_NAME_CHARS = 60
+STILL_UNKNOWN = (
+    f"The model called only tools that do not exist {UNKNOWN_ROUNDS_MAX} times in a row, the last time {{names}}. "
+    "Use another model, or give it the toolset it looks for."
+)
 STILL_INCOMPLETE = f"The model's reply was incomplete {INCOMPLETES_MAX} times in a row."
 
 

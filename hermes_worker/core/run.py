@@ -145,6 +145,8 @@ class ExitReason(StrEnum):
     TRUNCATED = "truncated"
     """The answer, if there is one, is not whole; the failure says how it was cut."""
     GUARDRAIL_HALT = "guardrail_halt"
+    UNKNOWN_TOOLS = "unknown_tools"
+    """All the model called, several times in a row, were tools that do not exist."""
 
     MODEL_CALL_REFUSED = "model_call_refused"
     """The provider refused the call for a reason that trying again cannot change."""

@@ -75,7 +75,8 @@ class RunView:
     @property
     def is_partial(self) -> bool:
         """It ended with less than a whole answer (reference, loop §1.9)."""
-        return self.exit_reason == ExitReason.TRUNCATED or self.failure_kind in _OVERFLOWS
+        is_cut = self.exit_reason in (ExitReason.TRUNCATED, ExitReason.UNKNOWN_TOOLS)
+        return is_cut or self.failure_kind in _OVERFLOWS
 
     @property
     def is_completed(self) -> bool:

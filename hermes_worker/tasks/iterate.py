@@ -23,6 +23,7 @@ from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.metering import cost_of_reply
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.persistence import persist
+from hermes_worker.tasks.planning import tool_names
 from hermes_worker.tasks.titles import entitle
 
 
@@ -121,6 +122,7 @@ def _judged(parts: Parts, claim: TurnClaim, answered: Answered) -> Judged:
         has_fallback=answered.memory.provider + 1 < len(parts.chain),
         output_tokens_default=parts.model.output_tokens_max,
         calls_max=parts.calls_max,
+        offered=tool_names(parts.runs.session_of(claim.loaded.session_pk).tools),
     )
     judged = judge(answered.reply, where, parts.catalog)
     if not isinstance(judged.event, ModelReplied):

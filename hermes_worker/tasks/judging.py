@@ -18,7 +18,7 @@ from hermes_worker.core.run import ExitReason, Run
 from hermes_worker.core.scrub import extract_reasoning, strip_think_blocks
 from hermes_worker.core.turn_memory import TurnMemory, memory_document
 from hermes_worker.redaction import redact
-from hermes_worker.tasks.planning import plan_calls
+from hermes_worker.tasks.planning import plan_calls, unknown_names
 from hermes_worker.tools.catalog import Catalog
 
 NO_SUMMARY = "(The steps this task allows are used up, and the model wrote no summary of what it did.)"
@@ -31,6 +31,12 @@ _EXIT_OF: Mapping[empty.AcceptReason, ExitReason] = {
     empty.AcceptReason.PARTIAL_STREAM_RECOVERY: ExitReason.PARTIAL_STREAM_RECOVERY,
     empty.AcceptReason.PRIOR_CONTENT: ExitReason.FALLBACK_PRIOR_TURN_CONTENT,
 }
+
+
+_PARTIAL_EXIT_OF: Mapping[empty.PartialReason, ExitReason] = {
+    empty.PartialReason.UNKNOWN_TOOLS: ExitReason.UNKNOWN_TOOLS,
+}
+"""Of the other reasons the exit reason is that the answer is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +61,16 @@ class Circumstances:
     """Another provider is left in the chain."""
     output_tokens_default: int | None = None
     calls_max: int = 64
+    offered: frozenset[str] | None = None
+    """Names of the tools that the session has; ``None`` for those of the catalogue."""
 
 
 def judge(reply: ModelReply, where: Circumstances, catalog: Catalog) -> Judged:
     """What becomes of ``reply``. Pure."""
     if where.run.wants_summary:
         return _judged_summary(reply, where)
-    facts = empty.facts_of(reply)
+    offered = catalog.names if where.offered is None else where.offered
+    facts = empty.facts_of(reply, unknown_names=unknown_names(reply, offered, catalog))
     verdict = empty.after_reply(facts, where.memory.counters, _surroundings(where))
     # The larger output limit was for this call only.
     memory = replace(where.memory, output_tokens_max=None)
@@ -111,7 +120,8 @@ def _asked_again(reply: ModelReply, memory: TurnMemory, *, is_counted: bool) -> 
 
 def _partial(reply: ModelReply, verdict: empty.FinishPartial) -> Judged:
     if not verdict.text:
-        return _failed(reply, ExitReason.TRUNCATED, verdict.reason.value, verdict.note)
+        exit_reason = _PARTIAL_EXIT_OF.get(verdict.reason, ExitReason.TRUNCATED)
+        return _failed(reply, exit_reason, verdict.reason.value, verdict.note)
     failure = Failure(kind=verdict.reason.value, message=verdict.note)
     event = ev.ModelReplied(exit_reason=ExitReason.TRUNCATED, failure=failure)
     return Judged(event=event, reply=_stored(reply, verdict.text, keeps_calls=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -43,6 +43,15 @@ def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[P
         for request, spec, segment in zip(requests, specs, segments.plan(drafts), strict=True)
     )
     return replace(reply, tool_requests=requests), calls
+
+
+def unknown_names(reply: ModelReply, offered: Collection[str], catalog: Catalog) -> tuple[str, ...]:
+    """Of the reply's calls, those that name no tool the session has, however they are read."""
+    return tuple(
+        request.name
+        for request in reply.tool_requests
+        if request.name not in offered and _repaired(request, catalog).name not in offered
+    )
 
 
 def _spec(name: str, catalog: Catalog) -> ToolSpec | None:

@@ -511,6 +511,58 @@ def test_an_answer_that_is_finished_by_a_continuation_is_whole(turns: Turns, ser
     assert view.is_completed
 
 
+def calling(number: int, *names: str) -> Said:
+    uses = [ToolUse(id=f"call_{number}_{n}", name=name, arguments="{}") for n, name in enumerate(names)]
+    return Said(calls=tuple(uses))
+
+
+def test_a_tool_that_does_not_exist_is_not_asked_for_for_ever(store: Store, server: StrictServer, wire: str) -> None:
+    """Whoever makes the next call: what was counted stands in the run."""
+    server.says(*(calling(number, "make_coffee", "make_tea") for number in range(9)))
+    run_id = Turns.over(store, server.base_url, api_mode=API_MODE[wire]).submit()
+
+    while not store.status(run_id).is_terminal:
+        another_worker = Turns.over(store, server.base_url, api_mode=API_MODE[wire])
+        assert another_worker.step(run_id)
+
+    view = store.views.run(run_id)
+    assert (view.status, view.exit_reason, view.failure_kind) == (RunStatus.FAILED, "unknown_tools", "unknown_tools")
+    assert (view.is_partial, view.is_completed) == (True, False)
+    assert view.error is not None
+    assert "'make_coffee', 'make_tea'" in view.error
+    assert len(server.accepted) == 3
+    assert view.usage.total == 3 * 25, "every reply was paid for"
+    assert server.refusals == []
+    check(store)
+
+
+def test_a_good_call_between_calls_of_unknown_tools_is_progress(turns: Turns, server: StrictServer) -> None:
+    bad = [calling(number, "make_coffee") for number in range(4)]
+    mixed = calling(8, "make_coffee", "todo")
+    server.says(bad[0], bad[1], mixed, bad[2], bad[3], CALL, HELLO)
+
+    view = finished(turns, server)
+
+    assert (view.status, view.output) == (RunStatus.COMPLETED, HELLO.text)
+    assert len(server.accepted) == 7
+
+
+def test_a_name_that_is_only_mistyped_is_no_unknown_tool(turns: Turns, server: StrictServer) -> None:
+    server.says(*(calling(number, "TodoTool") for number in range(4)), HELLO)
+
+    view = finished(turns, server)
+
+    assert (view.status, len(server.accepted)) == (RunStatus.COMPLETED, 5)
+
+
+def test_a_tool_that_the_session_was_not_given_is_unknown(turns: Turns, server: StrictServer) -> None:
+    server.says(*(calling(number, "terminal") for number in range(9)))
+
+    view = finished(turns, server)
+
+    assert (view.exit_reason, len(server.accepted)) == ("unknown_tools", 3)
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_calls_over_the_limit_are_asked_for_again_without_costing_an_iteration(
     turns: Turns, server: StrictServer, wire: str, is_told: bool

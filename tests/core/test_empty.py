@@ -55,6 +55,41 @@ def test_visible_text_is_the_answer() -> None:
     assert after_reply(reply(" <think>x</think>hello "), FRESH, ALONE) == Accept(text="hello")
 
 
+UNKNOWN_ROUNDS: list[tuple[list[tuple[str, ...]], list[int]]] = [
+    # What names no tool among two calls, in one reply after the other; the counter after each, 0 for the end.
+    ([("a", "b"), ("a", "b"), ("c", "d")], [1, 2, 0]),
+    ([("a", "b"), ("a",), ("a", "b"), ("a", "b"), ("a", "b")], [1, 0, 1, 2, 0]),
+    ([("a", "b"), (), ("a", "b"), ("a", "b"), ()], [1, 0, 1, 2, 0]),
+]
+
+
+@pytest.mark.parametrize(("rounds", "expected"), UNKNOWN_ROUNDS)
+def test_the_third_reply_in_a_row_that_names_no_tool_ends_the_turn(
+    rounds: list[tuple[str, ...]], expected: list[int]
+) -> None:
+    counters, verdict = FRESH, None
+    for unknown, count in zip(rounds, expected, strict=True):
+        verdict = after_reply(reply(call_names=("a", "b"), unknown_names=unknown), counters, ALONE)
+        if isinstance(verdict, RunTools):
+            counters = counters_from(json.loads(json.dumps(counters_document(verdict.counters))))
+            assert counters.unknown_rounds == count
+    ends = [len(unknown) == 2 and not count for unknown, count in zip(rounds, expected, strict=True)]
+    assert isinstance(verdict, FinishPartial) is ends[-1]
+    if isinstance(verdict, FinishPartial):
+        assert (verdict.text, verdict.reason) == ("", PartialReason.UNKNOWN_TOOLS)
+        assert repr(rounds[-1][0]) in verdict.note
+
+
+def test_an_empty_reply_in_between_does_not_forget_calls_that_named_no_tool() -> None:
+    unknown = reply(call_names=("a",), unknown_names=("a",))
+    counters = FRESH
+    for facts in (unknown, reply(""), unknown, reply("", "length", call_names=("a",))):
+        verdict = after_reply(facts, counters, ALONE)
+        assert isinstance(verdict, RunTools | AskAgain)
+        counters = verdict.counters
+    assert isinstance(after_reply(unknown, counters, ALONE), FinishPartial)
+
+
 def test_calls_are_run_and_their_text_kept() -> None:
     verdict = after_reply(reply("let me see", call_names=("terminal",)), FRESH, ALONE)
     assert verdict == RunTools(text="let me see", counters=FRESH)
