@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.chaos.sink import Effect, read_sink
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import TERMINAL
-from hermes_worker.core.run_events import TERMINAL_EVENTS
+from hermes_worker.core.run import TERMINAL, ExitReason
+from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName
 from hermes_worker.store.database import Database
 from hermes_worker.store.tables import blobs, budgets, events, messages, runs, sessions, tool_calls, waits
 
@@ -40,9 +40,12 @@ class _Broken:
         return Finding(invariant=invariant, broken=len(self.cases), examples=tuple(self.cases[:5]))
 
 
-def audit(database: Database, sink: Path, *, submitted: Sequence[str], expected: Mapping[str, int]) -> list[Finding]:
+def audit(
+    database: Database, sink: Path, *, submitted: Sequence[str], expected: Mapping[str, int], model_requests: int
+) -> list[Finding]:
     """Check every invariant. ``submitted`` are the run ids that were accepted; ``expected`` maps a run id to the model
-    calls it takes when nothing goes wrong, so that one charged twice is seen."""
+    calls it takes when nothing goes wrong, so that one charged twice is seen. ``model_requests`` is how often the model
+    was asked, as its server counted; 0 when it was another's server."""
     effects = read_sink(sink)
     with database.read() as connection:
         return [
@@ -60,6 +63,7 @@ def audit(database: Database, sink: Path, *, submitted: Sequence[str], expected:
             _orphans(connection),
             _budgets_off(connection),
             _questions_open(connection),
+            _unbooked(connection, model_requests),
         ]
 
 
@@ -262,6 +266,66 @@ def _questions_open(connection: Connection) -> Finding:
     for row in rows:
         broken.add(f"{row.run_id} has ended and still asks somebody")
     return broken.finding("questions of ended runs")
+
+
+def _unbooked(connection: Connection, model_requests: int) -> Finding:
+    """Every request that the model's server got stands in a total: as a reply, as refused, or as of unknown outcome."""
+    broken = _Broken()
+    totals = model_totals(connection)
+    if model_requests > totals.booked:
+        broken.add(f"the model was asked {model_requests} times, and {totals.booked} requests are booked: {totals}")
+    if model_requests and totals.replies > model_requests:
+        broken.add(f"{totals.replies} replies are booked, and the model was asked {model_requests} times")
+    return broken.finding("model requests that stand in no total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTotals:
+    """Requests to models, as the rows know them."""
+
+    replies: int
+    """Written as an answer, or discarded and asked for again."""
+    ending: int
+    """At most so many more were the last word of a run that wanted it no more: paid for, and told by no event."""
+    refused: int
+    unknown: int
+    held: int
+    """Claims on model calls at this moment."""
+
+    @property
+    def booked(self) -> int:
+        return self.replies + self.ending + self.refused + self.unknown + self.held
+
+
+def model_totals(connection: Connection) -> ModelTotals:
+    """What all runs of the database know of their requests."""
+    replied = [RunEventName.MESSAGE_COMPLETED.value, RunEventName.REPLY_DISCARDED.value, RunEventName.COMPACTED.value]
+    replies = sa.select(sa.func.count()).select_from(events).where(events.c.event.in_(replied))
+    row = connection.execute(
+        sa.select(
+            sa.func.count().filter(runs.c.exit_reason.in_(_PAID_AND_NOT_TOLD)).label("ending"),
+            sa.func.coalesce(sa.func.sum(runs.c.refused_attempts), 0).label("refused"),
+            sa.func.coalesce(sa.func.sum(runs.c.unknown_attempts), 0).label("unknown"),
+            sa.func.count(runs.c.lease_token).label("held"),
+        )
+    ).one()
+    return ModelTotals(
+        replies=int(connection.execute(replies).scalar_one()),
+        ending=int(row.ending),
+        refused=int(row.refused),
+        unknown=int(row.unknown),
+        held=int(row.held),
+    )
+
+
+_PAID_AND_NOT_TOLD = [
+    ExitReason.INTERRUPTED_DURING_API_CALL.value,
+    ExitReason.EMPTY_RESPONSE_EXHAUSTED.value,
+    ExitReason.CONTENT_POLICY_BLOCKED.value,
+    ExitReason.MODEL_CALL_REFUSED.value,
+    ExitReason.TRUNCATED.value,
+    ExitReason.UNKNOWN_TOOLS.value,
+]
 
 
 def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:

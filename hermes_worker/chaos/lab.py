@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker import settings
-from hermes_worker.chaos.audit import Finding, audit
+from hermes_worker.chaos.audit import Finding, audit, model_totals
 from hermes_worker.chaos.fleet import Fleet, Worker
 from hermes_worker.chaos.plan import FaultKind, PlannedFault, plan
 from hermes_worker.chaos.script import Part, expected_iterations, part_of, prompt_for
@@ -81,6 +81,10 @@ class LabReport:
     unknown_calls: int
     """``once`` calls settled as outcome unknown: the honest price of a kill."""
     steps_per_s: float
+    model_requests: int = 0
+    """How often the model was asked, as its server counted."""
+    unknown_attempts: int = 0
+    """How many of these brought no reply that was written; they may have been billed."""
     answered: int = 0
     """Commands that the lab allowed."""
     stopped: int = 0
@@ -157,8 +161,11 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
             duration_s = time.monotonic() - began
         whole = [(run_id, part) for run_id, part in submitted.items() if part is not Part.IS_STOPPED]
         expected = {run_id: expected_iterations(options.steps, part) for run_id, part in whole}
-        findings = audit(database, fleet.sink, submitted=list(submitted), expected=expected)
+        asked = stack.model_requests
+        findings = audit(database, fleet.sink, submitted=list(submitted), expected=expected, model_requests=asked)
         unknown = _unknown_calls(database)
+        with database.read() as connection:
+            totals = model_totals(connection)
         kind = database.url.get_backend_name()
         database.close()
     return LabReport(
@@ -169,6 +176,8 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
         findings=findings,
         recovery_s=bench.recovery_s,
         unknown_calls=unknown,
+        model_requests=asked,
+        unknown_attempts=totals.unknown,
         steps_per_s=options.runs * options.steps / duration_s,
         answered=bench.answered,
         stopped=bench.stopped,

@@ -26,6 +26,7 @@ def as_text(report: LabReport) -> str:
     if report.options.has_trees:
         lines += ["", f"Commands allowed: {report.answered}. Runs stopped with their children: {report.stopped}."]
     lines += ["", _recovery_line(report), f"'once' calls settled as outcome unknown: {report.unknown_calls}"]
+    lines.append(f"Model requests: {report.model_requests}, of them of unknown outcome: {report.unknown_attempts}")
     lines.append("Every invariant held." if report.is_green else "AN INVARIANT IS BROKEN.")
     return "\n".join(lines)
 
@@ -55,6 +56,8 @@ def as_json(report: LabReport) -> str:
         "examples": {f.invariant: list(f.examples) for f in report.findings if f.broken},
         "recovery_s": {"count": len(report.recovery_s), "p50": report.recovery(0.5), "p99": report.recovery(0.99)},
         "unknown_calls": report.unknown_calls,
+        "model_requests": report.model_requests,
+        "unknown_attempts": report.unknown_attempts,
         "answered": report.answered,
         "stopped": report.stopped,
     }

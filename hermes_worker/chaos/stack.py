@@ -74,6 +74,11 @@ class Stack:
             "HERMES_MAX_CONCURRENT_CHILDREN": "8",
         }
 
+    @property
+    def model_requests(self) -> int:
+        """How often the model was asked."""
+        return self._model.requests.completions
+
     def wipe_broker(self) -> None:
         """Kill the broker and start it again with nothing on disk."""
         self._valkey.kill()

@@ -9,6 +9,7 @@ from support.rig import Rig, sink_call, until
 
 from hermes_worker.chaos.plan import Role
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 
 pytestmark = pytest.mark.faults
@@ -43,6 +44,24 @@ def test_a_worker_killed_between_reply_and_commit_costs_nothing_but_time(rig: Ri
     one_died(rig)
     [run] = rig.ended(run_id)
     assert (run.status, run.output, run.iteration) == (RunStatus.COMPLETED, "done", 2)
+    assert rig.broken_invariants() == []
+
+
+def test_every_reply_that_died_with_its_worker_stands_in_the_usage(rig: Rig) -> None:
+    """The model's server counts as the provider's bill does."""
+    awake(rig)
+    asked_before = rig.model.requests.completions
+    arm_all(rig, Role.MODEL, "iterate.after_reply=kill@1")
+    run_id = rig.submit([{"calls": [sink_call("keyed", "a")]}])
+    one_died(rig)
+    [run] = rig.ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+    assert run.usage.unknown_attempts == 1
+    assert run.usage.unknown_input > 0
+    assert run.usage.unknown_output > 0
+    # Nobody fails here and nothing is asked again, so the replies are the iterations.
+    assert rig.model.requests.completions - asked_before == run.iteration + run.usage.unknown_attempts
+    assert (run.cost_usd, run.cost_status, run.doubtful_cost_usd) == (0, CostStatus.UNKNOWN, 0), "nobody knows a price"
     assert rig.broken_invariants() == []
 
 

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from support.store import ANSWER, EMPTY, POLICY, Store, asks, check
 
+from hermes_worker.chaos.audit import audit
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Usage
@@ -237,3 +239,16 @@ def test_a_reply_whose_cost_is_only_bounded_charges_the_bound(store: Store) -> N
     store.runs.commit_reply(claim, estimated, asks(Replay.PURE).calls, bounded)
     store.settle(run_id)
     assert store.turn(run_id).loaded.run.exhausted == "cost"
+
+
+@pytest.mark.parametrize(("asked", "broken"), [(0, 0), (1, 1), (2, 0), (3, 0), (4, 1)])
+def test_the_crash_lab_compares_what_is_booked_with_what_the_model_was_asked(
+    store: Store, tmp_path: Path, asked: int, broken: int
+) -> None:
+    run_id = store.submit().run_id
+    lose(store, run_id)
+    store.answer(run_id)
+    store.answer(store.submit().run_id)
+    found = audit(store.database, tmp_path / "none", submitted=[run_id], expected={}, model_requests=asked)
+    of = {finding.invariant: finding.broken for finding in found}
+    assert of["model requests that stand in no total"] == broken

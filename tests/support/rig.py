@@ -112,7 +112,10 @@ class Rig:
         )
 
     def broken_invariants(self) -> list[Finding]:
-        found = audit(self.client.database, self.fleet.sink, submitted=self.submitted, expected={})
+        asked = self.model.requests.completions
+        found = audit(
+            self.client.database, self.fleet.sink, submitted=self.submitted, expected={}, model_requests=asked
+        )
         return [finding for finding in found if finding.broken]
 
     def tool_rows(self, run_id: str) -> list[dict[str, Any]]:
