@@ -203,14 +203,20 @@ def _text(data: Mapping[str, Any]) -> str:
 
 def _started_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     shown = {"tool": data.get("tool"), "preview": redact(str(data.get("preview") or ""))}
-    return shown | ({"tool_call_id": data["tool_call_id"]} if "tool_call_id" in data else {})
+    return shown | _place(data) | ({"tool_call_id": data["tool_call_id"]} if "tool_call_id" in data else {})
+
+
+def _place(data: Mapping[str, Any]) -> dict[str, int]:
+    """Which call of its reply it is, from 0; left out for the first, which is most often the only one."""
+    position = data.get("position")
+    return {"position": position} if isinstance(position, int) and position > 0 else {}
 
 
 def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     # Nobody measured a call whose worker vanished; ``outcome`` says so, and the duration stays a number for clients.
     shown = {"tool": data.get("tool"), "duration": data.get("duration", 0.0), "error": bool(data.get("error"))}
     told = {name: data[name] for name in ("tool_call_id", "outcome", "refused_by") if name in data}
-    return shown | told | ({"reason": redact(str(data["reason"]))} if "reason" in data else {})
+    return shown | _place(data) | told | ({"reason": redact(str(data["reason"]))} if "reason" in data else {})
 
 
 # --- the merge -------------------------------------------------------------------------------------------------------

@@ -40,10 +40,6 @@ class Screen:
         self._shown = ""
         """Of the reply that is being written."""
         self._is_mid_line = False
-        self._open_calls: dict[str, int] = {}
-        """Calls that run, and the number each is shown with."""
-        self._had_company: set[str] = set()
-        """Those beside which another ran."""
 
     def show(self, event: WireEvent | Notice) -> None:
         if isinstance(event, Notice):
@@ -56,9 +52,9 @@ class Screen:
             case RunEventName.MESSAGE_COMPLETED:
                 self._complete(clean(str(fields["text"])))
             case RunEventName.TOOL_STARTED:
-                self.line(_tool_start(fields, self._begun(fields)))
+                self.line(_tool_start(fields))
             case RunEventName.TOOL_COMPLETED:
-                self.line(_tool_end(fields, self._ended(fields)))
+                self.line(_tool_end(fields))
             case RunEventName.STEERED:
                 self.line(click.style(f"  you said: {one_line(str(fields.get('text', '')), 500)}", fg="cyan"))
             case RunEventName.APPROVAL_ANSWERED if fields.get("choice") not in (None, "deny"):
@@ -80,24 +76,6 @@ class Screen:
                 pass  # not shown, and they come in the middle of a text
             case _:
                 self.line("", blank=False)
-
-    def _begun(self, fields: Mapping[str, Any]) -> int | None:
-        """The number of a call that starts beside others; ``None`` for one that is alone."""
-        call_id = str(fields.get("tool_call_id"))
-        taken = set(self._open_calls.values())
-        self._open_calls[call_id] = next(number for number in range(1, len(taken) + 2) if number not in taken)
-        if len(self._open_calls) == 1:
-            return None
-        self._had_company.update(self._open_calls)
-        return self._open_calls[call_id]
-
-    def _ended(self, fields: Mapping[str, Any]) -> int | None:
-        call_id = str(fields.get("tool_call_id"))
-        number = self._open_calls.pop(call_id, None)
-        if call_id not in self._had_company:
-            return None
-        self._had_company.discard(call_id)
-        return number
 
     def line(self, text: str, *, blank: bool = True) -> None:
         """Write a whole line. With ``blank`` false an empty one is left out."""
@@ -205,12 +183,14 @@ def _unescaped(text: str) -> str:
         return text
 
 
-def _numbered(name: str, number: int | None) -> str:
-    return name if number is None else f"{name} #{number}"
+def _called(fields: Mapping[str, Any]) -> str:
+    """A tool by its name; a later call of the same reply with its number, because they run side by side."""
+    name, position = clean(str(fields["tool"])), fields.get("position")
+    return f"{name} #{position + 1}" if isinstance(position, int) and position > 0 else name
 
 
-def _tool_start(fields: Mapping[str, Any], number: int | None = None) -> str:
-    name = click.style(_numbered(clean(str(fields["tool"])), number), bold=True)
+def _tool_start(fields: Mapping[str, Any]) -> str:
+    name = click.style(_called(fields), bold=True)
     return f"  {click.style('→', fg='cyan')} {name}  {_preview(str(fields.get('preview') or ''))}".rstrip()
 
 
@@ -228,8 +208,8 @@ _REFUSED_BY = {
 }
 
 
-def _tool_end(fields: Mapping[str, Any], number: int | None = None) -> str:
-    name, duration = _numbered(clean(str(fields["tool"])), number), f"{float(fields['duration']):.2f} s"
+def _tool_end(fields: Mapping[str, Any]) -> str:
+    name, duration = _called(fields), f"{float(fields['duration']):.2f} s"
     if fields.get("refused_by"):
         return click.style(f"  ✗ {name}  {refusal(fields)}", fg="red")
     if outcome := fields.get("outcome"):

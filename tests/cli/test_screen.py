@@ -50,16 +50,16 @@ def test_a_wait_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> N
     assert text == "  waiting for capacity: it answered[2J 500\n"
 
 
-def test_calls_that_run_together_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    def start(call_id: str) -> WireEvent:
-        return event("tool.started", tool="terminal", tool_call_id=call_id, preview="{}")
+def test_calls_of_one_reply_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    def start(position: int) -> WireEvent:
+        return event("tool.started", tool="terminal", position=position, preview="{}")
 
-    def end(call_id: str, duration: float) -> WireEvent:
-        return event("tool.completed", tool="terminal", tool_call_id=call_id, duration=duration, error=False)
+    def end(position: int) -> WireEvent:
+        return event("tool.completed", tool="terminal", position=position, duration=1, error=False)
 
-    text = shown(capsys, start("a"), start("b"), end("b", 1), end("a", 2), start("c"), end("c", 3))
+    text = shown(capsys, start(0), start(1), end(1), end(0))
     ends = [line.strip() for line in text.splitlines() if "✓" in line]
-    assert ends == ["✓ terminal #2  1.00 s", "✓ terminal #1  2.00 s", "✓ terminal  3.00 s"]
+    assert ends == ["✓ terminal #2  1.00 s", "✓ terminal  1.00 s"]
 
 
 @pytest.mark.parametrize(
