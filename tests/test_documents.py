@@ -31,6 +31,8 @@ SHOWN = [line for line in lines_of(README) if line.startswith("hermes-worker ")]
 @pytest.mark.parametrize("line", SHOWN)
 def test_every_command_of_the_readme_is_one(line: str) -> None:
     _, *words = shlex.split(line, comments=True)
+    if words[-1] == "&":  # it goes on in the background
+        words.pop()
     command: click.Command | None = commands
     while isinstance(command, click.Group):
         command = command.get_command(click.Context(command), words.pop(0))
