@@ -36,6 +36,8 @@ _FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 _DIFF_CHARS_MAX: Final = 20_000
 _DIFF_FILE_CHARS_MAX: Final = 2_000_000
 _HINTS_MAX: Final = 5
+_NAMES_COMPARED_MAX: Final = 2_000
+"""Of a folder's names; to compare one takes some 20 microseconds."""
 _MARKER_REFUSED: Final = (
     "nothing was written: the arguments contain a «redacted» marker. It stands for a secret that is in the file and is "
     "hidden from you; written back, it would destroy the secret. Change the file with patch, take only lines without "
@@ -65,9 +67,12 @@ def located(context: ToolContext, path: str, *, for_write: bool = False) -> str:
 def shown(path: str, context: ToolContext) -> str:
     """A canonical path in the form in which the session's tools take it: relative to the session's folder when it is
     below that, otherwise absolute."""
-    folder = context.workspace.resolve(session_folder(context) or ".")
-    target = PurePosixPath(path)
-    return str(target.relative_to(folder)) if target.is_relative_to(folder) else path
+    return shown_from(str(context.workspace.resolve(session_folder(context) or ".")), path)
+
+
+def shown_from(folder: str, path: str) -> str:
+    """``shown``, for a caller that has many paths and asks for the session's folder once. Both are canonical."""
+    return "." if path == folder else path.removeprefix(f"{folder.rstrip('/')}/")
 
 
 # --- read_file ---
@@ -140,7 +145,8 @@ def _missing(path: str, canonical: str, context: ToolContext) -> ToolResult:
     with suppress(WorkspaceError):
         names = context.workspace.entries(str(target.parent))
     folded = {name.rstrip("/").casefold(): name for name in names}
-    similar = difflib.get_close_matches(target.name.casefold(), folded, n=_HINTS_MAX, cutoff=0.5)
+    compared = islice(folded, _NAMES_COMPARED_MAX)
+    similar = difflib.get_close_matches(target.name.casefold(), compared, n=_HINTS_MAX, cutoff=0.5)
     document: dict[str, object] = {"error": f"{path!r} does not exist"}
     if similar:
         document["similar"] = [shown(str(target.parent / folded[name]), context) for name in similar]

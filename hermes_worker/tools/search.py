@@ -20,7 +20,7 @@ from typing import Any, Final
 from hermes_worker.core.replay import Replay
 from hermes_worker.tools import treesearch
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
-from hermes_worker.tools.files import CWD_KEY, located, shown
+from hermes_worker.tools.files import CWD_KEY, located, session_folder, shown_from
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.workspace.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
 
@@ -32,8 +32,16 @@ _LIMIT_DEFAULT: Final = 50
 _LIMIT_MAX: Final = 1_000
 _CONTEXT_MAX: Final = 20
 _NOT_FOUND: Final = 127
-_FINISHED: Final = (0, 1, 128 + 13)
-"""Found, found nothing, and stopped because the output was long enough (SIGPIPE)."""
+_INTERRUPTED: Final = "the search was interrupted"
+_CUT: Final = 128 + 13
+"""Stopped because the output was long enough (SIGPIPE)."""
+_RIPGREP_FINISHED: Final = (0, 1, _CUT)
+"""Found, found nothing, cut."""
+_RIPGREP_ERROR: Final = 2
+"""The pattern is none, or an entry could not be read; what the others hold is printed all the same."""
+_OWN_FINISHED: Final = (0, _CUT)
+"""An interpreter that fails exits with 1."""
+_OWN_BAD_PATTERN: Final = 2
 _RECORD: Final = re.compile(rb"([^\0\n]+)\0(\d+)([:-])(.*)")
 _COUNT: Final = re.compile(rb"([^\0\n]+)\0(\d+)")
 # Only .gitignore files at or below the searched folder count, so that the answer is the same on every machine.
@@ -123,16 +131,17 @@ class SearchFilesTool:
             context=min(arguments.get("context", 0), _CONTEXT_MAX),
             glob=arguments.get("file_glob") or None,
         )
-        done = _searched(query, context)
-        if done.ending is Ending.CANCELLED:
-            return error_result("the search was interrupted")
-        if done.ending is Ending.TIMED_OUT:
-            return error_result("the search took too long; search in a smaller folder or with a simpler pattern")
-        if done.exit_code not in _FINISHED:
-            return error_result(done.output.decode("utf-8", "replace")[:500] or "the search could not be run")
         page = _Page(offset=arguments.get("offset", 0), limit=min(arguments.get("limit", _LIMIT_DEFAULT), _LIMIT_MAX))
-        wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
-        return json_result(_answer(done.output, query.output, wanted, page))
+        try:
+            output = _searched(query, context)
+            wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
+            return json_result(_answer(output, query.output, wanted, page))
+        except _SearchFailed as failure:
+            return error_result(str(failure))
+
+
+class _SearchFailed(Exception):
+    """There is no answer, and the message says why."""
 
 
 def _require_searchable(workspace: Workspace, path: str) -> None:
@@ -142,21 +151,28 @@ def _require_searchable(workspace: Workspace, path: str) -> None:
     except PathNotFound:
         raise
     except WorkspaceError:
-        workspace.entries(path)
+        workspace.require_folder(path)
 
 
 # --- running it ---
 
 
-def _searched(query: _Query, context: ToolContext) -> CommandResult:
+def _searched(query: _Query, context: ToolContext) -> bytes:
     """What ripgrep printed, or what ``treesearch`` prints when ripgrep is missing or does not know the pattern's
-    syntax (look-ahead, back-references)."""
+    syntax (look-ahead, back-references). Raises ``_SearchFailed``."""
     done = _execute(_ripgrep_command(query), context)
-    is_settled = done.exit_code in _FINISHED or done.ending is not Ending.EXITED
-    return done if is_settled or (done.output and done.exit_code != _NOT_FOUND) else _own_search(query, context)
+    is_partial = done.exit_code == _RIPGREP_ERROR and done.output
+    if done.exit_code in _RIPGREP_FINISHED or is_partial:
+        return done.output
+    done = _execute(_own_command(query), context)
+    if done.exit_code == _OWN_BAD_PATTERN:
+        raise _SearchFailed(done.output.decode("utf-8", "replace")[:500])
+    if done.exit_code not in _OWN_FINISHED:
+        raise _SearchFailed(f"the search could not be run to its end (exit code {done.exit_code})")
+    return done.output
 
 
-def _own_search(query: _Query, context: ToolContext) -> CommandResult:
+def _own_command(query: _Query) -> str:
     document = {
         "path": query.path,
         "pattern": query.pattern,
@@ -167,10 +183,9 @@ def _own_search(query: _Query, context: ToolContext) -> CommandResult:
     }
     program = shlex.join(["-I", "-S", "-c", _script(), json.dumps(document)])
     interpreters = " ".join(map(shlex.quote, (sys.executable, "python3", "python")))
-    return _execute(
+    return (
         f'for python in {interpreters}; do command -v "$python" >/dev/null 2>&1 && break; done; '
-        f'"$python" {program} 2>/dev/null',
-        context,
+        f'"$python" {program} 2>/dev/null'
     )
 
 
@@ -202,7 +217,8 @@ def _name_glob(query: _Query) -> str | None:
 
 
 def _execute(command: str, context: ToolContext) -> CommandResult:
-    return context.workspace.execute(
+    """Raises ``_SearchFailed`` for a command that did not end by itself."""
+    done = context.workspace.execute(
         # Cutting the output here stops the search as soon as there is enough of it.
         f'{{ {command}; }} | head -c {_OUTPUT_BYTES_MAX}; exit "${{PIPESTATUS[0]}}"',
         cwd=None,
@@ -211,6 +227,11 @@ def _execute(command: str, context: ToolContext) -> CommandResult:
         output_bytes_max=_OUTPUT_BYTES_MAX,
         should_stop=context.cancelled.is_set,
     )
+    if done.ending is Ending.CANCELLED:
+        raise _SearchFailed(_INTERRUPTED)
+    if done.ending is Ending.TIMED_OUT:
+        raise _SearchFailed("the search took too long; search in a smaller folder or with a simpler pattern")
+    return done
 
 
 # --- reading the answer ---
@@ -226,16 +247,24 @@ class _Page:
 
 
 class _Wanted:
-    """Which files may be in the answer, and under which name. Every file is judged once."""
+    """Which files may be in the answer, and under which name. Every file and every folder is judged once: nothing is
+    followed from the root down, which for each of 100,000 names took longer than the search."""
 
     def __init__(self, context: ToolContext, query: _Query, *, name_glob: str | None) -> None:
-        self._context = context
+        self._workspace = context.workspace
+        self._cancelled = context.cancelled
+        self._shown_from = str(context.workspace.resolve(session_folder(context) or "."))
         self._top = query.path
         self._globs = [glob for glob in (query.glob, name_glob) if glob]
         self._names: dict[bytes, str | None] = {}
+        self._folders: dict[str, bool] = {query.path.rstrip("/"): True}
+        """Which folders may be read. The one that is searched was resolved."""
 
     def name(self, raw: bytes) -> str | None:
-        """The path to show; ``None`` for a file that is not asked for, or that may not be read."""
+        """The path to show; ``None`` for a file that is not asked for, or that may not be read. Raises
+        ``_SearchFailed`` once the call is cancelled."""
+        if self._cancelled.is_set():
+            raise _SearchFailed(_INTERRUPTED)
         if raw not in self._names:
             self._names[raw] = self._judged(raw)
         return self._names[raw]
@@ -245,11 +274,20 @@ class _Wanted:
         below = path.removeprefix(self._top).lstrip("/") or PurePosixPath(path).name
         if not all(_fits(below, glob) for glob in self._globs):
             return None
-        try:
-            self._context.workspace.resolve(path)
-        except WorkspaceError:
-            return None
-        return shown(path, self._context)
+        return shown_from(self._shown_from, path) if path == self._top or self._may_read(path) else None
+
+    def _may_read(self, path: str) -> bool:
+        return self._may_enter(path.rpartition("/")[0]) and self._workspace.may_read(path)
+
+    def _may_enter(self, folder: str) -> bool:
+        unjudged = []
+        while folder and folder not in self._folders:
+            unjudged.append(folder)
+            folder = folder.rpartition("/")[0]
+        verdict = self._folders.get(folder, False)
+        for inner in reversed(unjudged):
+            verdict = self._folders[inner] = verdict and self._workspace.may_read(inner)
+        return verdict
 
 
 def _fits(path: str, glob: str) -> bool:
@@ -297,7 +335,8 @@ def _lines(records: Iterable[bytes], wanted: _Wanted) -> list[_Line]:
         if record and path is not None:
             text = record[4].decode("utf-8", "replace")
             lines.append(_Line(path=path, number=int(record[2]), text=_cut(text), is_match=record[3] == b":"))
-    return sorted(lines, key=lambda line: (_path_order(line.path), line.number))
+    orders = {path: _path_order(path) for path in {line.path for line in lines}}
+    return sorted(lines, key=lambda line: (orders[line.path], line.number))
 
 
 def _counts(records: Iterable[bytes], wanted: _Wanted) -> list[tuple[str, int]]:

@@ -140,7 +140,7 @@ def _folder(workdir: str | None, context: ToolContext) -> str | None:
     if current is None:
         return None
     try:
-        context.workspace.entries(current)
+        context.workspace.require_folder(current)
     except WorkspaceError:
         return None
     return current
@@ -181,7 +181,7 @@ def _relative_folder(cwd: str | None, workspace: Workspace) -> str | None:
         return None
     try:
         folder = workspace.resolve(cwd)
-        workspace.entries(str(folder))
+        workspace.require_folder(str(folder))
     except WorkspaceError:
         return None
     return str(folder.relative_to(workspace.root))

@@ -92,35 +92,56 @@ class IgnoreRules:
         return None
 
 
+_Rules = list[tuple[str, IgnoreRules]]
+"""Folders and what their ``.gitignore`` says, the nearest last."""
+
+
 def files_below(top: str) -> Iterator[str]:
     """The files of a tree that a search looks at; ``top`` itself when it is a file."""
     if not os.path.isdir(top):
         yield top
         return
-    yield from _walk(top, "", [])
+    yield from _walk(top)
 
 
-def _walk(top: str, folder: str, rules: list[tuple[str, IgnoreRules]]) -> Iterator[str]:
+def _walk(top: str) -> Iterator[str]:
+    # A stack and no recursion: a tree may be deeper than the interpreter's stack.
+    waiting = [_files_and_folders(top, "", [])]
+    while waiting:
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+            continue
+        path, is_folder, rules = found
+        if is_folder:
+            waiting.append(_files_and_folders(top, path, rules))
+        else:
+            yield os.path.join(top, path)
+
+
+def _files_and_folders(top: str, folder: str, rules: _Rules) -> Iterator[tuple[str, bool, _Rules]]:
+    """The entries of a folder that are searched: path, whether it is a folder, and the rules for what it holds."""
     here = os.path.join(top, folder) if folder else top
     try:
-        entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        with os.scandir(here) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
     except OSError:
         return
     rules = rules + _rules_of(here, folder)
     for entry in entries:
+        if entry.name.startswith("."):
+            continue
         path = f"{folder}/{entry.name}" if folder else entry.name
-        if entry.name.startswith(".") or entry.is_symlink():
+        try:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            is_wanted = is_folder or entry.is_file(follow_symlinks=False)
+        except OSError:
             continue
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if _is_ignored(path, is_folder, rules):
-            continue
-        if is_folder:
-            yield from _walk(top, path, rules)
-        elif entry.is_file(follow_symlinks=False):
-            yield os.path.join(top, path)
+        if is_wanted and not _is_ignored(path, is_folder, rules):
+            yield path, is_folder, rules
 
 
-def _rules_of(here: str, folder: str) -> list[tuple[str, IgnoreRules]]:
+def _rules_of(here: str, folder: str) -> _Rules:
     try:
         with open(os.path.join(here, ".gitignore"), encoding="utf-8", errors="replace") as file:
             return [(folder, IgnoreRules(file.read()))]
@@ -128,7 +149,7 @@ def _rules_of(here: str, folder: str) -> list[tuple[str, IgnoreRules]]:
         return []
 
 
-def _is_ignored(path: str, is_folder: bool, rules: list[tuple[str, IgnoreRules]]) -> bool:
+def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
     """The nearest ``.gitignore`` that says anything about the path decides."""
     for folder, own in reversed(rules):
         verdict = own.verdict(path[len(folder) + 1 :] if folder else path, is_folder)

@@ -56,6 +56,10 @@ class Workspace(Protocol):
     def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
         """The canonical path, links followed. Raises ``WorkspaceError`` when it leaves the root or is protected."""
 
+    def may_read(self, canonical: str) -> bool:
+        """Whether the file or folder may be read, given that its parent folder is canonical and may be. False for a
+        link and for what is gone. Cheap enough to ask of 100,000 names."""
+
     def read_bytes(self, path: str, *, limit: int | None = None) -> bytes:
         """The content, or its first ``limit`` bytes. Raises ``PathNotFound``, or ``WorkspaceError`` for anything that
         is not a regular file."""
@@ -67,8 +71,11 @@ class Workspace(Protocol):
     def remove(self, path: str) -> None:
         """Delete one file. Raises ``PathNotFound`` when there is none."""
 
+    def require_folder(self, path: str) -> None:
+        """Raises ``PathNotFound``, or ``WorkspaceError`` for anything that is not a folder that can be opened."""
+
     def entries(self, path: str) -> tuple[str, ...]:
-        """The names in a folder, sorted; the names of folders end in ``/``."""
+        """The names in a folder, sorted; the names of folders, and of links to folders, end in ``/``."""
 
     def execute(
         self,

@@ -70,6 +70,13 @@ class LocalWorkspace:
                 raise WorkspaceError(f"{path!r} {refusal}")
         return canonical
 
+    def may_read(self, canonical: str) -> bool:
+        try:
+            is_link = stat.S_ISLNK(os.lstat(canonical).st_mode)
+        except OSError:
+            return False
+        return not is_link and self._protection.refusal(PurePosixPath(canonical), for_write=False) is None
+
     def read_bytes(self, path: str, *, limit: int | None = None) -> bytes:
         canonical = self.resolve(path)
         with _reported(path), self._parent(canonical) as (folder, name):
@@ -97,10 +104,15 @@ class LocalWorkspace:
             _require_regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
             os.unlink(name, dir_fd=folder)
 
+    def require_folder(self, path: str) -> None:
+        canonical = self.resolve(path)
+        with _reported(path), self._folder(canonical):
+            pass
+
     def entries(self, path: str) -> tuple[str, ...]:
         canonical = self.resolve(path)
         with _reported(path), self._folder(canonical) as folder, os.scandir(folder) as found:
-            return tuple(sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found))
+            return tuple(sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in found))
 
     def execute(
         self,
@@ -113,9 +125,8 @@ class LocalWorkspace:
         should_stop: Callable[[], bool],
     ) -> CommandResult:
         folder = self.resolve(cwd) if cwd is not None else self._root
-        with _reported(cwd or "."), self._folder(folder):
-            # Opening it says in good words what starting the shell there would say in bad ones.
-            pass
+        # Opening it says in good words what starting the shell there would say in bad ones.
+        self.require_folder(cwd or ".")
         wanted = shell.Command(
             text=command,
             cwd=str(folder),
@@ -153,6 +164,14 @@ class LocalWorkspace:
             raise IsADirectoryError
         with self._folder(canonical.parent, create=create) as folder:
             yield folder, canonical.name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """A link that leads nowhere, or round in a loop, is an entry like any other, and no folder."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _require_text(path: str) -> None:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from support.programs import ripgrep
 
 from hermes_worker.tools.treesearch import IgnoreRules, matches_glob
+from hermes_worker.workspace.base import CommandResult
 from hermes_worker.workspace.local import LocalWorkspace
 
 
@@ -235,6 +239,120 @@ def test_a_place_that_cannot_be_searched_is_an_error(search: Any, root: Path) ->
     assert "does not exist" in search.error("search_files", pattern="x", path="missing")
     assert search.error("search_files", pattern="x", path="pipe")
     assert "outside" in search.error("search_files", pattern="x", path="/etc")
+
+
+def test_links_that_lead_round_or_nowhere_are_skipped(search: Any, root: Path) -> None:
+    _tree(root, **{"a.py": "foo\n"})
+    for name, target in {"loop": "pool", "pool": "loop", "self": "self", "lost": "nowhere"}.items():
+        (root / name).symlink_to(target)
+    assert [match["path"] for match in search("search_files", pattern="foo")["matches"]] == ["a.py"]
+    assert search("search_files", pattern="*", target="files")["files"] == ["a.py"]
+    assert search.error("search_files", pattern="foo", path="loop")
+    assert "a.py" in search.workspace.entries(".")
+
+
+@pytest.fixture
+def dig(root: Path) -> Iterator[Callable[[int], None]]:
+    """Makes ``d/d/d/...`` with a file at the bottom, without paths that the system would find too long. It is taken
+    away again, because what cleans up behind tests would fail at it."""
+
+    def dug(depth: int) -> None:
+        folder = os.open(root, os.O_RDONLY)
+        for _ in range(depth):
+            os.mkdir("d", dir_fd=folder)
+            inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        with os.fdopen(os.open("bottom.py", os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=folder), "w") as file:
+            file.write("foo\n")
+        os.close(folder)
+
+    yield dug
+    subprocess.run(["rm", "-rf", str(root / "d")], check=True)
+
+
+def test_a_tree_is_searched_to_its_bottom_however_deep_it_is(search: Any, dig: Callable[[int], None]) -> None:
+    dig(1_100)
+    bottom = "d/" * 1_100 + "bottom.py"
+    assert [match["path"] for match in search("search_files", pattern="foo")["matches"]] == [bottom]
+    assert search("search_files", pattern="*.py", target="files")["files"] == [bottom]
+    assert search("search_files", pattern="foo", output_mode="count")["counts"] == {bottom: 1}
+
+
+def test_one_entry_that_cannot_be_read_does_not_spoil_the_search(
+    search: Any, root: Path, dig: Callable[[int], None]
+) -> None:
+    _tree(root, **{"a.py": "foo\n", "z.py": "foo\n"})
+    dig(2_200)  # below some place its paths are longer than the system takes
+    assert [match["path"] for match in search("search_files", pattern="foo")["matches"]] == ["a.py", "z.py"]
+    assert search("search_files", pattern="nothing")["matches"] == []
+
+
+@pytest.mark.parametrize("code", [1, 3, 137])
+def test_a_search_that_fails_is_an_error_and_not_an_empty_answer(session: Any, root: Path, code: int) -> None:
+    programs = root.parent / "bin"
+    programs.mkdir()
+    for name in ("head", "env", "sleep"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    (programs / "rg").write_text("#!/bin/bash\nexit 3\n")
+    (programs / "rg").chmod(0o755)
+    session.workspace = _OtherInterpreter(str(root), base_env={"PATH": str(programs)}, exit_code=code)
+    assert f"exit code {code}" in session.error("search_files", pattern="foo")
+    assert f"exit code {code}" in session.error("search_files", pattern="*", target="files")
+
+
+class _OtherInterpreter(LocalWorkspace):
+    """A place whose Python ends with ``exit_code`` before it has searched."""
+
+    def __init__(self, root: str, *, base_env: dict[str, str], exit_code: int) -> None:
+        super().__init__(root, base_env=base_env)
+        self._program = Path(root).parent / "python-that-fails"
+        self._program.write_text(f"#!/bin/bash\nexit {exit_code}\n")
+        self._program.chmod(0o755)
+
+    def execute(self, command: str, **options: Any) -> CommandResult:
+        return super().execute(command.replace(sys.executable, str(self._program)), **options)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 20,000 files."""
+    folder = tmp_path_factory.mktemp("crowd")
+    for number in range(20_000):
+        (folder / f"file-{number:05}.txt").write_bytes(b"foo\n")
+    return folder
+
+
+def test_a_crowded_folder_is_judged_without_following_every_path(
+    session: Any, crowd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is counted is how often a path is resolved: time would depend on the machine."""
+    session.workspace = LocalWorkspace(str(crowd), base_env={"PATH": os.environ["PATH"]})
+    resolved = []
+    resolve = LocalWorkspace.resolve
+    monkeypatch.setattr(
+        LocalWorkspace, "resolve", lambda *args, **options: resolved.append(args) or resolve(*args, **options)
+    )
+    assert session("search_files", pattern="*.txt", target="files", limit=3)["total_count"] == 20_000
+    assert session("search_files", pattern="foo", limit=3)["total_count"] == 20_000
+    assert len(resolved) < 40
+
+
+def test_a_stop_is_heeded_while_the_names_found_are_judged(
+    session: Any, crowd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.workspace = LocalWorkspace(str(crowd), base_env={"PATH": os.environ["PATH"]})
+    judged = []
+
+    def may_read(_self: LocalWorkspace, canonical: str) -> bool:
+        judged.append(canonical)
+        if len(judged) == 100:
+            session.cancelled.set()
+        return True
+
+    monkeypatch.setattr(LocalWorkspace, "may_read", may_read)
+    assert "interrupted" in session.error("search_files", pattern="*", target="files")
+    assert len(judged) == 100
 
 
 def test_an_expression_that_never_ends_is_stopped_with_its_call(session: Any, root: Path) -> None:
