@@ -236,7 +236,10 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "session.compress": _status(
         "session.compress", lambda d: f"{d.get('rows')} older messages were summarised to make room."
     ),
-    "step.retried": _status("step.retried", lambda d: f"A worker vanished; {d.get('step')} is tried again."),
+    "step.retried": _status(
+        "step.retried",
+        lambda d: f"A worker vanished; {d.get('step')} is tried again{' by itself' if 'deaths' in d else ''}.",
+    ),
 }
 
 

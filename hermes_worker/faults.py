@@ -5,8 +5,9 @@ A plan is text, so that it can travel in one environment variable (``HERMES_FAUL
     iterate.after_claim=kill@3;call_tool.after_run=stall:5@1;submit.after_commit=stop!/tmp/once
 
 ``point=action``, then optionally ``:seconds`` (for ``stall``), ``@n`` (only the n-th time this process passes the
-point; every time when left out) and ``!path`` (a latch: only the first process of the fleet that creates the file
-acts). The point names are a closed list, so that a renamed point breaks its tests instead of disarming them.
+point; every time when left out), ``?text`` (only for work that is called so: runs whose id contains the text) and
+``!path`` (a latch: only the first process of the fleet that creates the file acts). The point names are a closed list,
+so that a renamed point breaks its tests instead of disarming them.
 """
 
 from __future__ import annotations
@@ -73,12 +74,15 @@ class Fault:
     """How long ``stall`` sleeps."""
     hit: int | None = None
     """Act on this pass only, counted from 1 in this process; ``None`` acts on every pass."""
+    only: str | None = None
+    """Act for work only whose name contains this."""
     latch: str | None = None
     """Act only in the process that creates this file; the file then holds its pid."""
 
 
 _SYNTAX = re.compile(
-    r"(?P<point>[a-z_.]+)=(?P<action>[a-z]+)(?::(?P<seconds>\d+(?:\.\d+)?))?(?:@(?P<hit>[1-9]\d*))?(?:!(?P<latch>[^;]+))?"
+    r"(?P<point>[a-z_.]+)=(?P<action>[a-z]+)(?::(?P<seconds>\d+(?:\.\d+)?))?(?:@(?P<hit>[1-9]\d*))?"
+    r"(?:\?(?P<only>[^;!]+))?(?:!(?P<latch>[^;]+))?"
 )
 
 
@@ -91,7 +95,7 @@ def parse_faults(plan: str) -> tuple[Fault, ...]:
 def _parse_fault(text: str) -> Fault:
     match = _SYNTAX.fullmatch(text)
     if match is None:
-        raise ConfigurationError(f"fault {text!r} must have the form point=action[:seconds][@n][!file].")
+        raise ConfigurationError(f"fault {text!r} must have the form point=action[:seconds][@n][?text][!file].")
     if match["point"] not in set(FaultPoint):
         raise ConfigurationError(f"fault {text!r} names no fault point; the points are {', '.join(FaultPoint)}.")
     if match["action"] not in set(FaultAction):
@@ -104,6 +108,7 @@ def _parse_fault(text: str) -> Fault:
         action=action,
         seconds=float(match["seconds"] or 0),
         hit=int(match["hit"]) if match["hit"] else None,
+        only=match["only"],
         latch=match["latch"],
     )
 
@@ -114,12 +119,13 @@ class _Plan:
         self._hits: Counter[FaultPoint] = Counter()
         self._lock = threading.Lock()
 
-    def pass_through(self, name: FaultPoint) -> None:
+    def pass_through(self, name: FaultPoint, work: str) -> None:
         with self._lock:
             self._hits[name] += 1
             hit = self._hits[name]
         for fault in self._faults:
-            if fault.point is name and fault.hit in (None, hit) and _takes_latch(fault.latch):
+            is_meant = fault.point is name and fault.hit in (None, hit) and (fault.only or "") in work
+            if is_meant and _takes_latch(fault.latch):
                 _act(fault)
 
 
@@ -139,10 +145,10 @@ def disarm() -> None:
     _plan = None
 
 
-def point(name: FaultPoint) -> None:
-    """Pass a fault point. Costs one comparison when nothing is armed."""
+def point(name: FaultPoint, work: str = "") -> None:
+    """Pass a fault point on behalf of ``work``. Costs one comparison when nothing is armed."""
     if _plan is not None:
-        _plan.pass_through(name)
+        _plan.pass_through(name, work)
 
 
 def _takes_latch(path: str | None) -> bool:

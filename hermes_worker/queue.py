@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Any, assert_never
@@ -35,6 +35,23 @@ class QueueName(StrEnum):
     TOOLS = "tools"
     DELIVERY = "delivery"
     SYSTEM = "system"
+    SUSPECT_MODEL = "suspect_model"
+    """Model calls that are tried apart. Consumed by lanes only (``tasks.lanes``), which workers start as needed."""
+    SUSPECT_TOOLS = "suspect_tools"
+
+    @property
+    def is_for_lanes(self) -> bool:
+        return self.value.startswith(_APART)
+
+
+_APART = "suspect_"
+STANDING_QUEUES = tuple(name for name in QueueName if not name.is_for_lanes)
+"""The queues that a fleet consumes all the time."""
+
+
+def lane_queues(queues: Iterable[str]) -> tuple[QueueName, ...]:
+    """The queues of the suspects among the work of ``queues``."""
+    return tuple(name for name in QueueName if name.is_for_lanes and name.value.removeprefix(_APART) in queues)
 
 
 class TaskName(StrEnum):
@@ -63,10 +80,12 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
     effect = hint.effect
     match effect:
         case AskModel():
-            return TaskName.ITERATE, QueueName.MODEL, [effect.run_id, effect.iteration, effect.attempt, hint.at]
+            queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
+            return TaskName.ITERATE, queue, [effect.run_id, effect.iteration, effect.attempt, hint.at]
         case RunTool():
+            queue = QueueName.SUSPECT_TOOLS if effect.is_suspect else QueueName.TOOLS
             arguments = [effect.run_id, effect.iteration, effect.position, effect.attempt, hint.at]
-            return TaskName.CALL_TOOL, QueueName.TOOLS, arguments
+            return TaskName.CALL_TOOL, queue, arguments
         case SendDelivery():
             return TaskName.DELIVER, QueueName.DELIVERY, [effect.delivery_id, effect.attempt, hint.at]
         case Collect():

@@ -287,7 +287,12 @@ class LeaseSettings:
     resend_grace_s: float = _setting("lease.resend_grace_s", "HERMES_RESEND_GRACE_S", number(0.1, 3600, "seconds"), 3.0)
     """How long work may lie unclaimed before its hint is sent again, in seconds."""
     attempts_max: int = _setting("lease.attempts_max", "HERMES_ATTEMPTS_MAX", integer(1, 100), 3)
-    """How many workers may die on the same step before the run fails."""
+    """How often a step may take down a worker that does nothing else before its run fails."""
+    lanes_max: int = _setting("lease.lanes_max", "HERMES_LANES_MAX", integer(1, 100), 2)
+    """Processes in which one worker tries suspects at the same time: steps whose worker vanished, each apart."""
+    lane_memory_mb: int = _setting("lease.lane_memory_mb", "HERMES_LANE_MEMORY_MB", integer(0, 1_000_000), 2048)
+    """Memory of such a process, in megabytes of data (Linux); 0 for no limit. In a container, less than half of what
+    the container has: a step that outgrows it must end the lane, not the container."""
     drain_s: float = _setting("lease.drain_s", "HERMES_DRAIN_S", number(0, 3600, "seconds"), 30.0)
     """How long a worker that is told to stop may finish what it does, in seconds; then it hands the rest back."""
     drain_once_s: float = _setting("lease.drain_once_s", "HERMES_DRAIN_ONCE_S", number(0, 86_400, "seconds"), 600.0)

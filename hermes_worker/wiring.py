@@ -28,7 +28,7 @@ from hermes_worker.credentials import CredentialPool, FirstKey
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import Live
-from hermes_worker.queue import Publisher, QueueName, redis_client
+from hermes_worker.queue import STANDING_QUEUES, Publisher, QueueName, lane_queues, redis_client
 from hermes_worker.redaction import Redactor, is_secret_name
 from hermes_worker.setting_kinds import provider_model_address
 from hermes_worker.settings import Settings
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from hermes_worker.providers.login import Granting
     from hermes_worker.tasks.collect import CollectingParts
     from hermes_worker.tasks.deliver import DeliveryParts
-    from hermes_worker.tasks.keeper import Keeper, Listener
+    from hermes_worker.tasks.keeper import Keeper, Lanes, Listener
     from hermes_worker.tasks.parts import Parts
     from hermes_worker.tasks.permission import ApprovalRules
     from hermes_worker.tasks.requests import ModelOptions
@@ -98,7 +98,7 @@ class WorkerOptions:
 
     name: str | None = None
     """Shown to people, and known to a supervisor; ``None`` for host and process number."""
-    queues: Sequence[str] = tuple(name.value for name in QueueName)
+    queues: Sequence[str] = tuple(name.value for name in STANDING_QUEUES)
     """The queues this process consumes."""
     alive_file: Path | None = None
     """Touched at every heartbeat, for a liveness probe that only looks at its age."""
@@ -106,6 +106,13 @@ class WorkerOptions:
     """Made when it begins to consume, and removed when it begins to leave."""
     more_tools: Sequence[Tool] = ()
     """Tools beside the installed ones; the crash lab brings its own."""
+    lanes: Lanes | None = None
+    """Where this process has suspects tried. ``None`` in a lane."""
+
+    @property
+    def is_lane(self) -> bool:
+        """This process does suspects, one at a time, and nothing else."""
+        return any(QueueName(queue).is_for_lanes for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -521,6 +528,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         queues=options.queues,
         sweep_every_s=settings.lease.sweep_interval_s,
         alive_file=options.alive_file,
+        suspects=lane_queues(options.queues),
+        lanes=options.lanes,
+        is_lane=options.is_lane,
     )
     listener = Listener(client.redis, leases, watched)
     keeper.start()

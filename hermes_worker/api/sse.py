@@ -171,7 +171,7 @@ _PASSED_ON: Mapping[str, tuple[str, ...]] = {
     RunEventName.COMPACTED: ("rows", "compression_count"),
     RunEventName.STOP_REQUESTED: (),
     RunEventName.WAITING: ("status", "until", "reason"),
-    RunEventName.STEP_RETRIED: ("step", "attempt"),
+    RunEventName.STEP_RETRIED: ("step", "attempt", "deaths"),
     RunEventName.RUN_CANCELLED: ("exit_reason",),
 }
 """Fields of a row that go out as they are. Rows of a kind that this version does not know go out whole."""

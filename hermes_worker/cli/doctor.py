@@ -218,7 +218,7 @@ def _embedded_server(directory: Path) -> tuple[Grade, str]:
 
 
 def _workers(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.queue import QueueName
+    from hermes_worker.queue import STANDING_QUEUES, QueueName
     from hermes_worker.store.deliveries import Deliveries, DeliveryState
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
@@ -235,7 +235,7 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
     queues = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
     found = f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
-    missing = [queue.value for queue in QueueName if queue.value not in queues]
+    missing = [queue.value for queue in STANDING_QUEUES if queue.value not in queues]
     if [queue for queue in missing if queue != QueueName.DELIVERY or owed]:
         start = f"start one with 'hermes-worker worker --queues {','.join(missing)}'"
         return Grade.BROKEN, f"{len(alive)} alive, and none consumes {' or '.join(missing)}; {start}"

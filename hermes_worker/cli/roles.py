@@ -15,11 +15,13 @@ from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_se
 from hermes_worker.embedded.process import title_process
 
 _QUEUES = ("model", "tools", "delivery", "system")
+_LANE_QUEUES = ("suspect_model", "suspect_tools")
+"""For who wants lanes of their own; a worker starts its lanes by itself."""
 
 
 def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in _QUEUES]
+    unknown = [name for name in names if name not in (*_QUEUES, *_LANE_QUEUES)]
     if unknown or not names:
         meant = did_you_mean(unknown[0], _QUEUES) if unknown else ""
         raise click.BadParameter(f"write one or more of {', '.join(_QUEUES)}, separated by commas.{meant}")

@@ -65,8 +65,7 @@ class Screen:
                 for line in asked(self._run_id, fields):
                     self.line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.STEP_RETRIED:
-                step = f"  a worker was lost; trying its {fields.get('step')} again, attempt {fields.get('attempt')}"
-                self.line(click.style(step, fg="yellow"))
+                self.line(click.style(f"  {_retried(fields)}", fg="yellow"))
             case RunEventName.BUDGET_EXHAUSTED:
                 limit = str(fields.get("dimension", "")).replace("_", " ")
                 self.line(click.style(f"  the limit of {limit} is reached; it sums up", fg="yellow"))
@@ -181,6 +180,14 @@ def _unescaped(text: str) -> str:
         return str(json.loads(f'"{text}"'))
     except ValueError:
         return text
+
+
+def _retried(fields: Mapping[str, Any]) -> str:
+    again = f"a worker was lost; trying its {fields.get('step')} again, attempt {fields.get('attempt')}"
+    deaths = fields.get("deaths")
+    if deaths is None:
+        return again
+    return f"{again}, apart from all other work" + (f" (it took down {deaths} alone)" if deaths else "")
 
 
 def _called(fields: Mapping[str, Any]) -> str:

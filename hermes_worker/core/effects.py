@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hermes_worker.core.run import CallStatus, Run, RunStatus
+from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +15,8 @@ class AskModel:
     run_id: str
     iteration: int
     attempt: int
+    is_suspect: bool = False
+    """To be made apart from all other work; see ``Run.deaths``."""
     kind: Literal["ask_model"] = "ask_model"
 
 
@@ -26,6 +28,8 @@ class RunTool:
     iteration: int
     position: int
     attempt: int
+    is_suspect: bool = False
+    """As for ``AskModel``."""
     kind: Literal["run_tool"] = "run_tool"
 
 
@@ -63,11 +67,19 @@ def outstanding(run: Run) -> frozenset[Effect]:
         return frozenset()
     due = run.open_segment
     if due:
-        return frozenset(
-            RunTool(run_id=run.run_id, iteration=run.iteration, position=call.position, attempt=call.attempt)
-            for call in due
-            if call.status is CallStatus.PENDING
-        )
+        return frozenset(run_tool(run, call) for call in due if call.status is CallStatus.PENDING)
     if run.is_asking or run.status is RunStatus.STOPPING:
         return frozenset()
-    return frozenset({AskModel(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt)})
+    ask = AskModel(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
+    return frozenset({ask})
+
+
+def run_tool(run: Run, call: Call) -> RunTool:
+    """The effect that runs ``call``, whether or not it is due."""
+    return RunTool(
+        run_id=run.run_id,
+        iteration=run.iteration,
+        position=call.position,
+        attempt=call.attempt,
+        is_suspect=call.is_suspect,
+    )

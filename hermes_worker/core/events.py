@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
+
+
+class Loss(StrEnum):
+    """What is known about the end of the worker that held a lost claim."""
+
+    GIVEN_UP = "given_up"
+    """It left in order, or let go of the claim: nobody's fault."""
+    UNSEEN = "unseen"
+    """It is silent: dead of this step, of another one, with its machine; or frozen, or cut off, and not dead at all."""
+    SEEN = "seen"
+    """Its parent saw it end by itself; or it lives, and the step has outstayed its time in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +50,7 @@ class TurnReleased:
 class TurnLost:
     """The worker that held the model call vanished."""
 
+    loss: Loss = Loss.UNSEEN
     kind: Literal["turn_lost"] = "turn_lost"
 
 
@@ -115,6 +128,7 @@ class CallLost:
     """The worker that held the call vanished."""
 
     position: int
+    loss: Loss = Loss.UNSEEN
     kind: Literal["call_lost"] = "call_lost"
 
 

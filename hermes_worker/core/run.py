@@ -151,7 +151,7 @@ class ExitReason(StrEnum):
     MODEL_CALL_REFUSED = "model_call_refused"
     """The provider refused the call for a reason that trying again cannot change."""
     STEP_QUARANTINED = "step_quarantined"
-    """One step cost its worker its life, or its lease, as often as is allowed."""
+    """One step took its worker down, alone in it, as often as is allowed."""
     WALL_CLOCK_EXCEEDED = "wall_clock_exceeded"
     IDLE_EXCEEDED = "idle_exceeded"
     CORRUPT_STATE = "corrupt_state"
@@ -181,10 +181,17 @@ class Call:
     """Calls of one segment may run at the same time; a segment starts when the one before it is settled."""
     status: CallStatus = CallStatus.PENDING
     attempt: int = 1
+    """Which try of the call this is; every lost claim makes the next one."""
+    deaths: int | None = None
+    """As ``Run.deaths``, of this call."""
     timeout_s: float = 120.0
     """How long the tool may take once it is claimed."""
     waits_for: WaitKind | None = None
     """Set exactly while ``status`` is waiting."""
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.deaths is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +206,12 @@ class Run:
     refunds: int = 0
     """Iterations that do not count against ``iterations_max``, see ``core.budget.is_refunded``."""
     attempt: int = 1
-    """Which try of the outstanding model call this is; a lost claim costs one."""
+    """Which try of the outstanding model call this is; every lost claim makes the next one."""
     attempts_max: int = 3
-    """Tries a single step gets before it is quarantined."""
+    """Times a single step may take a worker down alone before it is quarantined."""
+    deaths: int | None = None
+    """How often the outstanding model call took a worker down alone. ``None`` while nothing is held against it: set,
+    it is a suspect, because a worker vanished that held it, and it is tried apart from all others."""
     is_asking: bool = False
     """A worker holds the claim on the next model call."""
     recovery: str | None = None
@@ -217,6 +227,11 @@ class Run:
     """The calls of iteration ``iteration``; settled ones stay until the next reply."""
     exit_reason: ExitReason | None = None
     failure: Failure | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """The outstanding model call is tried apart."""
+        return self.deaths is not None
 
     @property
     def wants_summary(self) -> bool:

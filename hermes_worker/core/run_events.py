@@ -44,7 +44,8 @@ class RunEventName(StrEnum):
     INPUT_ANSWERED = "input.responded"
     """Ours: ``wait_id``, ``resolved``, ``by``; the call's place. The answer is the call's result."""
     STEP_RETRIED = "step.retried"
-    """Ours: a worker vanished and its step is tried again; ``step``, ``attempt``."""
+    """Ours: a worker vanished and its step is tried again; ``step``, ``attempt``. ``deaths`` says that this happens
+    apart from all other work, and how often the step has taken a worker down alone, which at first is 0."""
     RUN_COMPLETED = "run.completed"
     RUN_FAILED = "run.failed"
     RUN_CANCELLED = "run.cancelled"

@@ -48,6 +48,8 @@ class CallFacts:
     """When it was claimed, or became due (epoch seconds)."""
     worker: str | None
     """Who holds it."""
+    is_suspect: bool = False
+    """It is tried apart from all other work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class Facts:
     worker: str | None
     """Who holds the model call."""
     attempt: int = 1
+    is_suspect: bool = False
+    """The model call is tried apart from all other work."""
     resume_at: float | None = None
     waits_because: str | None = None
     """What the event of its last wait gave as the reason."""
@@ -141,6 +145,7 @@ def _at_work(facts: Facts) -> Standing:
     if facts.asking_since is not None:
         where = f" on {facts.worker}" if facts.worker else ""
         again = f", attempt {facts.attempt}" if facts.attempt > 1 else ""
+        again += ", apart from all other work" if facts.is_suspect else ""
         return Standing(
             reason=StandingReason.ASKING_MODEL, text=f"asking the model{where}{again}", since=facts.asking_since
         )
@@ -152,9 +157,13 @@ def _at_work(facts: Facts) -> Standing:
     pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
     if pending:
         since = min((call.since for call in pending if call.since is not None), default=None)
-        return _due(facts, TOOLS_QUEUE, _listed([call.name for call in pending]), since)
+        names = _listed([call.name for call in pending])
+        if all(call.is_suspect for call in pending):
+            return _due_apart(facts, TOOLS_QUEUE, names, since)
+        return _due(facts, TOOLS_QUEUE, names, since)
     if facts.due_since is not None:
-        return _due(facts, MODEL_QUEUE, "its model call", facts.due_since)
+        due = _due_apart if facts.is_suspect else _due
+        return due(facts, MODEL_QUEUE, "its model call", facts.due_since)
     return _held_back(facts)
 
 
@@ -174,6 +183,15 @@ def _due(facts: Facts, queue: str, what: str, since: float | None) -> Standing:
         return Standing(reason=StandingReason.NO_WORKER, text=text, since=since)
     text = f"{what} waits in the queue '{queue}' for a worker that is free"
     return Standing(reason=StandingReason.DUE, text=text, since=since)
+
+
+def _due_apart(facts: Facts, queue: str, what: str, since: float | None) -> Standing:
+    """As ``_due``, of suspects: any worker of the queue starts the lane that they wait for."""
+    if queue not in facts.queues:
+        return _due(facts, queue, what, since)
+    text = f"{what} waits to be tried apart from all other work, because a worker vanished with it"
+    is_put_off = since is not None and since > facts.now
+    return Standing(reason=StandingReason.DUE, text=text, since=since, until=since if is_put_off else None)
 
 
 _NAMED_MAX = 4

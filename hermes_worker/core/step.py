@@ -11,7 +11,7 @@ from typing import assert_never
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Dimension, is_refunded
-from hermes_worker.core.effects import Effect, RunTool, outstanding
+from hermes_worker.core.effects import Effect, outstanding, run_tool
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -24,6 +24,8 @@ from hermes_worker.core.run import (
     Run,
     RunStatus,
 )
+
+_RETRY_WAIT_S_MAX = 300.0
 
 
 def step(run: Run, event: ev.Event) -> tuple[Run, frozenset[Effect]]:
@@ -42,7 +44,7 @@ def apply(run: Run, event: ev.Event) -> Run:
         case ev.TurnReleased():
             return _settle_stop(replace(_held_turn(run), is_asking=False))
         case ev.TurnLost():
-            return _lose_turn(_held_turn(run))
+            return _lose_turn(_held_turn(run), event.loss)
         case ev.ModelReplied():
             return _take_reply(_held_turn(run), event)
         case ev.AskedAgain():
@@ -58,7 +60,7 @@ def apply(run: Run, event: ev.Event) -> Run:
         case ev.CallReleased():
             return _release_call(run, event.position)
         case ev.CallLost():
-            return _lose_call(run, event.position)
+            return _lose_call(run, event)
         case ev.CallSettled():
             return _settle_call(run, event)
         case ev.CallParked():
@@ -98,7 +100,7 @@ def _take_reply(run: Run, event: ev.ModelReplied) -> Run:
         is_counted_out = run.exhausted in (None, Dimension.ITERATIONS)
         reason = ExitReason.MAX_ITERATIONS_REACHED if is_counted_out else ExitReason.BUDGET_EXHAUSTED
         return _finish(run, RunStatus.COMPLETED, reason)
-    counted = replace(run, iteration=run.iteration + 1, attempt=1, recovery=None, memory=event.memory)
+    counted = replace(run, iteration=run.iteration + 1, attempt=1, deaths=None, recovery=None, memory=event.memory)
     if not event.calls:
         return _finish(counted, RunStatus.COMPLETED, event.exit_reason, event.failure)
     calls = tuple(
@@ -125,7 +127,7 @@ def _ask_again(run: Run, event: ev.AskedAgain) -> Run:
     again = replace(run, is_asking=False, recovery=None, memory=event.memory)
     if not event.is_counted or run.wants_summary:
         return again
-    return replace(again, iteration=run.iteration + 1, attempt=1, calls=())
+    return replace(again, iteration=run.iteration + 1, attempt=1, deaths=None, calls=())
 
 
 def _fail_turn(run: Run, event: ev.ModelFailed) -> Run:
@@ -134,12 +136,36 @@ def _fail_turn(run: Run, event: ev.ModelFailed) -> Run:
     return _finish(run, RunStatus.FAILED, event.exit_reason, event.failure)
 
 
-def _lose_turn(run: Run) -> Run:
+def _lose_turn(run: Run, loss: ev.Loss) -> Run:
     if run.status is RunStatus.STOPPING:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
-    if run.attempt >= run.attempts_max:
-        return _quarantine(run, f"model call {run.iteration + 1}", run.attempt)
-    return replace(run, is_asking=False, attempt=run.attempt + 1)
+    deaths = _deaths_after(run.deaths, loss)
+    if deaths is not None and deaths >= run.attempts_max:
+        return _quarantine(run, f"model call {run.iteration + 1}", deaths)
+    return replace(run, is_asking=False, attempt=run.attempt + 1, deaths=deaths)
+
+
+def _deaths_after(deaths: int | None, loss: ev.Loss) -> int | None:
+    """What is held against a step after a loss (``Run.deaths``).
+
+    A step that was in company is made a suspect, and nothing more: any other step of its worker may have done it. A
+    suspect was alone, so the death of its worker is its own, provided that somebody saw it: a worker that merely fell
+    silent may have gone down with its machine.
+    """
+    if loss is ev.Loss.GIVEN_UP:
+        return deaths
+    if deaths is None:
+        return 0
+    return deaths + int(loss is ev.Loss.SEEN)
+
+
+def retry_delay_s(attempt: int) -> float:
+    """How long a step whose claim was lost waits before its try number ``attempt`` begins.
+
+    The first repetition begins at once. The wait keeps a step that takes down everything around it, which nobody
+    survives to see and nothing counts, from doing so without a pause until its run's deadline ends it.
+    """
+    return 0.0 if attempt <= 2 else min(_RETRY_WAIT_S_MAX, 2.0 ** min(attempt - 3, 16))
 
 
 def _park(run: Run, event: ev.CapacityAwaited) -> Run:
@@ -159,8 +185,7 @@ def _resume(run: Run) -> Run:
 
 def _claim_call(run: Run, position: int) -> Run:
     call = _call(run, position)
-    due = RunTool(run_id=run.run_id, iteration=run.iteration, position=position, attempt=call.attempt)
-    if due not in outstanding(run):
+    if run_tool(run, call) not in outstanding(run):
         raise InvalidTransition(f"call {position} of run {run.run_id!r} is not to be had (status {call.status.value})")
     return _with_call(run, position, CallStatus.RUNNING)
 
@@ -226,7 +251,8 @@ def _unpause(run: Run, event: ev.ResumeRequested) -> Run:
     return _rested(_to(run, RunStatus.RUNNING))
 
 
-def _lose_call(run: Run, position: int) -> Run:
+def _lose_call(run: Run, event: ev.CallLost) -> Run:
+    position = event.position
     call = _call(run, position)
     if call.status.is_settled:
         return run  # its result was faster
@@ -236,10 +262,11 @@ def _lose_call(run: Run, position: int) -> Run:
         return _settled(_with_call(run, position, CallStatus.UNKNOWN))
     if run.status is RunStatus.STOPPING:
         return _settle_stop(_with_call(run, position, CallStatus.CANCELLED))
-    if call.attempt >= run.attempts_max:
-        return _quarantine(run, f"tool call {call.name!r} of iteration {run.iteration}", call.attempt)
+    deaths = _deaths_after(call.deaths, event.loss)
+    if deaths is not None and deaths >= run.attempts_max:
+        return _quarantine(run, f"tool call {call.name!r} of iteration {run.iteration}", deaths)
     retried = _with_call(run, position, CallStatus.PENDING)
-    return _replace_call(retried, replace(_call(retried, position), attempt=call.attempt + 1))
+    return _replace_call(retried, replace(_call(retried, position), attempt=call.attempt + 1, deaths=deaths))
 
 
 def _stop(run: Run) -> Run:
@@ -261,9 +288,9 @@ def _settle_stop(run: Run) -> Run:
     return _finish(cancelled, RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER)
 
 
-def _quarantine(run: Run, what: str, attempts: int) -> Run:
+def _quarantine(run: Run, what: str, deaths: int) -> Run:
     message = (
-        f"{what} took its worker down {attempts} times and will not be tried again; "
+        f"{what} took down {deaths} times a worker that did nothing else, and will not be tried again; "
         "look at the worker's log and memory limit before you submit it anew"
     )
     failure = Failure(kind=ExitReason.STEP_QUARANTINED.value, message=message)

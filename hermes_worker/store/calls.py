@@ -35,6 +35,7 @@ from hermes_worker.store.rows import (
     Hint,
     LoadedRun,
     ParentCall,
+    is_suspect,
     lock_run_after_call,
     to_loaded,
     with_run,
@@ -105,6 +106,7 @@ _claim_call = (
         tool_calls.c.iteration == sa.bindparam("iter"),
         tool_calls.c.position == sa.bindparam("pos"),
         tool_calls.c.attempt == sa.bindparam("att"),
+        is_suspect(tool_calls) == sa.bindparam("suspect"),
         tool_calls.c.hinted_at.is_not(None),
         sa.select(runs.c.pk)
         .where(
@@ -133,6 +135,7 @@ _claim_call = (
         tool_calls.c.timeout_s,
         tool_calls.c.claimed_at,
         tool_calls.c.approved_arguments,
+        tool_calls.c.deaths.label("call_deaths"),
     )
 )
 """A stop locks the calls before the run, so one that comes first leaves nothing here to claim."""
@@ -220,6 +223,7 @@ class ToolCalls:
             "iter": effect.iteration,
             "pos": effect.position,
             "att": effect.attempt,
+            "suspect": int(effect.is_suspect),
             "token": token,
             "owner": owner,
         }
@@ -363,6 +367,7 @@ def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
         segment=row.segment,
         status=CallStatus.RUNNING,
         attempt=effect.attempt,
+        deaths=row.call_deaths,
     )
     loaded = to_loaded(read, ())
     if read.call_count == 1:

@@ -118,6 +118,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.iterations_max,
     runs.c.attempt,
     runs.c.attempts_max,
+    runs.c.deaths,
     runs.c.recovery,
     runs.c.memory,
     runs.c.cost_status,
@@ -150,6 +151,12 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     (runs.c.watched_until > db_now()).label("is_watched"),
 )
 
+
+def is_suspect(table: sa.Table) -> sa.ColumnElement[int]:
+    """1 for a step that is tried apart from all others, which only a claim made apart takes; 0 for any other."""
+    return sa.case((table.c.deaths.is_not(None), 1), else_=0)
+
+
 CALL_COLUMNS = (
     tool_calls.c.position,
     tool_calls.c.name,
@@ -158,6 +165,7 @@ CALL_COLUMNS = (
     tool_calls.c.status,
     tool_calls.c.waits_for,
     tool_calls.c.attempt,
+    tool_calls.c.deaths,
     tool_calls.c.result_seq,
 )
 
@@ -182,6 +190,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         refunds=row.refunds,
         attempt=row.attempt,
         attempts_max=row.attempts_max,
+        deaths=row.deaths,
         is_asking=row.lease_token is not None,
         recovery=row.recovery,
         memory=row.memory,
@@ -195,6 +204,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
                 segment=call.segment,
                 status=CallStatus(call.status),
                 attempt=call.attempt,
+                deaths=call.deaths,
                 waits_for=WaitKind(call.waits_for) if call.waits_for else None,
             )
             for call in calls

@@ -36,6 +36,7 @@ from hermes_worker.store.rows import (
     LoadedRun,
     insert_ignoring,
     insert_messages,
+    is_suspect,
     lock_run,
     store_blob,
     to_loaded,
@@ -184,6 +185,7 @@ _CLAIM_TURN = Prepared(
         runs.c.lease_token.is_(None),
         runs.c.iteration == sa.bindparam("iter"),
         runs.c.attempt == sa.bindparam("att"),
+        is_suspect(runs) == sa.bindparam("suspect"),
         sa.case((runs.c.has_budget > 0, 1), else_=0) == sa.bindparam("budget"),
         runs.c.state_version <= STATE_VERSION,
     )
@@ -256,6 +258,7 @@ class Runs:
             "id": effect.run_id,
             "iter": effect.iteration - 1,
             "att": effect.attempt,
+            "suspect": int(effect.is_suspect),
             "token": token,
             "owner": owner,
         }

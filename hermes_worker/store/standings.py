@@ -26,6 +26,7 @@ _RUN = (
         runs.c.status,
         runs.c.iteration,
         runs.c.attempt,
+        runs.c.deaths,
         runs.c.hinted_at,
         runs.c.claimed_at,
         runs.c.lease_token,
@@ -46,6 +47,7 @@ _CALLS = (
         tool_calls.c.name,
         tool_calls.c.status,
         tool_calls.c.segment,
+        tool_calls.c.deaths,
         tool_calls.c.waits_for,
         tool_calls.c.claimed_at,
         tool_calls.c.hinted_at,
@@ -95,6 +97,7 @@ def _facts(connection: Connection, row: Any) -> Facts:
         "asking_since": row.claimed_at if row.lease_token is not None else None,
         "worker": row.worker,
         "attempt": row.attempt,
+        "is_suspect": row.deaths is not None,
         "resume_at": row.resume_at,
         "active_run": row.active_run,
         "parent_run": row.parent_run,
@@ -125,6 +128,7 @@ def _calls(connection: Connection, where: dict[str, int]) -> list[CallFacts]:
             waits_for=WaitKind(call.waits_for) if call.waits_for else None,
             since=call.claimed_at if call.status == CallStatus.RUNNING.value else call.hinted_at,
             worker=call.worker,
+            is_suspect=call.deaths is not None,
         )
         for call in found
         if call.segment == first

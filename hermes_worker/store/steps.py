@@ -91,6 +91,7 @@ def _update_run() -> sa.Update:
             iteration=sa.bindparam("new_iteration"),
             refunds=sa.bindparam("new_refunds"),
             attempt=sa.bindparam("new_attempt"),
+            deaths=sa.bindparam("new_deaths"),
             recovery=sa.bindparam("new_recovery"),
             memory=sa.bindparam("new_memory"),
             call_count=sa.bindparam("new_call_count"),

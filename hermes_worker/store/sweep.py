@@ -24,9 +24,9 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.pricing import Pricing
-from hermes_worker.core.run import STATE_VERSION, CallStatus, ExitReason, RunStatus
+from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.step import apply
+from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
 from hermes_worker.store.chains import finish_stops
 from hermes_worker.store.children import orphans
@@ -49,6 +49,8 @@ _WORKERS_KEPT_S = 86_400.0
 MODEL_QUEUE = "model"
 TOOLS_QUEUE = "tools"
 DELIVERY_QUEUE = "delivery"
+_APART = "suspect_"
+"""In front of a queue's name: the same work for suspects, which only lanes consume."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,9 @@ class Sweeper:
             def lose(connection: Connection, loaded: LoadedRun, orphan: Any = orphan) -> list[Hint] | None:
                 if not _still_holds(connection, orphan):
                     return None
-                return _save_loss(connection, loaded, ev.CallLost(position=orphan.position), f"tool:{orphan.name}")
+                _end_lane(connection, orphan, loaded.run.calls[orphan.position])
+                event = ev.CallLost(position=orphan.position, loss=LOSSES[orphan.state])
+                return _save_loss(connection, loaded, event, f"tool:{orphan.name}")
 
             sent = self._repair(orphan.run_pk, lose)
             if sent is not None:
@@ -171,10 +175,11 @@ class Sweeper:
         lost = 0
         for orphan in orphans:
 
-            def lose(connection: Connection, loaded: LoadedRun, token: str = orphan.lease_token) -> list[Hint] | None:
-                if loaded.lease_token != token:
+            def lose(connection: Connection, loaded: LoadedRun, orphan: Any = orphan) -> list[Hint] | None:
+                if loaded.lease_token != orphan.lease_token:
                     return None
-                return _save_loss(connection, loaded, ev.TurnLost(), "model", self._pricing)
+                _end_lane(connection, orphan, loaded.run)
+                return _save_loss(connection, loaded, ev.TurnLost(loss=LOSSES[orphan.state]), "model", self._pricing)
 
             sent = self._repair(orphan.pk, lose)
             if sent is not None:
@@ -229,45 +234,27 @@ class Sweeper:
         return hints
 
     def _resend(self, depths: Mapping[str, int]) -> list[Hint]:
-        marks = self._watermarks()
+        marks, has_suspects = self._watermarks()
         grace = self._policy.resend_grace_s
+        hints: list[Hint] = []
         with self._database.write() as connection:
-            turns = _RESEND_TURNS.all(
-                connection, {"grace": grace, "before": _lost_before(MODEL_QUEUE, depths, marks, grace)}
-            )
-            calls = _RESEND_CALLS.all(
-                connection, {"grace": grace, "before": _lost_before(TOOLS_QUEUE, depths, marks, grace)}
-            )
+            for is_suspect in (False, True) if has_suspects else (False,):
+                for queue, statements in _RESEND.items():
+                    before = _lost_before(_APART + queue if is_suspect else queue, depths, marks, grace)
+                    rows = statements[is_suspect].all(connection, {"grace": grace, "before": before})
+                    hints += [Hint(effect=_effect_of(row, is_suspect=is_suspect), at=row.hinted_at) for row in rows]
         lost_before = _lost_before(DELIVERY_QUEUE, depths, marks, grace)
-        return [
-            *resend_deliveries(self._database, grace_s=grace, before=lost_before),
-            *(
-                Hint(
-                    effect=AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt),
-                    at=row.hinted_at,
-                )
-                for row in turns
-            ),
-            *(
-                Hint(
-                    effect=RunTool(
-                        run_id=row.run_id, iteration=row.iteration, position=row.position, attempt=row.attempt
-                    ),
-                    at=row.hinted_at,
-                )
-                for row in calls
-            ),
-        ]
+        return [*resend_deliveries(self._database, grace_s=grace, before=lost_before), *hints]
 
-    def _watermarks(self) -> dict[str, float]:
-        """For each queue, the newest hint that any live worker has started."""
+    def _watermarks(self) -> tuple[dict[str, float], bool]:
+        """For each queue, the newest hint that any live worker has started; and whether any suspect is due."""
         with self._database.read() as connection:
-            alive = _WATERMARKS.all(connection, {})
+            rows = _WATERMARKS.all(connection, {})
         newest: dict[str, float] = {}
-        for worker in alive:
-            for queue, at in json.loads(worker.watermarks).items():
+        for worker in rows:
+            for queue, at in json.loads(worker.watermarks or "{}").items():
                 newest[queue] = max(newest.get(queue, 0.0), float(at))
-        return newest
+        return newest, bool(rows[0].are_due)
 
 
 def _lost_before(queue: str, depths: Mapping[str, int], marks: Mapping[str, float], grace: float) -> float:
@@ -306,7 +293,18 @@ _EXPIRE_WORKERS = Prepared(
     sa.update(workers).where(workers.c.state == "alive", workers.c.expires_at < db_now()).values(state="dead")
 )
 
-_WATERMARKS = Prepared(sa.select(workers.c.watermarks).where(workers.c.state == "alive"))
+
+def _has_suspects(table: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.exists().where(table.c.hinted_at < db_now_once(), table.c.deaths.is_not(None))
+
+
+_suspects = sa.select(sa.or_(_has_suspects(runs), _has_suspects(tool_calls)).label("are_due")).subquery()
+_WATERMARKS = Prepared(
+    sa.select(workers.c.watermarks, _suspects.c.are_due).select_from(
+        _suspects.outerjoin(workers, workers.c.state == "alive")
+    )
+)
+"""A row for each live worker; one without watermarks when there is none."""
 
 _PRUNE = (
     Prepared(sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < db_now() - _IDEMPOTENCY_KEPT_S)),
@@ -349,7 +347,9 @@ _ORPHANED_CALLS = Prepared(
         tool_calls.c.iteration,
         tool_calls.c.position,
         tool_calls.c.lease_token,
+        tool_calls.c.lease_owner,
         tool_calls.c.name,
+        workers.c.state,
     )
     .join(runs, runs.c.pk == tool_calls.c.run_pk)
     .outerjoin(workers, workers.c.pk == tool_calls.c.lease_owner)
@@ -366,7 +366,7 @@ _ORPHANED_CALLS = Prepared(
 )
 
 _ORPHANED_TURNS = Prepared(
-    sa.select(runs.c.pk, runs.c.lease_token)
+    sa.select(runs.c.pk, runs.c.lease_token, runs.c.lease_owner, workers.c.state)
     .outerjoin(workers, workers.c.pk == runs.c.lease_owner)
     .where(
         runs.c.lease_owner.is_not(None),
@@ -396,54 +396,105 @@ def _one_more(hints: sa.Column[int]) -> sa.ColumnElement[int]:
     return sa.case((hints < _HINTS_COUNTED, hints + 1), else_=hints)
 
 
-_RESEND_TURNS = Prepared(
-    sa.update(runs)
-    .where(
-        runs.c.pk.in_(
-            sa.select(runs.c.pk)
-            .where(
-                runs.c.hinted_at < db_now_once() - sa.bindparam("grace", type_=sa.Double()),
-                runs.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-                runs.c.hinted_at < db_now_once() - _wait(runs.c.hints),
-                runs.c.state_version <= STATE_VERSION,
-            )
-            .order_by(runs.c.hinted_at)
-            .limit(_BATCH)
-            .with_for_update(skip_locked=True)
+def _has_lost_its_hint(table: sa.Table, *, is_suspect: bool) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        table.c.hinted_at < db_now_once() - sa.bindparam("grace", type_=sa.Double()),
+        table.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+        table.c.hinted_at < db_now_once() - _wait(table.c.hints),
+        table.c.deaths.is_not(None) if is_suspect else table.c.deaths.is_(None),
+    )
+
+
+def _resend_turns(*, is_suspect: bool) -> Prepared:
+    due = (
+        sa.select(runs.c.pk)
+        .where(*_has_lost_its_hint(runs, is_suspect=is_suspect), runs.c.state_version <= STATE_VERSION)
+        .order_by(runs.c.hinted_at)
+        .limit(_BATCH)
+        .with_for_update(skip_locked=True)
+    )
+    return Prepared(
+        sa.update(runs)
+        .where(runs.c.pk.in_(due))
+        .values(hinted_at=db_now(), hints=_one_more(runs.c.hints))
+        .returning(runs.c.run_id, runs.c.iteration, sa.null().label("position"), runs.c.attempt, runs.c.hinted_at)
+    )
+
+
+def _resend_calls(*, is_suspect: bool) -> Prepared:
+    due = (
+        sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
+        .where(
+            *_has_lost_its_hint(tool_calls, is_suspect=is_suspect),
+            sa.exists().where(runs.c.pk == tool_calls.c.run_pk, runs.c.state_version <= STATE_VERSION),
+        )
+        .order_by(tool_calls.c.hinted_at)
+        .limit(_BATCH)
+        .with_for_update(skip_locked=True)
+    )
+    return Prepared(
+        sa.update(tool_calls)
+        .where(
+            sa.tuple_(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position).in_(due),
+            tool_calls.c.hinted_at.is_not(None),
+        )
+        .values(hinted_at=db_now(), hints=_one_more(tool_calls.c.hints))
+        .returning(
+            sa.select(runs.c.run_id).where(runs.c.pk == tool_calls.c.run_pk).scalar_subquery().label("run_id"),
+            tool_calls.c.iteration,
+            tool_calls.c.position,
+            tool_calls.c.attempt,
+            tool_calls.c.hinted_at,
         )
     )
-    .values(hinted_at=db_now(), hints=_one_more(runs.c.hints))
-    .returning(runs.c.run_id, runs.c.iteration, runs.c.attempt, runs.c.hinted_at)
+
+
+_RESEND: Mapping[str, tuple[Prepared, Prepared]] = {
+    MODEL_QUEUE: (_resend_turns(is_suspect=False), _resend_turns(is_suspect=True)),
+    TOOLS_QUEUE: (_resend_calls(is_suspect=False), _resend_calls(is_suspect=True)),
+}
+"""By queue: for the steps that anybody may do, and for suspects."""
+
+
+def _effect_of(row: Any, *, is_suspect: bool) -> AskModel | RunTool:
+    if row.position is None:
+        return AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
+    return RunTool(
+        run_id=row.run_id,
+        iteration=row.iteration,
+        position=row.position,
+        attempt=row.attempt,
+        is_suspect=is_suspect,
+    )
+
+
+LOSSES: Mapping[str | None, ev.Loss] = {
+    None: ev.Loss.GIVEN_UP,
+    "stopped": ev.Loss.GIVEN_UP,
+    "dead": ev.Loss.UNSEEN,
+    "crashed": ev.Loss.SEEN,
+    "alive": ev.Loss.SEEN,
+}
+"""What the state of a claim's owner says about the claim's loss. A suspect is claimed by nobody but a lane, which does
+one step at a time, so what is seen to end a lane was its suspect's doing."""
+
+_END_PLACE = Prepared(
+    sa.update(workers).where(workers.c.pk == sa.bindparam("worker"), workers.c.state == "alive").values(state="dead")
 )
 
-_due_calls = (
-    sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
-    .where(
-        tool_calls.c.hinted_at < db_now_once() - sa.bindparam("grace", type_=sa.Double()),
-        tool_calls.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        tool_calls.c.hinted_at < db_now_once() - _wait(tool_calls.c.hints),
-        sa.exists().where(runs.c.pk == tool_calls.c.run_pk, runs.c.state_version <= STATE_VERSION),
-    )
-    .order_by(tool_calls.c.hinted_at)
-    .limit(_BATCH)
-    .with_for_update(skip_locked=True)
+_delay: sa.ColumnElement[float] = sa.bindparam("delay_s", type_=sa.Double())
+_DELAY_TURN = Prepared(
+    sa.update(runs).where(runs.c.pk == sa.bindparam("run_pk")).values(hinted_at=runs.c.hinted_at + _delay)
 )
-_RESEND_CALLS = Prepared(
+_DELAY_CALL = Prepared(
     sa.update(tool_calls)
     .where(
-        sa.tuple_(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position).in_(_due_calls),
-        tool_calls.c.hinted_at.is_not(None),
+        tool_calls.c.run_pk == sa.bindparam("run_pk"),
+        tool_calls.c.iteration == sa.bindparam("iteration"),
+        tool_calls.c.position == sa.bindparam("position"),
     )
-    .values(hinted_at=db_now(), hints=_one_more(tool_calls.c.hints))
-    .returning(
-        sa.select(runs.c.run_id).where(runs.c.pk == tool_calls.c.run_pk).scalar_subquery().label("run_id"),
-        tool_calls.c.iteration,
-        tool_calls.c.position,
-        tool_calls.c.attempt,
-        tool_calls.c.hinted_at,
-    )
+    .values(hinted_at=tool_calls.c.hinted_at + _delay)
 )
-
 
 _TOKEN_OF_CALL = Prepared(
     sa.select(tool_calls.c.lease_token).where(
@@ -469,11 +520,40 @@ def _save_loss(
 ) -> list[Hint]:
     """Write that a claim was lost, and tell whoever follows the run that its step is tried again or is in doubt."""
     after = apply(loaded.run, event)
-    happened: list[RunEvent] = []
+    tried: Run | Call = after
+    is_retried = after.status is RunStatus.RUNNING
     if isinstance(event, ev.CallLost):
-        call = after.calls[event.position]
-        if call.status is CallStatus.PENDING:
-            happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": call.attempt})]
-    elif after.status is RunStatus.RUNNING:
-        happened = [RunEvent(name=RunEventName.STEP_RETRIED, data={"step": step, "attempt": after.attempt})]
-    return save(connection, loaded, after, Additions(events=happened, pricing=pricing))
+        tried = after.calls[event.position]
+        is_retried = tried.status is CallStatus.PENDING
+    happened = [_retried(step, tried)] if is_retried else []
+    hints = save(connection, loaded, after, Additions(events=happened, pricing=pricing))
+    return _put_off(connection, loaded, tried, hints)
+
+
+def _retried(step: str, tried: Run | Call) -> RunEvent:
+    data: dict[str, Any] = {"step": step, "attempt": tried.attempt}
+    if tried.deaths is not None:
+        data["deaths"] = tried.deaths
+    return RunEvent(name=RunEventName.STEP_RETRIED, data=data)
+
+
+def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints: list[Hint]) -> list[Hint]:
+    """The hints to send at once: not that of a step whose next try has to wait. It is due later, and the sweeper that
+    finds it due sends it."""
+    delay_s = retry_delay_s(tried.attempt)
+    effects = [hint.effect for hint in hints if isinstance(hint.effect, AskModel | RunTool)]
+    if not delay_s or len(effects) != 1 or effects[0].attempt != tried.attempt:
+        return hints
+    [effect] = effects
+    if isinstance(effect, RunTool):
+        where = {"run_pk": loaded.pk, "iteration": effect.iteration, "position": effect.position}
+        _DELAY_CALL.run(connection, {**where, "delay_s": delay_s})
+    else:
+        _DELAY_TURN.run(connection, {"run_pk": loaded.pk, "delay_s": delay_s})
+    return [hint for hint in hints if hint.effect != effect]
+
+
+def _end_lane(connection: Connection, orphan: Any, lost: Run | Call) -> None:
+    """A lane whose only step outstays its time would do nothing else for ever: it finds its place gone, and ends."""
+    if orphan.state == "alive" and lost.is_suspect:
+        _END_PLACE.run(connection, {"worker": orphan.lease_owner})

@@ -42,10 +42,11 @@ workers = sa.Table(
     sa.Column("started_at", Seconds, nullable=False),
     sa.Column("expires_at", Seconds, nullable=False),
     sa.Column("watermarks", sa.Text(), nullable=False, server_default="{}"),
-    sa.CheckConstraint("state in ('alive', 'stopped', 'dead')", name="state"),
+    sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name="state"),
 )
 """One row per worker process. ``expires_at`` is the term of *every* lease the process holds: a claim names its owner,
-and is live while the owner's term is. One statement on one row renews them all, however many there are."""
+and is live while the owner's term is. One statement on one row renews them all, however many there are. A process that
+is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``)."""
 
 sessions = sa.Table(
     "sessions",
@@ -99,6 +100,7 @@ runs = sa.Table(
     sa.Column("refunds", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("attempts_max", sa.SmallInteger(), nullable=False),
+    sa.Column("deaths", sa.SmallInteger()),
     sa.Column("recovery", sa.Text()),
     sa.Column("memory", sa.Text()),
     sa.Column("call_count", sa.SmallInteger(), nullable=False, server_default="0"),
@@ -185,6 +187,7 @@ runs = sa.Table(
     _partial("ix_runs_caused", "cause_pk", "pk", where="cause_pk is not null"),
     _partial("ix_runs_halting", "pk", where="halt = 'stopping'"),
     _partial("ix_runs_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_runs_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
     _partial("ix_runs_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_runs_open", "session_pk", "pk", where=f"status not in {_TERMINAL}"),
     _partial("ix_runs_resume", "resume_at", where="resume_at is not null"),
@@ -247,6 +250,7 @@ tool_calls = sa.Table(
     sa.Column("children_max", sa.SmallInteger()),
     sa.Column("approved_arguments", sa.Text()),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
+    sa.Column("deaths", sa.SmallInteger()),
     sa.Column("timeout_s", sa.REAL(), nullable=False),
     sa.Column("result_seq", sa.Integer(), nullable=False),
     sa.Column("hinted_at", Seconds),
@@ -263,6 +267,7 @@ tool_calls = sa.Table(
     sa.CheckConstraint("(status = 'running') = (lease_token is not null)", name="running_is_claimed"),
     sa.CheckConstraint("hinted_at is null or status = 'pending'", name="due_is_pending"),
     _partial("ix_tool_calls_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_tool_calls_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
     _partial("ix_tool_calls_claimed", "lease_owner", where="lease_owner is not null"),
     postgresql_with={"fillfactor": "80"},
 )

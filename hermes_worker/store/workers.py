@@ -123,6 +123,17 @@ class Workers:
             )
             return ended.rowcount
 
+    def crashed(self, name: str) -> bool:
+        """Say that the process called ``name`` was seen to end by itself, in the middle of whatever it held; for the
+        parent of a process that does one step at a time. False when its term was over before, for whatever reason."""
+        with self._database.statement() as connection:
+            ended = connection.execute(
+                sa.update(workers)
+                .where(workers.c.name == name, workers.c.state == "alive")
+                .values(state="crashed", expires_at=db_now() - 1)
+            )
+            return ended.rowcount > 0
+
     def alive(self) -> list[dict[str, object]]:
         """Live processes, for people: name, queues, since when."""
         with self._database.read() as connection:

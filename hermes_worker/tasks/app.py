@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +25,14 @@ from hermes_worker.tasks.celery import celery_app, prepare_worker
 from hermes_worker.tasks.collect import collect
 from hermes_worker.tasks.deliver import deliver
 from hermes_worker.tasks.iterate import iterate
-from hermes_worker.tasks.keeper import report
-from hermes_worker.tasks.lifecycle import connect_signals, process
+from hermes_worker.tasks.keeper import leave, report
+from hermes_worker.tasks.lifecycle import connect_signals, is_lane, process
 from hermes_worker.wiring import WorkerProcess, broker_url_of
 
 __all__ = ["build", "connect_signals", "process"]
+
+EX_STARVED = 71
+"""EX_OSERR of sysexits.h: the system did not give the memory that a step needs."""
 
 
 def build(settings: Settings) -> Celery:
@@ -37,12 +41,12 @@ def build(settings: Settings) -> Celery:
 
     @app.task(name=TaskName.ITERATE.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def iterate_task(run_id: str, iteration: int, attempt: int, at: float) -> None:
-        effect = AskModel(run_id=run_id, iteration=iteration, attempt=attempt)
+        effect = AskModel(run_id=run_id, iteration=iteration, attempt=attempt, is_suspect=is_lane())
         _guarded(settings, effect, lambda here: iterate(here.parts, effect, at))
 
     @app.task(name=TaskName.CALL_TOOL.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def call_tool_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
-        effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt)
+        effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt, is_suspect=is_lane())
         _guarded(settings, effect, lambda here: call_tool(here.parts, effect, at))
 
     @app.task(name=TaskName.DELIVER.value, ignore_result=True)  # type: ignore[untyped-decorator]
@@ -82,13 +86,23 @@ def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess],
         body(here)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
+        if is_lane():
+            leave()  # it may hold a claim now that it does not know of
     except Exception as error:
+        _end_starved_lane(error, effect)
         log.exception("task.failed", run_id=effect.run_id)
         message = f"{type(error).__name__} in the worker; the worker's log has the details"
         try:
             here.parts.sender.send(here.runs.break_off_step(effect, here.parts.leases.owner, message))
         except (RunNotFound, UnavailableError) as second:
             log.warning("task.interrupted", run_id=effect.run_id, error=str(second))
+
+
+def _end_starved_lane(error: Exception, effect: Effect) -> None:
+    """A lane whose memory does not suffice dies of its step, as a worker without a limit would have."""
+    if is_lane() and isinstance(error, MemoryError):
+        log.error("task.failed", run_id=effect.run_id, error="MemoryError: see lease.lane_memory_mb")
+        os._exit(EX_STARVED)
 
 
 def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> None:

@@ -44,7 +44,8 @@ def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    with parts.leases.beginning(QueueName.TOOLS, at) as may_begin:
+    queue = QueueName.SUSPECT_TOOLS if effect.is_suspect else QueueName.TOOLS
+    with parts.leases.beginning(queue, at) as may_begin:
         if may_begin:
             _call_tool(parts, effect)
         else:
@@ -59,14 +60,14 @@ def _call_tool(parts: Parts, effect: RunTool) -> None:
     count("tool_call.claimed")
     if claim.is_watched:
         parts.live.append(effect.run_id, tool_entry(claim))
-    faults.point(FaultPoint.CALL_TOOL_AFTER_CLAIM)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_CLAIM, effect.run_id)
     may_hand_over = claim.replay is not Replay.ONCE
     with (
         bound(run_id=effect.run_id, iteration=effect.iteration, call=effect.position, attempt=effect.attempt),
         parts.leases.holding(claim.token, effect.run_id, may_hand_over=may_hand_over) as abort,
     ):
         hints = _run_and_settle(parts, claim, abort)
-    faults.point(FaultPoint.CALL_TOOL_AFTER_SETTLE)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_SETTLE, effect.run_id)
     parts.sender.send(hints)
     if claim.is_watched or claim.run_id in parts.watched:
         parts.live.nudge(effect.run_id)
@@ -90,7 +91,7 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[
         # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
         write = partial(_decline, parts, claim)
-    faults.point(FaultPoint.CALL_TOOL_AFTER_RUN)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
     try:
         hints = persist(write, abort, patience_s=parts.commit_patience_s)
     except LeaseLost as lost:

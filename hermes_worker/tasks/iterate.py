@@ -32,7 +32,8 @@ def iterate(parts: Parts, effect: AskModel, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    with parts.leases.beginning(QueueName.MODEL, at) as may_begin:
+    queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
+    with parts.leases.beginning(queue, at) as may_begin:
         if may_begin:
             _iterate(parts, effect)
         else:
@@ -46,13 +47,13 @@ def _iterate(parts: Parts, effect: AskModel) -> None:
         count("hint.stale")
         return
     count("iteration.claimed")
-    faults.point(FaultPoint.ITERATE_AFTER_CLAIM)
+    faults.point(FaultPoint.ITERATE_AFTER_CLAIM, effect.run_id)
     with (
         bound(run_id=effect.run_id, iteration=effect.iteration, attempt=effect.attempt),
         parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
     ):
         taken = _take_turn(parts, claim, abort)
-    faults.point(FaultPoint.ITERATE_AFTER_COMMIT)
+    faults.point(FaultPoint.ITERATE_AFTER_COMMIT, effect.run_id)
     parts.sender.send(taken.hints)
     if _is_watched(parts, claim):
         parts.live.nudge(effect.run_id)
@@ -78,7 +79,7 @@ def _take_turn(parts: Parts, claim: TurnClaim, abort: AbortSignal) -> _Taken:
     if isinstance(asked, Answered):
         with parts.turnstile:
             judged = _judged(parts, claim, asked)
-    faults.point(FaultPoint.ITERATE_AFTER_REPLY)
+    faults.point(FaultPoint.ITERATE_AFTER_REPLY, claim.run_id)
 
     def commit() -> list[Hint]:
         with parts.turnstile:

@@ -6,11 +6,12 @@ Neither depends on the other or on Celery's event loop, and neither ever waits f
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import redis
 
@@ -29,6 +30,19 @@ _PRUNE_EVERY_S = 600.0
 STALLED_AFTER_S = 30.0
 """A process that claimed nothing for this long while its queue is not empty does not consume; see ``Keeper``."""
 EX_STALLED = 70
+LANE_IDLE_S = 20.0
+"""A lane that has had nothing to do for this long leaves."""
+
+
+def leave() -> None:
+    """Have this process drain and end. Returns at once."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Lanes(Protocol):
+    """Where suspects are tried. ``tasks.lanes.Lanes``."""
+
+    def ask(self) -> None: ...
 
 
 class Keeper:
@@ -48,8 +62,12 @@ class Keeper:
         queues: Collection[str],
         sweep_every_s: float,
         alive_file: Path | None,
+        suspects: Collection[str] = (),
+        lanes: Lanes | None = None,
+        is_lane: bool = False,
         stalled_after_s: float = STALLED_AFTER_S,
     ) -> None:
+        """``suspects`` are the queues of the suspects that this process has tried in its ``lanes``."""
         self._leases = leases
         self._sweeper = sweeper
         self._sender = sender
@@ -58,6 +76,9 @@ class Keeper:
         # A lapsed lease is worth noticing soon: the wait for a sweep adds to every takeover.
         self._sweep_every_s = min(sweep_every_s, leases.beat_every_s / 2)
         self._alive_file = alive_file
+        self._suspects = suspects
+        self._lanes = lanes
+        self._is_lane = is_lane
         self._stalled_after_s = stalled_after_s
         self._backlog_since: float | None = None
         self._next_prune = time.monotonic() + _PRUNE_EVERY_S
@@ -81,7 +102,9 @@ class Keeper:
         while True:
             began = time.monotonic()
             try:
-                self._leases.beat()
+                if not self._leases.beat() and self._is_lane:
+                    # Somebody else has its step, or will have; it was frozen, or the step outstayed its time.
+                    os._exit(0)
                 for run_id in self._stopping(self._leases.held_runs()):
                     self._leases.abort_run(run_id, AbortReason.STOP)
                 database_outage.worked()
@@ -106,6 +129,7 @@ class Keeper:
     def _sweep_once(self) -> None:
         depths = self._sender.depths()
         self._notice_deafness(depths)
+        self._tend_lanes(depths)
         swept = self._sweeper.sweep(depths)
         if swept is not None:
             faults.point(FaultPoint.SWEEP_AFTER_RELEASE)
@@ -118,6 +142,14 @@ class Keeper:
         if now > self._next_prune:
             self._next_prune = now + _PRUNE_EVERY_S
             self._sweeper.prune()
+
+    def _tend_lanes(self, depths: Mapping[str, int] | None) -> None:
+        """Have a lane more for suspects that wait; as a lane, leave when there is nothing to do."""
+        if self._is_lane and not self._leases.in_flight and self._leases.idle_s > LANE_IDLE_S:
+            leave()
+        has_suspects = any((depths or {}).get(queue, 0) for queue in self._suspects)
+        if has_suspects and self._lanes is not None and not self._leases.is_draining:
+            self._lanes.ask()
 
     def _touch(self) -> None:
         """Kubernetes looks at the age of this file; asking Celery instead costs 2.6 s of CPU."""

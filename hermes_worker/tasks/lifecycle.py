@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from celery import signals
@@ -17,12 +18,18 @@ from celery import signals
 from hermes_worker import settings as settings_module
 from hermes_worker.observe import log
 from hermes_worker.settings import LeaseSettings, Settings
+from hermes_worker.tasks import lanes as lanes_module
+from hermes_worker.tasks.lanes import Lanes
 from hermes_worker.wiring import WorkerOptions, WorkerProcess, start_worker_process
 
 HAND_OVER_S = 3.0
 """After the drain period, steps that can be handed over get this long to notice and be given back."""
 
+_LANES_PATIENCE_S = HAND_OVER_S + 2.0
+"""What lanes get to end once the worker has: they were told to leave when it was, and take no longer."""
+
 _process: WorkerProcess | None = None
+_lanes: Lanes | None = None
 _options = WorkerOptions()
 _process_lock = threading.Lock()
 _hurry = threading.Event()
@@ -40,6 +47,19 @@ def process(settings: Settings | None = None) -> WorkerProcess:
         return _process
 
 
+def open_lanes(settings: Settings, options: WorkerOptions) -> WorkerOptions:
+    """``options`` with lanes, made now unless they were made before. Only while this process has no threads."""
+    global _lanes
+    if _lanes is None and not options.is_lane:
+        _lanes = lanes_module.open_lanes(settings, options)
+    return replace(options, lanes=_lanes)
+
+
+def is_lane() -> bool:
+    """Whether this process does suspects, and nothing else."""
+    return _options.is_lane
+
+
 def connect_signals(settings: Settings, options: WorkerOptions | None = None) -> None:
     """Start this process's parts with the worker, and leave in order."""
     global _options
@@ -47,6 +67,8 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
     drain_line = _DrainLine()
 
     def begin(sender: Any = None, **_: Any) -> None:
+        global _options
+        _options = open_lanes(settings, _options)
         if _forks(sender):
             drain_line.open()  # the children work; this process only looks after them and needs no parts
             return
@@ -57,6 +79,8 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
         drain_line.listen(here, settings.lease)
 
     def drain(**_: Any) -> None:
+        if _lanes is not None:
+            _lanes.leave()
         if drain_line.is_open:
             drain_line.say_drain()
             threading.Thread(target=_end_after, args=(_patience_s(settings.lease),), daemon=True).start()
@@ -64,10 +88,12 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
         start_draining(process(settings), settings.lease)
 
     def leave(**_: Any) -> None:
-        if drain_line.is_open:
-            return
-        process(settings).close()
-        log.info("worker.stopped")
+        if not drain_line.is_open:
+            process(settings).close()
+        if _lanes is not None:
+            _lanes.wait(_LANES_PATIENCE_S)
+        if not drain_line.is_open:
+            log.info("worker.stopped")
 
     signals.worker_init.connect(begin, weak=False)
     signals.worker_process_init.connect(begin_child, weak=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import socket
+import sys
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
@@ -23,7 +25,7 @@ from hermes_worker import faults, heap
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.process import title_process
 from hermes_worker.observe import configure_logging, log
-from hermes_worker.queue import QueueName
+from hermes_worker.queue import STANDING_QUEUES, QueueName
 from hermes_worker.settings import RemoteControl, Settings
 from hermes_worker.tasks import lifecycle
 from hermes_worker.tasks.app import build, connect_signals, process
@@ -46,8 +48,11 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
 
     Raises ``ConfigurationError`` and ``UnavailableError`` before anything is consumed.
     """
-    if QueueName.MODEL in options.queues:
+    if {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
         _require_model(settings)
+    if options.is_lane:
+        _require_apart(options, pool, concurrency)
+        _bound_memory(settings.lease.lane_memory_mb)
     configure_logging(settings.log, "worker", secrets=settings.secrets)
     # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
     logging.getLogger("celery").setLevel(logging.WARNING)
@@ -58,7 +63,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     warnings.simplefilter("ignore", CPendingDeprecationWarning)
     if settings.faults:
         faults.arm(settings.faults)
-    connect_signals(settings, options)
+    connect_signals(settings, lifecycle.open_lanes(settings, options))
     title = f"worker {','.join(options.queues)} [{concurrency}] pool process"
     signals.worker_process_init.connect(partial(_title_child, title), weak=False)
     _fail_early(settings, pool)
@@ -84,8 +89,31 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
 
 def node_name(queues: Sequence[str]) -> str:
     """What Celery's tools call the worker: what it consumes, and unique in the fleet."""
-    role = "worker" if set(queues) == {name.value for name in QueueName} else "-".join(queues)
+    role = "worker" if set(queues) == {name.value for name in STANDING_QUEUES} else "-".join(queues)
     return f"{role}.{os.getpid()}@{socket.gethostname()}"
+
+
+def run_lane(settings: Settings, options: WorkerOptions) -> int:
+    """Be a lane for the queues of ``options``; see ``tasks.lanes``."""
+    return run_worker(settings, options, pool=Pool.THREADS, concurrency=1)
+
+
+def _require_apart(options: WorkerOptions, pool: Pool, concurrency: int) -> None:
+    """Raises ``ConfigurationError`` for a lane that would do more than one step at a time."""
+    is_mixed = not all(QueueName(queue).is_for_lanes for queue in options.queues)
+    if is_mixed or pool is not Pool.THREADS or concurrency != 1:
+        raise ConfigurationError(
+            "suspects are tried one at a time and apart from all other work: a worker for their queues takes no other "
+            "queue, the pool 'threads' and concurrency 1; other workers start such processes by themselves"
+        )
+
+
+def _bound_memory(megabytes: int) -> None:
+    """Let allocations fail, of data that this process alone has, above so many megabytes; 0 for no limit."""
+    if megabytes and sys.platform == "linux":
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = megabytes * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _require_model(settings: Settings) -> None:

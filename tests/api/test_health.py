@@ -16,11 +16,11 @@ from serving import Served
 from support.store import Store
 
 from hermes_worker import __version__
-from hermes_worker.queue import QueueName
+from hermes_worker.queue import STANDING_QUEUES, QueueName
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Settings
 from hermes_worker.store.revisions import newest
 
-ALL_QUEUES = ",".join(QueueName)
+ALL_QUEUES = ",".join(STANDING_QUEUES)
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -63,8 +63,8 @@ def test_runs_that_have_ended_cost_a_health_check_nothing(api: Served, store: St
 def test_a_queue_that_nobody_serves_is_named(api: Served, store: Store, http: httpx.Client) -> None:
     document, checks = detailed(http)
     assert document["status"] == "degraded"
-    assert checks["workers"]["error"] == f"no live worker serves {', '.join(QueueName)}"
-    but_tools = ",".join(name for name in QueueName if name is not QueueName.TOOLS)
+    assert checks["workers"]["error"] == f"no live worker serves {', '.join(STANDING_QUEUES)}"
+    but_tools = ",".join(name for name in STANDING_QUEUES if name is not QueueName.TOOLS)
     store.workers.register(name="host:1", queues=but_tools, ttl_s=60)
     assert detailed(http)[1]["workers"]["error"] == "no live worker serves tools"
 

@@ -65,7 +65,7 @@ def every_event(run: Run) -> list[ev.Event]:
     events: list[ev.Event] = [
         ev.TurnClaimed(),
         ev.TurnReleased(),
-        ev.TurnLost(),
+        *(ev.TurnLost(loss=loss) for loss in ev.Loss),
         ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED),
         ev.AskedAgain(memory='{"version":1,"summaries":1}', is_counted=True),
         ev.AskedAgain(memory=None, is_counted=False),
@@ -81,7 +81,7 @@ def every_event(run: Run) -> list[ev.Event]:
         events += [
             ev.CallClaimed(position=position),
             ev.CallReleased(position=position),
-            ev.CallLost(position=position),
+            *(ev.CallLost(position=position, loss=loss) for loss in ev.Loss),
             ev.CallAllowed(position=position),
         ]
         events += [ev.CallParked(position=position, waits_for=kind) for kind in WaitKind]
@@ -332,10 +332,30 @@ def test_a_paused_run_begins_nothing_and_goes_on_where_it_was(history: list[Step
 
 @law
 @given(histories())
-def test_attempts_never_exceed_their_cap(history: list[Step]) -> None:
+def test_a_step_takes_a_worker_down_at_most_as_often_as_it_may(history: list[Step]) -> None:
     for taken in history:
-        assert 1 <= taken.after.attempt <= taken.after.attempts_max
-        assert all(1 <= call.attempt <= taken.after.attempts_max for call in taken.after.calls)
+        for one in (taken.after, *taken.after.calls):
+            assert one.deaths is None or 0 <= one.deaths < taken.after.attempts_max
+
+
+@law
+@given(histories())
+def test_only_a_suspect_that_was_seen_to_take_its_worker_down_is_held_to_have(history: list[Step]) -> None:
+    for taken in history:
+        if taken.before.status.is_terminal:
+            continue
+        if taken.after.exit_reason is ExitReason.STEP_QUARANTINED:
+            assert isinstance(taken.event, ev.TurnLost | ev.CallLost)
+            assert taken.event.loss is ev.Loss.SEEN
+        if taken.after.iteration != taken.before.iteration:
+            continue
+        pairs = [(taken.before, taken.after), *zip(taken.before.calls, taken.after.calls, strict=True)]
+        for before, after in pairs:
+            if after.deaths == before.deaths:
+                continue
+            assert isinstance(taken.event, ev.TurnLost | ev.CallLost)
+            assert after.deaths == (0 if before.deaths is None else before.deaths + 1)
+            assert before.deaths is None or taken.event.loss is ev.Loss.SEEN
 
 
 @law
@@ -506,9 +526,9 @@ def test_a_step_that_kills_every_worker_is_tried_exactly_as_often_as_allowed(att
     run = Run(run_id="r", attempts_max=attempts_max)
     tries = 0
     while not run.status.is_terminal:
-        run = apply(apply(run, ev.TurnClaimed()), ev.TurnLost())
-        tries += 1
-    assert (tries, run.exit_reason) == (attempts_max, ExitReason.STEP_QUARANTINED)
+        run = apply(apply(run, ev.TurnClaimed()), ev.TurnLost(loss=ev.Loss.SEEN))
+        tries += int(run.is_suspect)
+    assert (tries, run.exit_reason) == (attempts_max + 1, ExitReason.STEP_QUARANTINED), "once in company, then alone"
 
 
 def test_the_laws_can_fail() -> None:

@@ -31,6 +31,13 @@ def call(status: CallStatus, **changes: Any) -> CallFacts:
         ({"due_since": 990.0, "queues": ("tools",)}, "no_worker", "no worker consumes the queue 'model'"),
         ({"calls": [call(CallStatus.PENDING)], "queues": ("model",)}, "no_worker", "the queue 'tools', where terminal"),
         ({"calls": [call(CallStatus.PENDING)]}, "due", "terminal waits in the queue 'tools'"),
+        ({"due_since": 990.0, "is_suspect": True}, "due", "its model call waits to be tried apart"),
+        ({"calls": [call(CallStatus.PENDING, is_suspect=True)]}, "due", "terminal waits to be tried apart"),
+        (
+            {"asking_since": 988.0, "worker": "lane-1", "attempt": 2, "is_suspect": True},
+            "asking_model",
+            "on lane-1, attempt 2, apart from all other work",
+        ),
         ({"calls": [call(CallStatus.RUNNING, worker="t1")]}, "calling_tools", "running terminal on t1"),
         ({"status": RunStatus.QUEUED, "active_run": "run_a"}, "behind_session", "run run_a of its session goes first"),
         ({"status": RunStatus.QUEUED, "parent_run": "run_p"}, "behind_siblings", "children of run_p"),

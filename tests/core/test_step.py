@@ -23,7 +23,7 @@ from hermes_worker.core.run import (
     Run,
     RunStatus,
 )
-from hermes_worker.core.step import apply, step
+from hermes_worker.core.step import apply, retry_delay_s, step
 
 FAILURE = Failure(kind="timeout", message="the model did not answer")
 FAILED = ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED)
@@ -85,8 +85,8 @@ def statuses(after: Run) -> list[str]:
 ASK = AskModel(run_id="r", iteration=1, attempt=1)
 
 
-def tool(position: int = 0, attempt: int = 1, iteration: int = 1) -> RunTool:
-    return RunTool(run_id="r", iteration=iteration, position=position, attempt=attempt)
+def tool(position: int = 0, attempt: int = 1, iteration: int = 1, is_suspect: bool = False) -> RunTool:
+    return RunTool(run_id="r", iteration=iteration, position=position, attempt=attempt, is_suspect=is_suspect)
 
 
 # --- the tables themselves -------------------------------------------------------------------------------------------
@@ -119,12 +119,35 @@ Expectation = tuple[RunStatus, ExitReason | None, frozenset[Effect]]
 TURN_CASES: list[tuple[str, Run, ev.Event, Expectation]] = [
     ("a queued run's call is claimed", run(), ev.TurnClaimed(), (RunStatus.RUNNING, None, frozenset())),
     ("the call is handed back", asking(), ev.TurnReleased(), (RunStatus.RUNNING, None, frozenset({ASK}))),
-    ("its worker vanishes", asking(), ev.TurnLost(), (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2)}))),
     (
-        "its worker vanishes once too often",
-        asking(attempt=3),
+        "its worker vanishes: it is a suspect",
+        asking(),
         ev.TurnLost(),
+        (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2, is_suspect=True)})),
+    ),
+    (
+        "its worker gives it up: nobody is to blame",
+        asking(),
+        ev.TurnLost(loss=ev.Loss.GIVEN_UP),
+        (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2)})),
+    ),
+    (
+        "its worker is seen to die once too often, alone",
+        asking(attempt=4, deaths=2),
+        ev.TurnLost(loss=ev.Loss.SEEN),
         (RunStatus.FAILED, ExitReason.STEP_QUARANTINED, frozenset()),
+    ),
+    (
+        "a suspect's worker vanishes and nobody saw it",
+        asking(attempt=4, deaths=2),
+        ev.TurnLost(),
+        (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=5, is_suspect=True)})),
+    ),
+    (
+        "a step in company is never more than a suspect",
+        asking(attempts_max=1),
+        ev.TurnLost(loss=ev.Loss.SEEN),
+        (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2, is_suspect=True)})),
     ),
     ("the model answers", asking(), ANSWERED, (RunStatus.COMPLETED, ExitReason.TEXT_RESPONSE, frozenset())),
     ("the model asks for a tool", asking(), REPLIED_WITH_CALL, (RunStatus.RUNNING, None, frozenset({tool()}))),
@@ -280,7 +303,7 @@ CALL_CASES: list[CallCase] = [
         ev.CallLost(position=0),
         ["pending"],
         RunStatus.RUNNING,
-        frozenset({tool(attempt=2)}),
+        frozenset({tool(attempt=2, is_suspect=True)}),
     ),
     (
         "a keyed call lost: tried again",
@@ -288,7 +311,23 @@ CALL_CASES: list[CallCase] = [
         ev.CallLost(position=0),
         ["pending"],
         RunStatus.RUNNING,
+        frozenset({tool(attempt=2, is_suspect=True)}),
+    ),
+    (
+        "a call given up: tried again, and nothing is held against it",
+        running(claimed()),
+        ev.CallLost(position=0, loss=ev.Loss.GIVEN_UP),
+        ["pending"],
+        RunStatus.RUNNING,
         frozenset({tool(attempt=2)}),
+    ),
+    (
+        "a suspect lost, however often, and nobody saw it: tried again",
+        running(claimed(attempt=9, deaths=2)),
+        ev.CallLost(position=0),
+        ["pending"],
+        RunStatus.RUNNING,
+        frozenset({tool(attempt=10, is_suspect=True)}),
     ),
     (
         "a once call lost: its outcome is unknown and the model goes on",
@@ -299,9 +338,9 @@ CALL_CASES: list[CallCase] = [
         frozenset({AskModel(run_id="r", iteration=2, attempt=1)}),
     ),
     (
-        "a call lost once too often: quarantined, its neighbours ended",
-        running(claimed(attempt=3), call(1), call(2, status=CallStatus.RUNNING, replay=Replay.ONCE)),
-        ev.CallLost(position=0),
+        "a call seen to take its lane down once too often: quarantined, its neighbours ended",
+        running(claimed(attempt=4, deaths=2), call(1), call(2, status=CallStatus.RUNNING, replay=Replay.ONCE)),
+        ev.CallLost(position=0, loss=ev.Loss.SEEN),
         ["cancelled", "cancelled", "unknown"],
         RunStatus.FAILED,
         frozenset(),
@@ -512,8 +551,34 @@ def test_the_calls_of_a_reply_keep_their_order_class_and_limits() -> None:
     )
 
 
+def test_a_step_that_settles_is_acquitted() -> None:
+    suspect = asking(attempt=3, deaths=1)
+
+    assert apply(suspect, REPLIED_WITH_CALL).deaths is None
+    assert apply(suspect, AGAIN).deaths is None
+    assert not any(call.is_suspect for call in apply(suspect, REPLIED_WITH_CALL).calls)
+
+
+@pytest.mark.parametrize("event", [ev.TurnReleased(), AGAIN_FREE, AWAITED])
+def test_a_suspect_that_has_not_settled_stays_one(event: ev.Event) -> None:
+    assert apply(asking(attempt=3, deaths=1), event).deaths == 1
+
+
+def test_a_neighbour_of_a_suspect_is_no_suspect() -> None:
+    after = apply(running(claimed(), call(1)), ev.CallLost(position=0))
+
+    assert [call.deaths for call in after.calls] == [0, None]
+    assert after.deaths is None
+
+
+def test_a_step_that_is_lost_again_and_again_waits_longer_each_time() -> None:
+    assert [retry_delay_s(attempt) for attempt in range(1, 7)] == [0, 0, 1, 2, 4, 8]
+    assert retry_delay_s(30_000) == 300
+
+
 def test_a_quarantine_names_the_step_and_says_what_to_do() -> None:
-    after = apply(running(claimed(attempt=3, name="terminal")), ev.CallLost(position=0))
+    lost = ev.CallLost(position=0, loss=ev.Loss.SEEN)
+    after = apply(running(claimed(attempt=4, deaths=2, name="terminal")), lost)
 
     assert after.failure is not None
     assert "'terminal'" in after.failure.message

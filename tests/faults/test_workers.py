@@ -133,29 +133,6 @@ def test_the_late_result_of_a_frozen_tool_is_refused(postgres_rig: Rig) -> None:
     assert [effect.mark for effect in rig.effects()].count("a") == 1
 
 
-def test_a_step_that_kills_its_worker_three_times_is_quarantined(rig: Rig) -> None:
-    awake(rig)
-    run_id = rig.submit([{"calls": [sink_call("keyed", "poison")]}], publish=False)
-    for worker in rig.fleet.workers:
-        if worker.role is Role.TOOLS:
-            rig.fleet.arm(worker, "call_tool.after_run=kill@1")
-    deaths = 0
-
-    def ended() -> bool | None:
-        nonlocal deaths
-        for worker in list(rig.fleet.workers):
-            if not rig.fleet.is_alive(worker):
-                deaths += 1
-                rig.fleet.replace(worker, faults="call_tool.after_run=kill@1")
-        return True if rig.view(run_id).status.is_terminal else None
-
-    until(ended, "the run to be given up")
-    run = rig.view(run_id)
-    assert (run.status, run.exit_reason) == (RunStatus.FAILED, "step_quarantined")
-    assert "sink_keyed" in (run.error or "")
-    assert len(rig.effects()) == deaths == 3
-
-
 def test_an_orderly_leave_hands_work_over_and_repeats_nothing(postgres_rig: Rig) -> None:
     rig = postgres_rig
     awake(rig)

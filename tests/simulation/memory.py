@@ -25,12 +25,12 @@ from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.core.step import apply, step
+from hermes_worker.core.step import apply, retry_delay_s, step
 from hermes_worker.store.calls import OVERTIME_S, CallClaim, Settlement
 from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint, LoadedRun
 from hermes_worker.store.runs import RunNotFound, SessionContext, TurnClaim
-from hermes_worker.store.sweep import SweepPolicy
+from hermes_worker.store.sweep import LOSSES, SweepPolicy
 from hermes_worker.store.transcripts import CorruptTranscript
 from hermes_worker.store.waits import NothingAsked, Terms
 from hermes_worker.store.workers import Registration
@@ -124,8 +124,13 @@ class RunRow:
 @dataclass(slots=True)
 class WorkerRow:
     expires_at: float
-    is_alive: bool = True
+    name: str = ""
+    state: str = "alive"
     marks: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state == "alive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +168,7 @@ class MemoryWorkers:
 
     def register(self, *, name: str, queues: str, ttl_s: float) -> Registration:
         pk = next(self._numbers)
-        self.rows[pk] = WorkerRow(expires_at=self._store.now() + ttl_s)
+        self.rows[pk] = WorkerRow(expires_at=self._store.now() + ttl_s, name=name)
         return Registration(pk=pk, worker_id=f"{name}#{pk}")
 
     def renew(self, registration: Registration, *, ttl_s: float, watermarks: Mapping[str, float]) -> bool:
@@ -174,7 +179,17 @@ class MemoryWorkers:
         return row.is_alive
 
     def retire(self, registration: Registration) -> None:
-        self.rows[registration.pk].is_alive = False
+        if self.rows[registration.pk].is_alive:
+            self.rows[registration.pk].state = "stopped"
+
+    def crashed(self, name: str) -> bool:
+        living = [row for row in self.rows.values() if row.is_alive and row.name == name]
+        for row in living:
+            row.state = "crashed"
+        return bool(living)
+
+    def loss_of(self, owner: int | None) -> ev.Loss:
+        return LOSSES[self.rows[owner].state if owner in self.rows else None]
 
     def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
         return self._store.give_up(registration.pk, except_for, self._store.now() - older_than_s)
@@ -638,7 +653,8 @@ class MemoryStore:
         may_expire = now >= self._hold_until
         if may_expire:
             for worker in self.workers.rows.values():
-                worker.is_alive = worker.is_alive and worker.expires_at >= now
+                if worker.is_alive and worker.expires_at < now:
+                    worker.state = "dead"
         hints: list[Hint] = []
         for row in self._by_pk:
             if not row.core.status.is_terminal:
@@ -651,14 +667,32 @@ class MemoryStore:
             place = row.calls[row.core.iteration, call.position]
             is_late = may_expire and place.deadline_at < self.now()
             if place.token is not None and (self.workers.is_gone(place.owner) or is_late):
-                hints += self._write(row, ev.CallLost(position=call.position))
+                loss = self.workers.loss_of(place.owner)
+                if place.owner in self.workers.rows and call.is_suspect:
+                    self.workers.rows[place.owner].state = self.workers.rows[place.owner].state.replace("alive", "dead")
+                hints += self._put_off(row, self._write(row, ev.CallLost(position=call.position, loss=loss)))
         if row.token is not None and self.workers.is_gone(row.owner):
-            hints += self._write(row, ev.TurnLost())
+            loss = self.workers.loss_of(row.owner)
+            hints += self._put_off(row, self._write(row, ev.TurnLost(loss=loss)))
         if row.core.resume_at is not None and row.core.resume_at < self.now():
             hints += self._write(row, ev.WaitEnded())
         if row.core.status is RunStatus.WAITING_FOR_APPROVAL or row.core.unsettled:
             hints += self._expire_questions(row)
         return hints + self._stop_orphan(row)
+
+    def _put_off(self, row: RunRow, hints: list[Hint]) -> list[Hint]:
+        """Of the step that was lost; the sweeper sends the hint when its time has come."""
+        kept = []
+        for hint in hints:
+            effect = hint.effect
+            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, AskModel | RunTool) else 0.0
+            if not delay_s:
+                kept.append(hint)
+                continue
+            due = row.calls[effect.iteration, effect.position] if isinstance(effect, RunTool) else row
+            assert due.hinted_at is not None
+            due.hinted_at += delay_s
+        return kept
 
     def _stop_orphan(self, row: RunRow) -> list[Hint]:
         if row.core.status in _OVER:
@@ -675,9 +709,10 @@ class MemoryStore:
         hints: list[Hint] = []
         for row in self._by_pk:
             for effect in sorted(self._outstanding(row), key=_order):
-                is_turn = isinstance(effect, AskModel)
+                queue = "model" if isinstance(effect, AskModel) else "tools"
+                queue = f"suspect_{queue}" if effect.is_suspect else queue
                 due = row if isinstance(effect, AskModel) else row.calls[effect.iteration, effect.position]
-                if due.hinted_at is not None and self._is_lost("model" if is_turn else "tools", due, depths):
+                if due.hinted_at is not None and self._is_lost(queue, due, depths):
                     due.hinted_at, due.hints = self.now(), due.hints + 1
                     hints.append(Hint(effect=effect, at=self.now()))
         return hints
@@ -799,7 +834,11 @@ class CountingArrivals(MemoryStore):
         tools = frozenset(effect for effect in due if isinstance(effect, RunTool))
         if row.arrivals < len(calls):
             return tools
-        return frozenset({AskModel(run_id=row.core.run_id, iteration=row.core.iteration + 1, attempt=row.core.attempt)})
+        core = row.core
+        ask = AskModel(
+            run_id=core.run_id, iteration=core.iteration + 1, attempt=core.attempt, is_suspect=core.is_suspect
+        )
+        return frozenset({ask})
 
     def _apply_claim(self, row: RunRow) -> Run:
         return replace(row.core, is_asking=True, status=RunStatus.RUNNING)

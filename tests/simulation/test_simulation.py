@@ -80,7 +80,8 @@ def test_whatever_goes_wrong_every_run_ends_and_nothing_is_done_or_counted_twice
     rare = {"drop", "duplicate", "crash", "freeze", "unknown", "stop", "half", "flush", "outage", "left"}
     effects = {"refused", "interrupted", "place lost", "stray", "repaired", "repeated deeds"}
     trees = {"child", "turn", "exhausted", "question", "answer", "answer in vain"}
-    assert all(seen[kind] > 5 for kind in rare | effects | trees), seen
+    guilt = {"blown up in company", "blown up alone", "condemned"}
+    assert all(seen[kind] > 5 for kind in rare | effects | trees | guilt), seen
 
 
 def test_however_much_goes_wrong() -> None:
@@ -89,7 +90,7 @@ def test_however_much_goes_wrong() -> None:
 
 def test_the_real_store_holds_as_well() -> None:
     """The same worlds over SQLite, with the database's own clock replaced by the world's."""
-    seen = portion(0, 16, make=SqlStore, sweep_s=2.0)
+    seen = portion(0, 20, make=SqlStore, sweep_s=2.0)
     assert seen["child"] > 5
     assert seen["turn"] > 0
 
@@ -117,11 +118,11 @@ BROKEN: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (KeepingStrays, {}, "has not ended"),
     (JoiningAnswersOnly, {"trouble": LEFT_ALONE, "habits": TREES}, "has not ended"),
     (JoiningTheFirst, {"habits": TREES}, "has not ended"),
-    (LeavingOrphans, {"trouble": LEFT_ALONE, "habits": TREES}, "was stopped"),
+    (LeavingOrphans, {"trouble": LEFT_ALONE, "habits": TREES}, "was stopped|has not ended"),
     (AskingForGood, {"habits": TREES}, "has not ended"),
     (WithoutReservation, {"habits": TREES}, "the tree spent"),
     (GivingFreshLimits, {"habits": TREES}, "runs began something"),
-    (LettingChainsGoOn, {"trouble": LEFT_ALONE, "habits": TREES}, "was stopped"),
+    (LettingChainsGoOn, {"trouble": LEFT_ALONE, "habits": TREES}, "was stopped|has not ended"),
 ]
 """A store that leaves something out, worlds in which that shows, and as what."""
 _SEEDS_TO_NOTICE = 300

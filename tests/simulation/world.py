@@ -31,7 +31,7 @@ from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, U
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.providers.chain import OneProvider
-from hermes_worker.queue import QueueName
+from hermes_worker.queue import QueueName, message_of
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import RunNotFound
 from hermes_worker.store.sweep import SweepPolicy
@@ -100,6 +100,10 @@ class Trouble:
     """A model call fails and is worth trying again, at once or later."""
     drain: float = 0.3
     """A process is told to leave, once."""
+    poison: float = 0.02
+    """A model asks for a tool that takes down whatever process it runs in."""
+    blindness: float = 0.2
+    """Nobody sees how a lane came to its end."""
 
 
 PEACE = Trouble(
@@ -116,6 +120,7 @@ PEACE = Trouble(
     silence=0,
     provider=0,
     drain=0,
+    poison=0,
 )
 
 
@@ -208,9 +213,11 @@ class Clock:
 class Process:
     """A worker process: real leases, a few threads, and one life."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, is_lane: bool = False) -> None:
         self.world = world
         self.name = name
+        self.is_lane = is_lane
+        """It does suspects, one at a time."""
         self.actors: list[Actor] = []
         self.is_alive = True
         self.frozen_until = 0.0
@@ -253,6 +260,8 @@ class Process:
                 call_tool(self.parts, effect, at)
         except (UnavailableError, LeaseLost):
             self.world.seen["interrupted"] += 1
+            if self.is_lane:
+                self.world.at(0.0, self._leave)  # it may hold a claim that it does not know of
         except InjectedDefect as defect:
             self.world.seen["defect"] += 1
             try:
@@ -276,6 +285,8 @@ class Process:
     def _keep(self) -> None:
         if not self.leases.beat():
             self.world.seen["place lost"] += 1
+            if self.is_lane:
+                self.world.at(0.0, self.crash)
         self.world.require_database()
         for run_id in sorted(self.world.backend.stopping(self.leases.held_runs())):
             self.leases.abort_run(run_id, AbortReason.STOP)
@@ -294,7 +305,19 @@ class Process:
         self.world.seen["crash"] += 1
         for actor in self.actors:
             actor.kill()
-        self.world.at(self.world.random.uniform(0.1, 2.0), self.world.spawn)
+        again = self.world.spawn_lane if self.is_lane else self.world.spawn
+        self.world.at(self.world.random.uniform(0.1, 2.0), again)
+
+    def blow_up(self, key: str) -> None:
+        """A step takes this process down; of a lane, its parent may see it."""
+        if self.is_alive and self.is_lane and not self.world.rolls("blindness"):
+            try:
+                if self.world.guarded_workers.crashed(self.name):
+                    self.world.verdicts[key] += 1
+            except UnavailableError:
+                pass
+        self.world.seen["blown up alone" if self.is_lane else "blown up in company"] += 1
+        self.crash()
 
     def drain(self) -> None:
         """SIGTERM: nothing new, some time for what runs, then what can be handed over is."""
@@ -310,7 +333,11 @@ class Process:
 
     def _leave(self) -> None:
         if self.is_alive:
-            self.leases.retire()
+            try:
+                self.world.require_database()
+                self.leases.retire()
+            except UnavailableError:
+                pass
             self.world.seen["left"] += 1
             self.crash()
 
@@ -428,6 +455,8 @@ class Model:
     def _request(self) -> ToolRequest:
         random, number = self._world.random, next(self._ids)
         name = random.choices(_ASKED_FOR, self._world.habits)[0]
+        if self._world.rolls("poison"):
+            name = "bomb"
         arguments: dict[str, Any] = {"n": number}
         if name == "run":
             arguments = {"command": f"rm -rf /srv/{number}"}
@@ -488,10 +517,26 @@ class Tool:
         return ToolResult(text=f"did {context.idempotency_key}", is_error=random.random() < 0.1)
 
 
+class Bomb(Tool):
+    """Takes down the process that it runs in, whenever it runs."""
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        actor = self._world.current
+        assert actor is not None
+        busy = [one for one in actor.process.actors if not one.is_over]
+        if actor.process.is_lane and len(busy) != 1:
+            raise Violation(f"seed {self._world.seed}: {len(busy)} steps are in one lane")
+        self._world.at(0.0, lambda: actor.process.blow_up(context.idempotency_key))
+        while True:
+            self._world.pause(0.01)
+
+
 # --- the world -------------------------------------------------------------------------------------------------------
 
 _PROCESSES = 3
 _CAPACITY = 4
+_LANES = 2
+_ATTEMPTS_MAX = 3
 
 
 @dataclass(slots=True)
@@ -517,6 +562,8 @@ class World:
     """All that anybody began to make."""
     stopped_at: dict[str, float] = field(default_factory=dict)
     defects: list[BaseException] = field(default_factory=list)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """How often each call was seen to take a lane down."""
     seen: Counter[str] = field(default_factory=Counter)
     """What went wrong, and what was done about it: a test that sees nothing proves nothing."""
     trace: list[tuple[float, str]] = field(default_factory=list)
@@ -540,6 +587,7 @@ class World:
                 Tool(self, "pay_slowly", Replay.ONCE, parallel=False, slow=True),
                 Tool(self, "run", Replay.ONCE, parallel=False, command="command"),
                 DelegateTool(),
+                Bomb(self, "bomb", Replay.KEYED, parallel=True),
             ]
         )
         definitions = self.catalog.tool_definitions(self.catalog.names)
@@ -614,7 +662,7 @@ class World:
             self._enqueue(hint)
 
     def _enqueue(self, hint: Hint) -> None:
-        queue = QueueName.MODEL.value if isinstance(hint.effect, AskModel) else QueueName.TOOLS.value
+        queue = message_of(hint)[1].value
         self._queued[queue] += 1
         generation = self._generation
         delay = self.random.choice((0.001, 0.001, 0.05, 0.8))
@@ -624,7 +672,10 @@ class World:
         if generation != self._generation:
             return  # it was flushed
         self._queued[queue] -= 1
-        ready = [one for one in self._processes if one.is_alive and self._load(one) < _CAPACITY]
+        is_apart = QueueName(queue).is_for_lanes
+        capacity = 1 if is_apart else _CAPACITY
+        able = [one for one in self._processes if one.is_alive and one.is_lane == is_apart]
+        ready = [one for one in able if self._load(one) < capacity]
         if not ready:
             self._enqueue(hint)
             return
@@ -646,9 +697,13 @@ class World:
     # --- life ---
 
     def spawn(self) -> None:
-        self._processes = [one for one in self._processes if one.is_alive]
-        process = Process(self, f"w{next(self._numbers)}")
-        self._processes.append(process)
+        self._begin(Process(self, f"w{next(self._numbers)}"))
+
+    def spawn_lane(self) -> None:
+        self._begin(Process(self, f"lane{next(self._numbers)}", is_lane=True))
+
+    def _begin(self, process: Process) -> None:
+        self._processes = [*(one for one in self._processes if one.is_alive), process]
         process.beat()
 
     def _sweep(self) -> None:
@@ -707,7 +762,7 @@ class World:
 
     def _submit(self, run_id: str) -> None:
         self._submitted += 1
-        for hint in self.backend.submit(run_id, iterations_max=_ITERATIONS_MAX, attempts_max=4):
+        for hint in self.backend.submit(run_id, iterations_max=_ITERATIONS_MAX, attempts_max=_ATTEMPTS_MAX):
             self.post(hint)
         if self.random.random() < self.trouble.stops:
             self.at(self.random.uniform(0.0, 12.0), lambda: self._stop(run_id))
@@ -717,6 +772,8 @@ class World:
         with virtual_time(self):
             for _ in range(_PROCESSES):
                 self.spawn()
+            for _ in range(_LANES):
+                self.spawn_lane()
             self._plan_trouble()
             for number in range(self.runs):
                 run_id = f"run{number}"
@@ -804,6 +861,11 @@ class World:
             paid_in_vain == 0 or (paid_in_vain == 1 and (report.status is RunStatus.CANCELLED or is_given_up)),
             f"{run}: {report.charged} model calls were charged for {replies} replies",
         )
+        is_poison = any(call["function"]["name"] == "bomb" for body in report.bodies for call in _calls_of(body))
+        is_condemned = report.exit_reason == "step_quarantined"
+        self._require(is_poison or not is_condemned, f"{run}: it harmed nobody")
+        self._require(not is_poison or report.status is not RunStatus.COMPLETED, f"{run}: nobody survives its bomb")
+        self.seen["condemned"] += is_condemned
         self._check_transcript(run, report)
 
     def _check_tree(self, root: Report, tree: Sequence[Report]) -> None:
@@ -861,8 +923,13 @@ class World:
         for deed in self.deeds:
             self._require(keys_of_a_call[deed.key] == deed.tool, f"key {deed.key} stands for two tools")
             self._require(deed.key.startswith(f"{deed.run_id}."), f"key {deed.key} is not of {deed.run_id}")
-            self._require(deed.attempt <= 4, f"{deed.key} was tried more often than allowed")
+        for key, count in self.verdicts.items():
+            self._require(count <= _ATTEMPTS_MAX, f"{key} was tried again after it took {count} lanes down")
         self.seen["repeated deeds"] += sum(count > 1 for count in Counter(key for key, _ in attempts).values())
+
+
+def _calls_of(body: Mapping[str, Any]) -> Sequence[Any]:
+    return body.get("tool_calls") or ()
 
 
 _STOP_S_MAX = 45.0

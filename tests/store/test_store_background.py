@@ -113,10 +113,10 @@ def test_a_child_that_ends_badly_is_reported_all_the_same(store: Store, how: str
         store.change(runs, child, deadline_at=1.0)
         store.sweep()
     else:
-        store.change(runs, child, attempts_max=1)
+        store.change(runs, child, attempts_max=1, deaths=0)
         worker = store.worker("doomed")
         store.turn(child, worker.pk)
-        store.vanish(worker)
+        store.crash(worker)
         store.sweep()
     [_, later] = turns(store)
     expected = {"failed": "failed", "stopped": "interrupted", "expired": "timeout"}[how]

@@ -20,7 +20,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, CallStatus, ExitReason, RunStatus
 from hermes_worker.store.calls import CallClaim
 from hermes_worker.store.rows import BLOB_CHARS_MIN
-from hermes_worker.store.tables import blobs, runs, session_documents
+from hermes_worker.store.tables import blobs, runs, session_documents, tool_calls
 
 P, K, O = Replay.PURE, Replay.KEYED, Replay.ONCE  # noqa: E741
 
@@ -253,16 +253,19 @@ def test_a_step_that_costs_three_workers_their_life_is_quarantined_and_not_tried
     store: Store, replay: Replay
 ) -> None:
     run_id = store.with_tools(replay, O, session_id="s")
-    for attempt in (1, 2, 3):
+    for attempt in (1, 2, 3, 4):
         worker = store.worker()
         assert store.call(run_id, 0, worker.pk).attempt == attempt
-        store.vanish(worker)
+        if attempt == 1:
+            store.vanish(worker)
+        else:
+            store.crash(worker)
         store.sweep()
 
     view = store.views.run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.STEP_QUARANTINED)
     assert view.error is not None and "'tool0'" in view.error and "3 times" in view.error
-    assert store.calls.claim(effect(run_id, attempt=4), store.owner) is None
+    assert store.calls.claim(effect(run_id, attempt=5), store.owner) is None
     assert store.results(run_id) == [INTERRUPTED, CANCELLED]
     check(store)
 
@@ -306,8 +309,9 @@ def test_a_lost_call_that_is_tried_again_says_so_and_one_that_is_not_does_not(st
     for attempts_max in (2, 1):
         worker = store.worker()
         run_id = store.with_tools(P, attempts_max=attempts_max)
+        store.change(tool_calls, run_id, deaths=0)
         store.call(run_id, 0, worker.pk)
-        store.vanish(worker)
+        store.crash(worker)
         store.sweep()
         names[attempts_max] = store.event_names(run_id)
 

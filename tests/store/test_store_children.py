@@ -135,10 +135,11 @@ def test_a_child_that_ends_badly_reaches_its_parent_with_what_it_had(store: Stor
         store.change(runs, child, deadline_at=1.0)
         store.sweep()
     else:
+        store.change(runs, child, deaths=0)
         for _ in range(3):
             worker = store.worker()
             store.turn(child, worker.pk)
-            store.vanish(worker)
+            store.crash(worker)
             store.sweep()
     assert store.status(parent) is RunStatus.RUNNING
     [entry] = report_of(store, parent)

@@ -44,6 +44,17 @@ def test_a_claimed_model_call_names_its_worker_and_its_age(store: Store) -> None
     assert lasts_s >= 12
 
 
+def test_a_suspect_says_that_it_is_to_be_tried_apart(store: Store) -> None:
+    run_id, lost = store.submit().run_id, store.worker()
+    store.turn(run_id, lost.pk)
+    store.vanish(lost)
+    store.sweep()
+    store.worker("here")
+    found = of(store, run_id)
+    assert (found.reason, found.until) == (StandingReason.DUE, None)
+    assert "apart from all other work" in found.text
+
+
 def test_a_parked_run_says_what_the_provider_answered(store: Store) -> None:
     run_id = store.submit().run_id
     claim = store.turn(run_id)

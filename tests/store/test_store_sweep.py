@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,10 +18,159 @@ from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, ExitReason, RunStatus
-from hermes_worker.store.sweep import Sweeper, SweepPolicy
+from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
 from hermes_worker.store.tables import maintenance, messages, runs, sessions, tool_calls, workers
+from hermes_worker.store.workers import Registration
 
 P, K, O = Replay.PURE, Replay.KEYED, Replay.ONCE  # noqa: E741
+
+
+def lose(store: Store, run_id: str, end: Callable[[Registration], None]) -> Swept:
+    """A worker of its own takes the model call that is due, and comes to its end."""
+    worker = store.worker()
+    store.turn(run_id, worker.pk)
+    end(worker)
+    return store.sweep()
+
+
+def deaths(store: Store, run_id: str) -> int | None:
+    with store.database.read() as connection:
+        return connection.execute(sa.select(runs.c.deaths).where(runs.c.run_id == run_id)).scalar_one()
+
+
+# --- guilt -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_makes_suspects_of_all_it_held_and_convicts_nobody(store: Store) -> None:
+    held = [store.submit(attempts_max=1).run_id for _ in range(5)]
+    for _ in range(4):
+        worker = store.worker()
+        for run_id in held:
+            store.turn(run_id, worker.pk)
+        store.vanish(worker)
+        store.sweep()
+
+    assert {store.status(run_id) for run_id in held} == {RunStatus.RUNNING}
+    assert {deaths(store, run_id) for run_id in held} == {0}
+    check(store)
+
+
+def test_a_suspect_is_claimed_apart_only_and_any_other_step_in_company_only(store: Store) -> None:
+    suspect, other = store.submit().run_id, store.submit().run_id
+    [hint] = lose(store, suspect, store.vanish).hints
+    assert isinstance(hint.effect, AskModel)
+    asked = AskModel(run_id=other, iteration=1, attempt=1)
+
+    assert store.runs.claim_turn(replace(hint.effect, is_suspect=False), store.owner) is None
+    assert store.runs.claim_turn(replace(asked, is_suspect=True), store.owner) is None
+    assert store.runs.claim_turn(hint.effect, store.owner) is not None
+    assert store.runs.claim_turn(asked, store.owner) is not None
+
+
+def test_a_suspected_tool_call_is_claimed_apart_only(store: Store) -> None:
+    run_id = store.with_tools(P)
+    worker = store.worker()
+    store.call(run_id, 0, worker.pk)
+    store.vanish(worker)
+    [hint] = store.sweep().hints
+    assert isinstance(hint.effect, RunTool)
+    assert hint.effect.is_suspect
+
+    assert store.calls.claim(replace(hint.effect, is_suspect=False), store.owner) is None
+    assert store.calls.claim(hint.effect, store.owner) is not None
+
+
+def test_a_suspect_that_settles_is_acquitted(store: Store) -> None:
+    run_id = store.submit().run_id
+    lose(store, run_id, store.vanish)
+    lose(store, run_id, store.crash)
+    assert deaths(store, run_id) == 1
+
+    store.ask_tools(run_id, asks(P))
+
+    assert deaths(store, run_id) is None
+    assert store.due(run_id) == [RunTool(run_id=run_id, iteration=1, position=0, attempt=1)]
+    check(store)
+
+
+def test_a_worker_that_leaves_in_order_or_lets_go_makes_no_suspect(store: Store) -> None:
+    left = store.submit().run_id
+    lose(store, left, store.workers.retire)
+    strayed, worker = store.submit().run_id, store.worker()
+    store.turn(strayed, worker.pk)
+    store.let_pass(10)
+    store.workers.give_up(worker, except_for=(), older_than_s=5)
+    store.sweep()
+
+    assert [deaths(store, run_id) for run_id in (left, strayed)] == [None, None]
+    assert store.turn(left).loaded.run.attempt == store.turn(strayed).loaded.run.attempt == 2
+
+
+def test_a_lane_whose_end_nobody_saw_counts_for_nothing_and_its_suspect_waits_longer_each_time(store: Store) -> None:
+    run_id = store.submit().run_id
+    assert len(lose(store, run_id, store.vanish).hints) == 1
+    for waits_s in (1, 2, 4):
+        assert lose(store, run_id, store.vanish).hints == ()
+        store.let_pass(waits_s)
+        assert store.sweep(EMPTY).resent == 0
+        store.let_pass(GRACE_S + 0.5)
+        [hint] = store.sweep(EMPTY).hints
+        assert hint.effect == store.due(run_id)[0]
+    assert deaths(store, run_id) == 0
+
+
+def test_a_suspected_tool_call_waits_as_well(store: Store) -> None:
+    run_id = store.with_tools(P, K)
+    for _ in range(2):
+        worker = store.worker()
+        store.call(run_id, 0, worker.pk)
+        store.vanish(worker)
+        swept = store.sweep()
+
+    assert swept.hints == ()
+    store.let_pass(1 + GRACE_S + 0.5)
+    hints = store.sweep({**FULL, "suspect_tools": 0}).hints
+    assert [hint.effect for hint in hints] == [
+        RunTool(run_id=run_id, iteration=1, position=0, attempt=3, is_suspect=True)
+    ]
+
+
+def test_a_lane_whose_suspect_outstays_its_time_loses_its_place_and_the_suspect_is_to_blame(store: Store) -> None:
+    run_id = store.submit().run_id
+    lose(store, run_id, store.vanish)
+    lane, other = store.worker("lane", ttl_s=1e6), store.worker("other", ttl_s=1e6)
+    store.turn(run_id, lane.pk)
+
+    store.let_pass(POLICY.model_call_s_max + 10)
+    store.sweep()
+
+    assert deaths(store, run_id) == 1
+    assert not store.workers.renew(lane, ttl_s=TTL_S, watermarks={})
+    assert store.workers.renew(other, ttl_s=TTL_S, watermarks={})
+
+
+def test_a_parent_reports_the_crash_of_a_lane_once_and_only_while_it_has_its_place(store: Store) -> None:
+    store.worker("lane-1")
+    silent = store.worker("lane-2")
+    store.vanish(silent)
+    store.sweep()
+
+    assert store.workers.crashed("lane-1")
+    assert not store.workers.crashed("lane-1")
+    assert not store.workers.crashed("lane-2")
+
+
+def test_the_events_say_that_a_step_is_tried_apart_and_how_often_it_took_its_worker_down(store: Store) -> None:
+    run_id = store.submit().run_id
+    lose(store, run_id, store.workers.retire)
+    lose(store, run_id, store.vanish)
+    lose(store, run_id, store.crash)
+
+    assert [event.data for event in store.views.events_after(run_id, 0)] == [
+        {"step": "model", "attempt": 2},
+        {"step": "model", "attempt": 3, "deaths": 0},
+        {"step": "model", "attempt": 4, "deaths": 1},
+    ]
 
 
 # --- lost workers ----------------------------------------------------------------------------------------------------
@@ -36,7 +185,7 @@ def test_a_model_call_whose_worker_vanished_is_due_again_in_its_next_attempt(sto
     swept = store.sweep()
 
     assert (swept.workers_expired, swept.turns_lost) == (1, 1)
-    assert [hint.effect for hint in swept.hints] == [AskModel(run_id=run_id, iteration=1, attempt=2)]
+    assert [hint.effect for hint in swept.hints] == [AskModel(run_id=run_id, iteration=1, attempt=2, is_suspect=True)]
     assert store.due(run_id) == [hint.effect for hint in swept.hints]
     assert store.event_names(run_id) == ["step.retried"]
     check(store)
@@ -113,13 +262,11 @@ def test_a_model_call_claimed_far_too_long_is_taken_even_from_a_live_worker(stor
     assert store.turn(run_id).loaded.run.attempt == 2
 
 
-def test_a_model_call_that_costs_three_workers_their_life_is_quarantined(store: Store) -> None:
+def test_a_model_call_that_costs_three_workers_their_life_alone_is_quarantined(store: Store) -> None:
     run_id = store.submit().run_id
+    lose(store, run_id, store.vanish)
     for _ in range(3):
-        worker = store.worker()
-        store.turn(run_id, worker.pk)
-        store.vanish(worker)
-        store.sweep()
+        lose(store, run_id, store.crash)
 
     view = store.views.run(run_id)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.STEP_QUARANTINED)
@@ -535,7 +682,9 @@ def test_a_run_whose_rows_cannot_be_read_ends_alone_and_the_sweep_goes_on(store:
     view = store.views.run(corrupt)
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, ExitReason.CORRUPT_STATE)
     assert store.event_names(corrupt)[-1] == "run.failed"
-    assert RunTool(run_id=healthy, iteration=1, position=0, attempt=2) in [hint.effect for hint in swept.hints]
+    assert RunTool(run_id=healthy, iteration=1, position=0, attempt=2, is_suspect=True) in [
+        hint.effect for hint in swept.hints
+    ]
     with store.database.read() as connection:
         left = connection.execute(sa.select(sa.func.count()).where(tool_calls.c.lease_owner.is_not(None))).scalar_one()
     assert left == 0

@@ -18,6 +18,7 @@ from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.queue import QueueName
 from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
 from hermes_worker.store.database import Database
 from hermes_worker.store.new_children import NewChild
@@ -34,9 +35,9 @@ from support.migrated import bring_up
 TTL_S = 15.0
 GRACE_S = 2.0
 POLICY = SweepPolicy(interval_s=0.0, ttl_s=TTL_S, resend_grace_s=GRACE_S)
-EMPTY: Mapping[str, int] = {"model": 0, "tools": 0}
+EMPTY: Mapping[str, int] = dict.fromkeys(QueueName, 0)
 """Queue depths of a broker that holds nothing."""
-FULL: Mapping[str, int] = {"model": 20_000, "tools": 20_000}
+FULL: Mapping[str, int] = dict.fromkeys(QueueName, 20_000)
 SPEC = RunSpec(input="hello", model="scripted")
 
 
@@ -225,6 +226,11 @@ class Store:
         with self.database.write() as connection:
             _VANISH.run(connection, {"worker": registration.pk})
 
+    def crash(self, registration: Registration) -> None:
+        """The worker is a lane, and its parent saw it end by itself."""
+        with self.database.write() as connection:
+            _CRASH.run(connection, {"worker": registration.pk})
+
     def change(self, table: sa.Table, run_id: str, **values: Any) -> None:
         """Write into rows behind the store's back, as a defect or an operator would."""
         with self.database.write() as connection:
@@ -234,13 +240,14 @@ class Store:
 
 
 _RUN = Prepared(
-    sa.select(runs.c.pk, runs.c.run_id, runs.c.status, runs.c.iteration, runs.c.attempt, runs.c.hinted_at).where(
-        runs.c.run_id == sa.bindparam("run_id")
-    )
+    sa.select(
+        runs.c.pk, runs.c.run_id, runs.c.status, runs.c.iteration, runs.c.attempt, runs.c.deaths, runs.c.hinted_at
+    ).where(runs.c.run_id == sa.bindparam("run_id"))
 )
 _VANISH = Prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(expires_at=1.0))
+_CRASH = Prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(state="crashed"))
 _DUE_CALLS = Prepared(
-    sa.select(tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.attempt)
+    sa.select(tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.attempt, tool_calls.c.deaths)
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.hinted_at.is_not(None))
     .order_by(tool_calls.c.iteration, tool_calls.c.position)
 )
@@ -249,11 +256,20 @@ _DUE_CALLS = Prepared(
 def due_of(row: Any, calls: Iterable[Any]) -> list[Effect]:
     """What is due of a run, of whose calls ``calls`` are."""
     effects: list[Effect] = [
-        RunTool(run_id=row.run_id, iteration=call.iteration, position=call.position, attempt=call.attempt)
+        RunTool(
+            run_id=row.run_id,
+            iteration=call.iteration,
+            position=call.position,
+            attempt=call.attempt,
+            is_suspect=call.deaths is not None,
+        )
         for call in calls
     ]
     if row.hinted_at is not None:
-        effects.append(AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt))
+        is_suspect = row.deaths is not None
+        effects.append(
+            AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
+        )
     return effects
 
 

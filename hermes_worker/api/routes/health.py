@@ -16,7 +16,7 @@ from fastapi import APIRouter, Response
 from hermes_worker.api import schema
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.queue import QueueName
+from hermes_worker.queue import STANDING_QUEUES
 from hermes_worker.settings import Settings
 from hermes_worker.store.revisions import newest, revision
 from hermes_worker.submission import InvalidSubmission, resolve_model
@@ -129,7 +129,7 @@ def _workers(client: Client) -> Check:
     alive = client.workers.alive()
     shown = [{name: worker[name] for name in ("name", "queues", "started_at")} for worker in alive]
     served = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
-    unserved = [name.value for name in QueueName if name.value not in served]
+    unserved = [name.value for name in STANDING_QUEUES if name.value not in served]
     facts: dict[str, Any] = {"alive": len(alive), "processes": shown}
     if unserved:
         return Check(Verdict.DEGRADED, {**facts, "error": f"no live worker serves {', '.join(unserved)}"})

@@ -153,7 +153,7 @@ def upgrade() -> None:
         sa.Column("started_at", sa.Double(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
         sa.Column("watermarks", sa.Text(), server_default="{}", nullable=False),
-        sa.CheckConstraint("state in ('alive', 'stopped', 'dead')", name=op.f("ck_workers_state")),
+        sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name=op.f("ck_workers_state")),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_workers")),
         sa.UniqueConstraint("worker_id", name=op.f("uq_workers_worker_id")),
     )
@@ -279,6 +279,7 @@ def upgrade() -> None:
         sa.Column("refunds", sa.Integer(), server_default="0", nullable=False),
         sa.Column("attempt", sa.SmallInteger(), server_default="1", nullable=False),
         sa.Column("attempts_max", sa.SmallInteger(), nullable=False),
+        sa.Column("deaths", sa.SmallInteger(), nullable=True),
         sa.Column("recovery", sa.Text(), nullable=True),
         sa.Column("memory", sa.Text(), nullable=True),
         sa.Column("call_count", sa.SmallInteger(), server_default="0", nullable=False),
@@ -393,6 +394,14 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("hinted_at is not null"),
         sqlite_where=sa.text("hinted_at is not null"),
+    )
+    op.create_index(
+        "ix_runs_suspect",
+        "runs",
+        ["hinted_at"],
+        unique=False,
+        postgresql_where=sa.text("hinted_at is not null and deaths is not null"),
+        sqlite_where=sa.text("hinted_at is not null and deaths is not null"),
     )
     op.create_index(
         "ix_runs_idle",
@@ -619,6 +628,7 @@ def upgrade() -> None:
         sa.Column("children_max", sa.SmallInteger(), nullable=True),
         sa.Column("approved_arguments", sa.Text(), nullable=True),
         sa.Column("attempt", sa.SmallInteger(), server_default="1", nullable=False),
+        sa.Column("deaths", sa.SmallInteger(), nullable=True),
         sa.Column("timeout_s", sa.REAL(), nullable=False),
         sa.Column("result_seq", sa.Integer(), nullable=False),
         sa.Column("hinted_at", sa.Double(), nullable=True),
@@ -658,6 +668,14 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("hinted_at is not null"),
         sqlite_where=sa.text("hinted_at is not null"),
+    )
+    op.create_index(
+        "ix_tool_calls_suspect",
+        "tool_calls",
+        ["hinted_at"],
+        unique=False,
+        postgresql_where=sa.text("hinted_at is not null and deaths is not null"),
+        sqlite_where=sa.text("hinted_at is not null and deaths is not null"),
     )
     op.create_table(
         "waits",
@@ -710,6 +728,12 @@ def downgrade() -> None:
         sqlite_where=sa.text("closed_at is null and expires_at is not null"),
     )
     op.drop_table("waits")
+    op.drop_index(
+        "ix_tool_calls_suspect",
+        table_name="tool_calls",
+        postgresql_where=sa.text("hinted_at is not null and deaths is not null"),
+        sqlite_where=sa.text("hinted_at is not null and deaths is not null"),
+    )
     op.drop_index(
         "ix_tool_calls_due",
         table_name="tool_calls",
@@ -802,6 +826,12 @@ def downgrade() -> None:
         table_name="runs",
         postgresql_where=sa.text("idle_s_max is not null and status = 'running'"),
         sqlite_where=sa.text("idle_s_max is not null and status = 'running'"),
+    )
+    op.drop_index(
+        "ix_runs_suspect",
+        table_name="runs",
+        postgresql_where=sa.text("hinted_at is not null and deaths is not null"),
+        sqlite_where=sa.text("hinted_at is not null and deaths is not null"),
     )
     op.drop_index(
         "ix_runs_due",
