@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,16 +41,24 @@ class _Broken:
 
 
 def audit(
-    database: Database, sink: Path, *, submitted: Sequence[str], expected: Mapping[str, int], model_requests: int
+    database: Database,
+    sink: Path,
+    *,
+    submitted: Sequence[str],
+    expected: Mapping[str, int],
+    model_requests: int,
+    poisons: Collection[str] = (),
 ) -> list[Finding]:
     """Check every invariant. ``submitted`` are the run ids that were accepted; ``expected`` maps a run id to the model
     calls it takes when nothing goes wrong, so that one charged twice is seen. ``model_requests`` is how often the model
-    was asked, as its server counted; 0 when it was another's server."""
+    was asked, as its server counted; 0 when it was another's server. ``poisons`` are the runs that kill whatever works
+    on them."""
     effects = read_sink(sink)
     with database.read() as connection:
         return [
             _runs_lost(connection, submitted),
             _runs_failed(connection),
+            *_verdicts(connection, poisons),
             _held_at_rest(connection),
             _results_per_call(connection),
             _once_repeated(effects),
@@ -85,9 +93,21 @@ def _runs_failed(connection: Connection) -> Finding:
     )
     failed = _Broken()
     for row in rows:
-        if row.exit_reason != "step_quarantined":  # a step that met three kills is ended on purpose, and says so
+        if row.exit_reason != "step_quarantined":  # the verdicts are looked at below
             failed.add(f"{row.run_id}: {row.exit_reason}: {row.failure_message}")
     return failed.finding("runs failed for no stated reason")
+
+
+def _verdicts(connection: Connection, poisons: Collection[str]) -> list[Finding]:
+    """Who takes workers down is found out, and nobody else is taken for it."""
+    condemned, spared = _Broken(), _Broken()
+    for row in connection.execute(sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason)):
+        is_condemned = row.exit_reason == "step_quarantined"
+        if is_condemned and row.run_id not in poisons:
+            condemned.add(f"{row.run_id} was quarantined and harmed nobody")
+        if not is_condemned and row.run_id in poisons:
+            spared.add(f"{row.run_id} is {row.status} ({row.exit_reason}) and kills its workers")
+    return [condemned.finding("innocents quarantined"), spared.finding("poisons not quarantined")]
 
 
 def _held_at_rest(connection: Connection) -> Finding:

@@ -75,6 +75,13 @@ class Zygote:
             process.kill()
             process.wait()
 
+    def bury(self, workers: Sequence[int]) -> None:
+        """Kill everything that workers with these process numbers have started and left behind."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps({'bury': list(workers)})}\n")
+        self._process.stdin.flush()
+        self._read()
+
     def spawn(self, request: Mapping[str, Any]) -> int:
         """Fork a worker (``chaos.zygote.main`` has the fields); its process number. Raises ``HermesError``."""
         assert self._process is not None and self._process.stdin is not None
@@ -115,6 +122,7 @@ class Fleet:
         self.sink = directory / "sink.jsonl"
         self.workers: list[Worker] = []
         self.started = 0
+        self._pids: list[int] = []
         self._zygote = zygote or Zygote(directory, environ)
         self._owns_zygote = zygote is None
 
@@ -130,6 +138,7 @@ class Fleet:
         for worker in self.workers:
             self._signal(worker, signal.SIGCONT)
             self._signal(worker, signal.SIGKILL)
+        self._zygote.bury(self._pids)
         if self._owns_zygote:
             self._zygote.__exit__()
         for worker in self.workers:
@@ -197,6 +206,7 @@ class Fleet:
             }
         )
         self.started += 1
+        self._pids.append(pid)
         return Worker(role=role, index=index, pid=pid, name=name, generation=generation)
 
     def _signal(self, worker: Worker, number: int) -> None:

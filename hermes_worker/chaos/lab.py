@@ -22,6 +22,7 @@ from hermes_worker.chaos.stack import Stack
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.faults import FaultPoint
 from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, redis_client
 from hermes_worker.store.database import Database
 from hermes_worker.store.runs import NewRun, Runs
@@ -34,6 +35,13 @@ _LOOK_EVERY_S = 0.03
 _STUCK_AFTER_S = 90.0
 """No step for this long means that something is lost for good."""
 _DATABASE_PATIENCE_S = 30.0
+_MODEL_POISON = "badbadbad0"
+_TOOL_POISON = "badbadbad1"
+"""How the ids of poisonous runs begin."""
+_POISONS = (
+    f"{FaultPoint.ITERATE_AFTER_REPLY.value}=kill?{_MODEL_POISON};"
+    f"{FaultPoint.CALL_TOOL_AFTER_RUN.value}=kill?{_TOOL_POISON}"
+)
 _WORK_S = 0.02
 """How long a sink tool takes after its effect."""
 
@@ -57,6 +65,13 @@ class LabOptions:
     """A quarter of the runs delegate, a quarter ask for approval, and a quarter are stopped with their children."""
     workers_per_role: int = 2
     concurrency: int = 8
+    poisons: int = 0
+    """Runs beside the others that kill every worker which works on them, by turns in a model call and in a tool."""
+
+    @property
+    def poison_runs(self) -> list[str]:
+        points = (_MODEL_POISON, _TOOL_POISON)
+        return [f"run_{points[n % 2]}{n:0{32 - len(_MODEL_POISON)}x}" for n in range(self.poisons)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +153,7 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
         database = Database(stack.database_url)
         client = redis_client(stack.broker_url)
         fleet = Fleet(
-            environ=stack.environ(settings.load().environ),
+            environ={**stack.environ(settings.load().environ), "HERMES_FAULTS": _POISONS},
             directory=directory,
             workers_per_role=options.workers_per_role,
             concurrency=options.concurrency,
@@ -156,13 +171,21 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
             bench = _Bench(stack=stack, fleet=fleet, database=database, redis=client)
             began = time.monotonic()
             submitted = _submit(bench, options, directory)
+            bench.done["poison"] = options.poisons
             bench.to_stop = {run_id for run_id, part in submitted.items() if part is Part.IS_STOPPED}
             _break_and_watch(bench, options, schedule, progress)
             duration_s = time.monotonic() - began
         whole = [(run_id, part) for run_id, part in submitted.items() if part is not Part.IS_STOPPED]
         expected = {run_id: expected_iterations(options.steps, part) for run_id, part in whole}
         asked = stack.model_requests
-        findings = audit(database, fleet.sink, submitted=list(submitted), expected=expected, model_requests=asked)
+        findings = audit(
+            database,
+            fleet.sink,
+            submitted=list(submitted),
+            expected=expected,
+            model_requests=asked,
+            poisons=options.poison_runs,
+        )
         unknown = _unknown_calls(database)
         with database.read() as connection:
             totals = model_totals(connection)
@@ -193,12 +216,15 @@ def _submit(bench: _Bench, options: LabOptions, directory: Path) -> dict[str, Pa
     publisher = Publisher(bench.redis)
     store = Runs(bench.database)
     submitted = {}
-    for number in range(options.runs):
-        part = part_of(number, has_trees=options.has_trees)
+    ids = [None] * options.runs + options.poison_runs
+    for number, run_id in enumerate(ids):
+        part = part_of(number, has_trees=options.has_trees) if run_id is None else Part.WORKS
         prompt = prompt_for(number, options.steps, part)
         spec = RunSpec(input=prompt, model="scripted", toolsets=(TOOLSET,), iterations_max=1_000)
         created = store.create(
-            NewRun(spec=spec, system_prompt="You are in the crash lab.", tools=tools, workspace=workspace)
+            NewRun(
+                spec=spec, run_id=run_id, system_prompt="You are in the crash lab.", tools=tools, workspace=workspace
+            )
         )
         publisher.send(created.hints)
         submitted[created.run_id] = part
@@ -299,7 +325,7 @@ def _inject(bench: _Bench, fault: PlannedFault, ttl_s: float) -> None:
             bench.fleet.replace(worker)
         case FaultKind.KILL_AT_POINT:
             assert fault.point is not None
-            bench.fleet.arm(worker, f"{fault.point.value}=kill@1")
+            bench.fleet.arm(worker, f"{fault.point.value}=kill@1;{_POISONS}")
         case FaultKind.FREEZE:
             if not worker.is_frozen:
                 bench.fleet.freeze(worker)

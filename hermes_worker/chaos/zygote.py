@@ -20,16 +20,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from hermes_worker.embedded.process import become_subreaper
+
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve requests ``{"name", "queues", "concurrency", "environ", "log", "sink", "work_s", "clock_offset_s"}``."""
+    """Serve requests ``{"name", "queues", "concurrency", "environ", "log", "sink", "work_s", "clock_offset_s"}``, and
+    ``{"bury"}``, which kills whatever the workers with these process numbers have started."""
+    become_subreaper()
     _warm_up()
     signal.signal(signal.SIGCHLD, _reap)
     _answer({"ready": True})
     for line in sys.stdin:
-        _answer({"pid": _spawn(json.loads(line))})
+        request = json.loads(line)
+        _answer({"buried": _bury(request["bury"])} if "bury" in request else {"pid": _spawn(request)})
 
 
 def _warm_up() -> None:
@@ -51,6 +58,17 @@ def _reap(signum: int, frame: object) -> None:
             pass
 
 
+def _bury(workers: list[int]) -> int:
+    """A worker that is killed leaves its lanes to themselves; a fleet that ends does not."""
+    doomed = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(ProcessLookupError):
+            if os.getpgid(process.pid) in workers:
+                doomed.append(process.pid)
+                os.kill(process.pid, signal.SIGKILL)
+    return len(doomed)
+
+
 def _spawn(request: Mapping[str, Any]) -> int:
     pid = os.fork()
     if pid:
@@ -67,6 +85,7 @@ def _spawn(request: Mapping[str, Any]) -> int:
 
 def _work(request: Mapping[str, Any]) -> int:
     parent = os.getppid()
+    os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # On a disk that is full the interpreter would leave the beginning of a module's compiled form behind.
     sys.dont_write_bytecode = True

@@ -30,6 +30,13 @@ Examples:
     help="Steps of each run: a model call and its tool calls.",
 )
 @click.option("--kills", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Workers to SIGKILL.")
+@click.option(
+    "--poisons",
+    type=click.IntRange(0, 100),
+    default=1,
+    show_default=True,
+    help="Runs beside the others that kill whatever works on them.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same faults.")
 @click.option("--database", metavar="URL", help="An empty database to use instead of SQLite; it is not restarted.")
 @click.option("--own-postgres", is_flag=True, help="Start a PostgreSQL for the experiment, and restart it too.")
@@ -44,6 +51,7 @@ def chaos(
     runs: int,
     steps: int,
     kills: int,
+    poisons: int,
     seed: int,
     database: str | None,
     own_postgres: bool,
@@ -67,6 +75,7 @@ def chaos(
         runs=runs,
         steps=steps,
         kills=kills,
+        poisons=0 if only_kills else poisons,
         seed=seed,
         database_url=database,
         own_postgres=own_postgres,

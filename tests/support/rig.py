@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -57,6 +57,7 @@ class Rig:
         final: str = "done",
         session_id: str | None = None,
         publish: bool = True,
+        run_id: str | None = None,
         **spec: Any,
     ) -> str:
         """Submit a run that follows a script (see ``providers.scripted.script``)."""
@@ -68,6 +69,7 @@ class Rig:
             NewRun(
                 spec=RunSpec(**{"input": prompt, "model": "scripted", **spec}),
                 session_id=session_id,
+                run_id=run_id,
                 system_prompt="You are in a test.",
                 tools=tools,
                 workspace=workspace.to_json(),
@@ -111,10 +113,14 @@ class Rig:
             lambda: next((effect for effect in self.effects() if effect.mark == mark), None), f"the effect {mark!r}"
         )
 
-    def broken_invariants(self) -> list[Finding]:
-        asked = self.model.requests.completions
+    def broken_invariants(self, *, poisons: Collection[str] = ()) -> list[Finding]:
         found = audit(
-            self.client.database, self.fleet.sink, submitted=self.submitted, expected={}, model_requests=asked
+            self.client.database,
+            self.fleet.sink,
+            submitted=self.submitted,
+            expected={},
+            model_requests=self.model.requests.completions,
+            poisons=poisons,
         )
         return [finding for finding in found if finding.broken]
 
