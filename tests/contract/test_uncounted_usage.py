@@ -243,6 +243,33 @@ def test_a_stop_in_the_middle_of_a_reply_leaves_an_attempt_of_unknown_outcome(
     assert (view.status, view.usage.total, view.usage.unknown_attempts) == (RunStatus.CANCELLED, 0, 1)
 
 
+def test_a_call_that_is_handed_over_counts_only_what_was_sent(turns: Turns, server: StrictServer) -> None:
+    waiting = threading.Event()
+
+    def waits(_: StrictServer, __: WireRules, ___: Received, reply: Reply) -> None:
+        waiting.set()
+        reply.block()
+
+    def hand_over() -> None:
+        assert waiting.wait(30)
+        turns.parts.leases.hand_over()
+
+    server.faults(waits)
+    run_id = turns.submit()
+    leaving = threading.Thread(target=hand_over)
+    leaving.start()
+    turns.step(run_id)
+    leaving.join()
+    assert turns.store.views.run(run_id).usage.unknown_attempts == 1
+
+    # This worker leaves: it takes the call once more, and gives it back before anything was sent.
+    asked = len(server.accepted)
+    turns.step(run_id)
+    assert len(server.accepted) == asked
+    view = turns.store.views.run(run_id)
+    assert (view.status, view.usage.unknown_attempts) == (RunStatus.RUNNING, 1)
+
+
 def test_a_call_that_is_given_up_and_parked_keeps_what_it_sent_in_vain(turns: Turns, server: StrictServer) -> None:
     server.faults(reset, status(429, "slow", None, "Retry-After: 600"))
     run_id = turns.submit()

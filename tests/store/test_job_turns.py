@@ -191,6 +191,18 @@ def test_a_cost_that_nobody_knows_is_no_gift(one: Desk) -> None:
     assert "not known" in one.jobs.history(row.pk)[0].reason
 
 
+def test_what_may_have_been_billed_counts_for_the_day_and_does_not_end_it(desk: Desk) -> None:
+    row = desk.add(cost_usd_per_day=0.5)
+    at_slot(desk)
+    bounded = Cost(usd=Decimal("0.1"), status=CostStatus.UNKNOWN, doubtful_usd=Decimal("0.1"))
+    spend(desk, desk.run_ids(row)[0], bounded)
+    at_slot(desk, 20)
+    assert desk.ledger(row)[-1] == (20, "fired")
+    spend(desk, desk.run_ids(row)[-1], replace(bounded, doubtful_usd=Decimal("0.3")))
+    at_slot(desk, 30)
+    assert desk.ledger(row)[-1] == (30, "blocked_budget")
+
+
 def test_what_a_run_delegated_counts_for_its_job(desk: Desk) -> None:
     row = desk.add(tokens_per_day=100)
     at_slot(desk)
