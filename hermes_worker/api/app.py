@@ -15,7 +15,7 @@ from hermes_worker.api.auth import Guard, require_safe
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import DefectLog, install_handlers
 from hermes_worker.api.followers import Followers, FollowPolicy
-from hermes_worker.api.limits import BodyLimit
+from hermes_worker.api.limits import BodyLimit, OneLength
 from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, trees, webhooks
 from hermes_worker.wiring import Client
 
@@ -31,7 +31,7 @@ SECURITY_HEADERS = {
 """Reference, around §3.1."""
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schema.ErrorDocument} for status in (400, 401, 403, 404, 409, 413, 429, 500, 503)
+    status: {"model": schema.ErrorDocument} for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
 }
 
 
@@ -58,7 +58,7 @@ class Api(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         stack = super().build_middleware_stack()
         key = self.state.context.client.settings.server.key
-        return DefectLog(SecurityHeaders(Guard(BodyLimit(stack), key=key)))
+        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(stack), key=key))))
 
     def openapi(self) -> dict[str, Any]:
         document = super().openapi()

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hermes_worker.api.followers import TooManyReaders
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.redaction import redact
@@ -151,6 +152,12 @@ def install_handlers(app: FastAPI) -> None:
     async def _busy(_request: Request, error: SessionBusy) -> JSONResponse:
         headers = {"Retry-After": "5"}
         return ApiError(429, str(error), code="rate_limit_exceeded", param="session_id", headers=headers).response
+
+    @app.exception_handler(TooManyReaders)
+    async def _readers(_request: Request, error: TooManyReaders) -> JSONResponse:
+        status, code = (429, "rate_limit_exceeded") if error.is_of_run else (503, "too_many_readers")
+        message = f"No more streams: {error}. Close one that is no longer read, or try again later."
+        return ApiError(status, message, code=code, headers={"Retry-After": "5"}).response
 
     @app.exception_handler(UnavailableError)
     async def _away(request: Request, error: UnavailableError) -> JSONResponse:

@@ -53,6 +53,11 @@ class FollowPolicy:
     watch_for_s: float = 30.0
     """How long a run counts as watched after its last reader was seen."""
     watch_every_s: float = 20.0
+    readers_of_run_max: int = 200
+    """A run is looked at by a few people and programs. Each reader holds a connection, up to 5,000 unread entries and
+    a share of every event; more than this is a client that does not close its streams."""
+    readers_max: int = 5_000
+    """Of this process, which asks for 65,536 open files: the rest is for requests, the database and the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,14 @@ class _Positions:
                 self._heard_to[run_id] = end
 
 
+class TooManyReaders(Exception):
+    """A run, or this process, has as many readers as it may have."""
+
+    def __init__(self, *, is_of_run: bool) -> None:
+        super().__init__("this run has too many readers" if is_of_run else "this server has too many readers")
+        self.is_of_run = is_of_run
+
+
 class Followers:
     """All readers of this process. ``start`` and ``follow`` are called in the event loop."""
 
@@ -210,7 +223,11 @@ class Followers:
 
     @contextmanager
     def follow(self, run_id: str) -> Iterator[Feed]:
-        """A mailbox for one reader, for as long as the block runs."""
+        """A mailbox for one reader, for as long as the block runs. Raises ``TooManyReaders``."""
+        if len(self._feeds.get(run_id, ())) >= self._policy.readers_of_run_max:
+            raise TooManyReaders(is_of_run=True)
+        if self.count >= self._policy.readers_max:
+            raise TooManyReaders(is_of_run=False)
         feed = Feed()
         self._feeds.setdefault(run_id, set()).add(feed)
         self._positions.join(run_id)

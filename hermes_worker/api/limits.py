@@ -11,10 +11,34 @@ BODY_BYTES_MAX = 10_000_000
 """Reference, around §3.1."""
 BODY_PATIENCE_S = 60.0
 """How long a client may take to send a body."""
+HEAD_PATIENCE_S = 20.0
+"""How long a client may take to send the head of a request: without an end, one that sends a byte a minute holds a
+connection for as long as it likes. Slow networks need a few seconds."""
+_OF_OTHERS = "/webhooks/"
+"""Whoever sends events there chooses the type (some send ``text/plain``), and proves itself with a signature."""
+
+
+class OneLength:
+    """Refuses a request that says in two ways where its body ends, and closes its connection: parsers in front of us
+    may believe the other one and take the rest for another request (RFC 9112, section 6.1)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            if "content-length" in headers and "transfer-encoding" in headers:
+                message = "Content-Length and Transfer-Encoding exclude each other."
+                error = ApiError(400, message, code="invalid_http_request", headers={"Connection": "close"})
+                await error.response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class BodyLimit:
-    """Refuses bodies that are too large: at once when they say so, else at the byte that is one too many."""
+    """Refuses bodies that are not JSON, and those that are too large: at once when they say so, else at the byte that
+    is one too many."""
 
     def __init__(self, app: ASGIApp, *, bytes_max: int = BODY_BYTES_MAX) -> None:
         self._app = app
@@ -24,7 +48,8 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(Headers(scope=scope))
+        headers = Headers(scope=scope)
+        refusal = self._refusal(headers) or _wrong_type(scope["path"], headers)
         if refusal is not None:
             await refusal.response(scope, receive, send)
             return
@@ -57,3 +82,14 @@ class BodyLimit:
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The request body is larger than {self._bytes_max} bytes.", code="body_too_large")
+
+
+def _wrong_type(path: str, headers: Headers) -> ApiError | None:
+    """Only JSON, and only under its name: a page of a foreign site can make a browser send any other type here."""
+    has_body = "transfer-encoding" in headers or headers.get("content-length", "0").strip("0")
+    if not has_body or path.startswith(_OF_OTHERS):
+        return None
+    given = headers.getlist("content-type")
+    if len(given) == 1 and given[0].partition(";")[0].strip().lower() == "application/json":
+        return None
+    return ApiError(415, "The Content-Type of a request body must be application/json.", code="unsupported_media_type")

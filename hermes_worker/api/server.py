@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -19,6 +20,7 @@ from hermes_worker.api.app import create_app
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.followers import FollowPolicy
+from hermes_worker.api.limits import HEAD_PATIENCE_S
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
 from hermes_worker.settings import ServerSettings, Settings
@@ -111,19 +113,60 @@ class ApiServer(uvicorn.Server):
 
 
 class _Http(H11Protocol):
-    """Answers what is not HTTP at all in the shape of our other errors."""
+    """Answers what is not HTTP at all in the shape of our other errors, and waits only so long for a request's head."""
+
+    head_patience_s = HEAD_PATIENCE_S
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # The next request may have begun to come while this one was answered.
+        if self.conn.trailing_data[0]:
+            self._watch_head()
+
+    def _watch_head(self) -> None:
+        """Keep one timer for as long as a head is awaited: bytes that come in drops do not wind it up again."""
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._forget_head()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_patience_s, self._give_up_head)
+
+    def _forget_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up_head(self) -> None:
+        self._head_timer = None
+        if self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE:
+            self._refuse(ApiError(408, "The head of the request did not arrive in time.", code="request_timeout"))
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()  # an answer is under way; what came after its request makes no sense
             return
-        body = json.dumps(ApiError(400, msg, code="invalid_http_request").document).encode()
+        self._refuse(ApiError(400, msg, code="invalid_http_request"))
+
+    def _refuse(self, error: ApiError) -> None:
+        body = json.dumps(error.document).encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+        for event in (h11.Response(status_code=error.status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 

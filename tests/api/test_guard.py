@@ -174,7 +174,11 @@ def test_a_body_that_turns_out_too_large_is_refused(api: Served) -> None:
     connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=PATIENCE_S)
     try:
         connection.request(
-            "POST", "/v1/runs", body=chunks(), encode_chunked=True, headers={"Transfer-Encoding": "chunked"}
+            "POST",
+            "/v1/runs",
+            body=chunks(),
+            encode_chunked=True,
+            headers={"Transfer-Encoding": "chunked", "Content-Type": "application/json"},
         )
     except (BrokenPipeError, ConnectionResetError):
         pass  # it may hang up before everything was sent
@@ -187,7 +191,7 @@ def test_a_body_that_turns_out_too_large_is_refused(api: Served) -> None:
 def test_a_body_of_just_the_allowed_size_is_read(http: httpx.Client) -> None:
     start, end = b'{"input": "x", "metadata": {"a": "', b'"}}'
     body = start + b"y" * (BODY_BYTES_MAX - len(start) - len(end)) + end
-    answer = http.post("/v1/runs", content=body)
+    answer = http.post("/v1/runs", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "metadata.a")
 
 
@@ -333,3 +337,66 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
     assert "#/$defs" not in json.dumps(document)
     assert "422" not in json.dumps(document)
     assert http.get("/docs").status_code == 404
+
+
+def _raw(api: Served, request: bytes) -> bytes:
+    """All that comes back until the server closes the connection."""
+    host, port = api.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+@pytest.mark.parametrize("given", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+def test_a_body_that_is_not_called_json_is_refused(http: httpx.Client, given: str | None) -> None:
+    headers = {"Content-Type": given} if given else {}
+    for method, path in [("POST", "/v1/runs"), ("POST", "/api/jobs"), ("POST", "/v1/runs/x/approval")]:
+        answer = http.request(method, path, content=b'{"input": "x"}', headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("given", ["application/json", "Application/JSON; charset=utf-8"])
+def test_json_may_say_more_than_its_name(http: httpx.Client, given: str) -> None:
+    answer = http.post("/v1/runs", content=b'{"input": "x"}', headers={"Content-Type": given})
+    assert answer.status_code == 202
+
+
+def test_a_request_without_a_body_needs_no_type(api: Served) -> None:
+    run_id = api.submit()
+    assert api.http.post(f"/v1/runs/{run_id}/stop").status_code == 200
+
+
+def test_a_request_with_two_lengths_closes_its_connection(api: Served) -> None:
+    smuggled = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = _raw(
+        api,
+        b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled,
+    )
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"exclude each other" in answer
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: y\r\n"])
+def test_a_head_that_is_never_finished_is_given_up(api: Served, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    monkeypatch.setattr("hermes_worker.api.server._Http.head_patience_s", 0.1)
+    assert _raw(api, begun).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_second_head_that_is_never_finished_is_given_up(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_worker.api.server._Http.head_patience_s", 0.5)
+    answer = _raw(api, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
+    assert answer.count(b"HTTP/1.1 200 ") == 1
+    assert answer.count(b"HTTP/1.1 408 ") == 1
+
+
+def test_a_connection_that_has_asked_before_may_stay_silent(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two time-outs, of which the longer one is that of a connection that is kept alive."""
+    monkeypatch.setattr("hermes_worker.api.server._Http.head_patience_s", 0.2)
+    with httpx.Client(base_url=api.url) as client:
+        port = client.get("/health").extensions["network_stream"].get_extra_info("client_addr")
+        with socket.create_connection((api.url.split("/")[2].split(":")[0], int(api.url.rsplit(":", 1)[1]))) as other:
+            assert other.recv(65_536).startswith(b"HTTP/1.1 408 ")  # so long ago is the answer by now
+        again = client.get("/health").extensions["network_stream"].get_extra_info("client_addr")
+    assert again == port

@@ -75,7 +75,7 @@ def test_ids_that_are_none_and_jobs_that_are_not_there(http: httpx.Client) -> No
     assert http.get("/api/jobs/ZZZ").json() == {"error": "Invalid job ID format"}
     missing = http.get("/api/jobs/0123456789ab")
     assert (missing.status_code, missing.json()) == (404, {"error": "Job not found"})
-    assert http.post("/api/jobs", content=b"{").status_code == 400
+    assert http.post("/api/jobs", content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
 
 
 def test_who_asked_is_noted_and_a_chat_is_where_the_answer_goes(http: httpx.Client, api: Served) -> None:

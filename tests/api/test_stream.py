@@ -370,3 +370,31 @@ def test_a_thousand_idle_readers_cost_no_threads_and_all_hear_the_end(api: Serve
     streams = asyncio.run(all_read())
     assert all(b"run.completed" in stream and b": stream closed" in stream for stream in streams)
     until(lambda: api.followers.count == 0, "no reader left")
+
+
+def test_a_run_has_only_so_many_readers_and_a_place_is_free_again(serve: Callable[..., Served]) -> None:
+    api = serve(policy=replace(FAST, readers_of_run_max=2))
+    run_id, other = api.submit(), api.submit()
+    readers = [Reader(api, run_id) for _ in range(2)]
+    until(lambda: api.followers.count == 2, "two readers")
+    for path in (f"/v1/runs/{run_id}/events", f"/v1/runs/{run_id}/tree/events"):
+        answer = api.http.get(path)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "5")
+        assert "this run has too many readers" in answer.json()["error"]["message"]
+    third = Reader(api, other)
+    until(lambda: api.followers.count == 3, "a reader of another run")
+    readers[0].leave()
+    until(lambda: api.followers.count == 2, "a free place")
+    again = Reader(api, run_id)
+    until(lambda: api.followers.count == 3, "a reader in its place")
+    for reader in (readers[1], third, again):
+        reader.leave()
+
+
+def test_a_process_has_only_so_many_readers(serve: Callable[..., Served]) -> None:
+    api = serve(policy=replace(FAST, readers_max=1))
+    reader = Reader(api, api.submit())
+    until(lambda: api.followers.count == 1, "a reader")
+    answer = api.http.get(f"/v1/runs/{api.submit()}/events")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_readers")
+    reader.leave()

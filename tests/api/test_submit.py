@@ -18,6 +18,8 @@ from hermes_worker.queue import KEY_PREFIX
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, Settings
 from hermes_worker.store.runs import SESSION_QUEUE_MAX
 
+JSON = {"Content-Type": "application/json"}
+
 
 def refused(answer: httpx.Response, status: int, code: str, param: str | None) -> str:
     """That the answer is this error; returns its message."""
@@ -161,7 +163,7 @@ BAD_BODIES: list[tuple[Any, str, str]] = [
 
 def test_every_wrong_field_is_named(http: httpx.Client, api: Served) -> None:
     for body, code, param in BAD_BODIES:
-        message = refused(http.post("/v1/runs", content=json.dumps(body)), 400, code, param)
+        message = refused(http.post("/v1/runs", content=json.dumps(body), headers=JSON), 400, code, param)
         assert message
         assert "Traceback" not in message
     assert api.client.views.runs() == []
@@ -180,11 +182,11 @@ def test_every_wrong_field_is_named(http: httpx.Client, api: Served) -> None:
     ],
 )
 def test_what_is_not_json_is_refused(http: httpx.Client, body: bytes) -> None:
-    refused(http.post("/v1/runs", content=body), 400, "invalid_json" if body != b"9" else "", "body")
+    refused(http.post("/v1/runs", content=body, headers=JSON), 400, "invalid_json" if body != b"9" else "", "body")
 
 
 def test_text_that_utf8_cannot_carry_is_stored_all_the_same(api: Served, store: Store) -> None:
-    answer = api.http.post("/v1/runs", content=b'{"input": "a\\ud800b\\u0000c"}')
+    answer = api.http.post("/v1/runs", content=b'{"input": "a\\ud800b\\u0000c"}', headers=JSON)
     assert answer.status_code == 202
     assert store.bodies(answer.json()["run_id"])[0]["content"] == "a\ufffdb\0c"
 
@@ -195,7 +197,7 @@ def test_text_that_utf8_cannot_carry_is_stored_all_the_same(api: Served, store: 
 def test_the_same_key_and_request_give_the_same_run(http: httpx.Client, api: Served) -> None:
     headers = {"Idempotency-Key": "order 66"}
     first = http.post("/v1/runs", json={"input": "x", "metadata": {"a": "1", "b": "2"}}, headers=headers)
-    again = http.post("/v1/runs", content='{"metadata":{"b":"2","a":"1"}, "input" : "x"}', headers=headers)
+    again = http.post("/v1/runs", content='{"metadata":{"b":"2","a":"1"}, "input" : "x"}', headers=headers | JSON)
     assert first.status_code == again.status_code == 202
     assert first.json() == again.json()
     assert "Idempotent-Replayed" not in first.headers

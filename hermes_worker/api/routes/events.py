@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from hermes_worker.api import sse
 from hermes_worker.api.context import ApiContext, Context
@@ -29,9 +30,28 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class EventStream(StreamingResponse):
-    """Ends its generator when the reader leaves, not when the garbage collector comes by."""
+    """The events of a run, which ``frames`` makes of what its feed brings. Ends the generator when the reader leaves,
+    not when the garbage collector comes by."""
 
     media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        context: ApiContext,
+        run_id: str,
+        frames: Callable[[Feed], AsyncIterator[bytes]],
+        status_code: int = 200,  # FastAPI reads the default for the OpenAPI document
+    ) -> None:
+        super().__init__(iter(()), status_code, headers=HEADERS)
+        self._followers = context.followers
+        self._run_id = run_id
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The reader takes its place before the answer begins, so that it can still be told that there is none.
+        with self._followers.follow(self._run_id) as feed:
+            self.body_iterator = self._frames(feed)
+            await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
         assert isinstance(self.body_iterator, AsyncIterator)
@@ -53,7 +73,7 @@ async def run_events(
     """Everything that happened to a run and, as it happens, everything that will."""
     told = _cursor(last_event_id, after)
     start = await context.store(_start, context.client.views, run_id)
-    return EventStream(_frames(context, run_id, sse.Merge(told, start)), headers=HEADERS)
+    return EventStream(context, run_id, partial(_frames, context, run_id, sse.Merge(told, start)))
 
 
 def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
@@ -78,15 +98,14 @@ def _start(views: Views, run_id: str) -> sse.Start:
     )
 
 
-async def _frames(context: ApiContext, run_id: str, merge: sse.Merge) -> AsyncIterator[bytes]:
-    with context.followers.follow(run_id) as feed:
-        announcement = None if merge.is_over else asyncio.create_task(_watch(context, run_id))
-        try:
-            async for chunk in _told(context, run_id, merge, feed):
-                yield chunk
-        finally:
-            if announcement is not None:
-                announcement.cancel()
+async def _frames(context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed) -> AsyncIterator[bytes]:
+    announcement = None if merge.is_over else asyncio.create_task(_watch(context, run_id))
+    try:
+        async for chunk in _told(context, run_id, merge, feed):
+            yield chunk
+    finally:
+        if announcement is not None:
+            announcement.cancel()
 
 
 async def _told(context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed) -> AsyncIterator[bytes]:

@@ -34,7 +34,7 @@ _ATTENTION_MAX = 100
 
 
 async def _json_body(request: Request) -> Any:
-    """The body as JSON, whatever its Content-Type says. Raises ``ApiError``."""
+    """The body as JSON. Raises ``ApiError``."""
     try:
         async with asyncio.timeout(BODY_PATIENCE_S):
             body = await request.body()

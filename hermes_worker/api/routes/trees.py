@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -11,7 +12,8 @@ from fastapi import APIRouter, Header, Query
 from hermes_worker.api import sse
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.routes.events import HEADERS, EventStream
+from hermes_worker.api.followers import Feed
+from hermes_worker.api.routes.events import EventStream
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import RunEventName
@@ -39,7 +41,7 @@ async def tree_events(
     gets the same. The stream ends when every run of the tree has ended."""
     seq = _seq(last_event_id, after)
     page = await context.store(_read, context.client, run_id, seq)
-    return EventStream(_frames(context, run_id, seq, page), headers=HEADERS)
+    return EventStream(context, run_id, partial(_frames, context, run_id, seq, page))
 
 
 def _seq(last_event_id: str | None, after: str | None) -> int:
@@ -65,25 +67,24 @@ def _usage(client: Client, event: TreeEvent) -> Usage:
     return client.views.run(event.run_id).usage if is_answer else Usage()
 
 
-async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page) -> AsyncIterator[bytes]:
+async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed: Feed) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     silent_since = loop.time()
-    with context.followers.follow(run_id) as feed:
-        while not feed.is_closing:
-            found, is_last = page
-            if found:
-                yield b"".join(_frame(event, usage) for event, usage in found)
-                seq, silent_since = found[-1][0].seq, loop.time()
-            if is_last:
-                yield sse.CLOSED
-                return
-            if len(found) < _PAGE:
-                # News of one of the runs, if it is the one that was asked for; the others are looked at in time.
-                await feed.news(context.policy.rows_every_without_broker_s)
-            if loop.time() >= silent_since + context.policy.keepalive_s:
-                yield sse.KEEPALIVE
-                silent_since = loop.time()
-            page = await _next(context, run_id, seq)
+    while not feed.is_closing:
+        found, is_last = page
+        if found:
+            yield b"".join(_frame(event, usage) for event, usage in found)
+            seq, silent_since = found[-1][0].seq, loop.time()
+        if is_last:
+            yield sse.CLOSED
+            return
+        if len(found) < _PAGE:
+            # News of one of the runs, if it is the one that was asked for; the others are looked at in time.
+            await feed.news(context.policy.rows_every_without_broker_s)
+        if loop.time() >= silent_since + context.policy.keepalive_s:
+            yield sse.KEEPALIVE
+            silent_since = loop.time()
+        page = await _next(context, run_id, seq)
     yield sse.GOING_AWAY
 
 
