@@ -60,6 +60,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "iteration.failed": "A model call ended without a reply.",
         "tool_call.claimed": "This worker took a tool call.",
         "tool_call.settled": "A tool's result was stored.",
+        "sandbox.missing": "Commands are not confined, because nothing that could do it works here.",
         "command.blocked": "A command was refused: it is never run, forbidden, or nobody is there to approve it.",
         "command.judged": "A model said what it makes of a dangerous command.",
         "command.not_judged": "No model could be asked about a dangerous command; a person is.",

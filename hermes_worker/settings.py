@@ -379,6 +379,38 @@ class TerminalSettings:
         (),
     )
     """Variables of the worker that commands may see beside the harmless ones (PATH, HOME, LANG ...)."""
+    sandbox: str | None = _setting("terminal.sandbox", "HERMES_SANDBOX", choice("require", "auto", "off"))
+    """How commands are confined: `require` refuses them where neither bubblewrap nor Landlock works, `auto` takes the
+    best that works, `off` confines none. Not set: `auto`, and `require` when the API listens beyond this machine."""
+    profile: str = _setting(
+        "terminal.profile", "HERMES_SANDBOX_PROFILE", choice("workstation", "tenant"), "workstation"
+    )
+    """What a confined command sees beside its workspace: `workstation` all files, read-only, without credential stores
+    and the home of Hermes worker; `tenant` only system directories."""
+    network: str = _setting("terminal.network", "HERMES_SANDBOX_NETWORK", choice("open", "none", "proxy"), "open")
+    """Whether confined commands have a network: `open` or `none`."""
+    processes_max: int | None = _setting(
+        "terminal.processes_max", "HERMES_COMMAND_PROCESSES_MAX", optional_integer(16, 1_000_000), 4096
+    )
+    """Processes and threads that a command may have; 0 for no limit."""
+    open_files_max: int | None = _setting(
+        "terminal.open_files_max", "HERMES_COMMAND_OPEN_FILES_MAX", optional_integer(64, 1_000_000), 16_384
+    )
+    """Files that one process of a command may have open; 0 for no limit."""
+    file_mb_max: int | None = _setting(
+        "terminal.file_mb_max", "HERMES_COMMAND_FILE_MB_MAX", optional_integer(1, 100_000_000), 10_240
+    )
+    """Size that a command may give to a file, in megabytes; 0 for no limit."""
+    memory_mb_max: int | None = _setting(
+        "terminal.memory_mb_max", "HERMES_COMMAND_MEMORY_MB_MAX", optional_integer(64, 10_000_000), 8192
+    )
+    """Memory that one process of a command may take, in megabytes; 0 for no limit."""
+    cpu_s_max: int | None = _setting(
+        "terminal.cpu_s_max", "HERMES_COMMAND_CPU_S_MAX", optional_integer(1, 1_000_000), 3600
+    )
+    """Processor time that one process of a command may use, in seconds; 0 for no limit."""
+    free_mb_min: int = _setting("terminal.free_mb_min", "HERMES_FREE_MB_MIN", integer(0, 10_000_000), 100)
+    """Megabytes that must be free on the disk of the workspace before `terminal` or `write_file` begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -758,6 +790,11 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _check_together(settings: Settings) -> None:
     server = settings.server
+    if settings.terminal.network == "proxy":
+        raise ConfigurationError(
+            "terminal.network (HERMES_SANDBOX_NETWORK) cannot be proxy yet: this version has no proxy for commands; "
+            "choose none or open."
+        )
     if server.key is None and not server.is_loopback:
         raise ConfigurationError(
             f"server.key (HERMES_SERVER_KEY) must be set when server.host is {server.host!r},"

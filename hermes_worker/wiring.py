@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import redis
+from sqlalchemy import make_url
 
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.requests import ModelOptions
     from hermes_worker.tools.base import Tool
     from hermes_worker.workspace.base import Workspace
+    from hermes_worker.workspace.sandbox.ladder import Sandbox
 
 _POOL_SIZE = 12
 """Database connections per process: transactions are short, so many more threads than this share them."""
@@ -428,6 +431,60 @@ def _file_desk(settings: Settings, workspace: str) -> FileDesk:
     )
 
 
+def sandbox_of(settings: Settings) -> Sandbox:
+    """How this configuration confines commands; what works here is tried when it is first asked for."""
+    import hermes_worker
+    from hermes_worker.workspace.sandbox.ladder import Sandbox
+    from hermes_worker.workspace.sandbox.policy import (
+        Limits,
+        Network,
+        Policy,
+        Profile,
+        SandboxMode,
+        hidden_paths,
+        is_within,
+    )
+
+    chosen = settings.terminal
+    home = settings.environ.get("HOME")
+    hidden = tuple(
+        dict.fromkeys(str(Path(path).resolve()) for path in hidden_paths(home, tuple(_private_paths(settings))))
+    )
+    interpreter = (sys.prefix, sys.base_prefix, str(Path(hermes_worker.__file__).parent))
+    profile = Profile(chosen.profile)
+    limits = Limits(
+        processes=chosen.processes_max,
+        open_files=chosen.open_files_max,
+        file_bytes=chosen.file_mb_max and chosen.file_mb_max * 1024**2,
+        memory_bytes=chosen.memory_mb_max and chosen.memory_mb_max * 1024**2,
+        cpu_s=chosen.cpu_s_max,
+    )
+    policy = Policy(
+        profile=profile,
+        network=Network(chosen.network),
+        readable=tuple(
+            path
+            for path in interpreter
+            if profile is Profile.TENANT or any(is_within(path, covered) for covered in hidden)
+        ),
+        hidden=hidden,
+        limits=limits,
+    )
+    default = SandboxMode.AUTO if settings.server.is_loopback else SandboxMode.REQUIRE
+    return Sandbox(SandboxMode(chosen.sandbox) if chosen.sandbox else default, policy)
+
+
+def _private_paths(settings: Settings) -> Iterator[str]:
+    """Where the product keeps what no command may see."""
+    yield str(settings.home)
+    if settings.database.url and settings.database.url.startswith("sqlite"):
+        file = make_url(settings.database.url).database
+        if file and file != ":memory:":
+            yield from (f"{file}{ending}" for ending in ("", "-journal", "-shm", "-wal"))
+    if settings.broker.client_url and settings.broker.client_url.startswith("unix://"):
+        yield urlsplit(settings.broker.client_url).path
+
+
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -458,6 +515,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     )
     leases.register()
     watched: set[str] = set()
+    sandbox = sandbox_of(settings)
 
     @cache
     def workspace(ref: str) -> Workspace:
@@ -466,6 +524,8 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             settings.environ,
             env_passthrough=settings.terminal.env_passthrough,
             hermes_home=str(settings.home),
+            sandbox=sandbox,
+            free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         )
 
     redactor = redactor_of(settings)
@@ -516,6 +576,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         home=settings.home,
         environ=settings.environ,
         env_passthrough=settings.terminal.env_passthrough,
+        sandbox=sandbox,
         script_timeout_s=settings.cron.script_timeout_s,
         redactor=redactor,
     )

@@ -93,6 +93,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
         ("model", lambda: _model(settings)),
         ("API", lambda: _api(settings)),
         ("tools", _tools),
+        ("sandbox", lambda: _sandbox(settings)),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
     )
     yield Finding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
@@ -369,6 +370,26 @@ def _tools() -> tuple[Grade, str]:
     missing = [name for name in ("git", "rg") if shutil.which(name) is None]
     note = f"; not found: {', '.join(missing)} (agents do without)" if missing else ""
     return Grade.OK, f"bash found{note}"
+
+
+def _sandbox(settings: Settings) -> tuple[Grade, str]:
+    from hermes_worker.wiring import sandbox_of
+    from hermes_worker.workspace.sandbox.helper.keeper import landlock_abi
+    from hermes_worker.workspace.sandbox.policy import SandboxMode
+
+    sandbox = sandbox_of(settings)
+    standing = sandbox.standing()
+    kernel = f"Linux {os.uname().release}, Landlock ABI {landlock_abi()}"
+    if standing.rung is not None:
+        above = f"; not better, because {'; '.join(standing.reasons)}" if standing.reasons else ""
+        return Grade.OK, f"{standing.name} ({kernel}); it does not cover {', '.join(standing.rung.uncovered())}{above}"
+    text = f"commands are not confined ({kernel}): {'; '.join(standing.reasons)}"
+    if sandbox.mode is SandboxMode.OFF:
+        return Grade.NOTE, text
+    how = "install bubblewrap, or use a kernel with Landlock"
+    if sandbox.mode is SandboxMode.REQUIRE:
+        return Grade.BROKEN, f"{text}; terminal.sandbox is require, so they are refused: {how}"
+    return Grade.NOTE, f"{text}; {how}"
 
 
 def _workspace(workspace: Path) -> tuple[Grade, str]:

@@ -97,6 +97,8 @@ class Settlement:
     """Of model calls that were made for it, such as a verdict on its command."""
     cost: Cost | None = None
     """Of ``usage``."""
+    sandbox: str | None = None
+    """What confined its command; ``None`` for tools that run none."""
 
 
 _claim_call = (
@@ -499,5 +501,6 @@ def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
         "duration": round(settlement.duration_s, 3),
         "error": settlement.status is not CallStatus.SUCCEEDED,
         **(settlement.refusal.fields() if settlement.refusal else {}),
+        **({"sandbox": settlement.sandbox} if settlement.sandbox else {}),
     }
     return RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)

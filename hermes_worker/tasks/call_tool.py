@@ -130,6 +130,7 @@ def _write(
         refusal=result.refusal,
         usage=bill.usage,
         cost=bill.cost,
+        sandbox=result.sandbox,
     )
     return parts.calls.settle(claim, settlement)
 

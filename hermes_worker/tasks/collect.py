@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -31,6 +30,7 @@ from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.workspace.base import Ending, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.skills import read_skill
 from scheduler.definition import JobSpec
 from scheduler.jobtext import (
@@ -61,6 +61,8 @@ class CollectingParts:
     environ: Mapping[str, str] = field(repr=False)
     env_passthrough: Collection[str]
     script_timeout_s: float
+    sandbox: Sandbox | None = None
+    """``None``: scripts can do what the worker's user can."""
     commit_patience_s: float = 600.0
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what scripts print."""
@@ -145,17 +147,22 @@ def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]
             raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
     interpreter = "/bin/bash" if path.suffix in (".sh", ".bash") else sys.executable
     directory = spec.directory if spec.no_agent and spec.directory else str(path.parent)
-    workspace = LocalWorkspace(directory, base_env=parts.environ, env_passthrough=parts.env_passthrough)
-    with tempfile.NamedTemporaryFile(prefix="hermes-script-") as errors:
-        ran = workspace.execute(
-            f"{shlex.quote(interpreter)} {shlex.quote(str(path))} 2>{shlex.quote(errors.name)}",
-            cwd=None,
-            env={},
-            timeout_s=parts.script_timeout_s,
-            output_bytes_max=SCRIPT_CHARS_MAX,
-            should_stop=stops,
-        )
-        stderr = errors.read(SCRIPT_CHARS_MAX).decode("utf-8", "replace")
+    workspace = LocalWorkspace(
+        directory,
+        base_env=parts.environ,
+        env_passthrough=parts.env_passthrough,
+        sandbox=parts.sandbox.showing(str(path)) if parts.sandbox else None,
+    )
+    ran = workspace.execute(
+        f"{shlex.quote(interpreter)} {shlex.quote(str(path))}",
+        cwd=None,
+        env={},
+        timeout_s=parts.script_timeout_s,
+        output_bytes_max=SCRIPT_CHARS_MAX,
+        should_stop=stops,
+        has_own_errors=True,
+    )
+    stderr = ran.errors.decode("utf-8", "replace")
     return ScriptResult(
         stdout=parts.redactor.printed(ran.output.decode("utf-8", "replace").strip()),
         stderr=parts.redactor.printed(stderr.strip()),

@@ -106,6 +106,8 @@ class ToolResult:
     """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
     is_background: bool = False
     """The run shall not wait for them: what they leave begins a new turn of its session."""
+    sandbox: str | None = None
+    """What confined the command that the tool ran; ``None`` when it ran none."""
 
 
 class Tool(Protocol):

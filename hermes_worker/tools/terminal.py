@@ -89,6 +89,7 @@ class TerminalTool:
         if refusal:
             return error_result(refusal)
         timeout_s = arguments.get("timeout", _TIMEOUT_DEFAULT_S)
+        context.workspace.require_free_space()
         started_in = _folder(arguments.get("workdir"), context)
         result = context.workspace.execute(
             arguments["command"],
@@ -102,6 +103,8 @@ class TerminalTool:
         updates = _updates(result, context, notes)
         if result.left_running:
             notes.append("processes were still running in the background; they were ended with the command")
+        if result.has_too_many_processes:
+            notes.append("the command was ended because it started more processes than a command may have")
         known = _secrets_of(context.session.get(ENV_KEY)) | _secrets_of(result.exported)
         output = context.redactor.without(result.output.decode("utf-8", "replace"), known)
         shown = replace(result, output=output.encode("utf-8", "replace"))
@@ -201,7 +204,7 @@ def _result(
     if notes:
         document["note"] = "; ".join(notes)
     plain = json_result(document, is_error=result.exit_code != 0)
-    return ToolResult(text=plain.text, is_error=plain.is_error, session_updates=updates)
+    return ToolResult(text=plain.text, is_error=plain.is_error, session_updates=updates, sandbox=result.sandbox)
 
 
 def _ended_because(ending: Ending, timeout_s: int) -> str | None:

@@ -37,6 +37,12 @@ class CommandResult:
     next command as ``env``. ``None`` when it could not be read."""
     left_running: bool = False
     """Processes were still running in the background; they were ended."""
+    has_too_many_processes: bool = False
+    """It was ended because it started more processes than a command may have."""
+    sandbox: str | None = None
+    """What confined it; ``"none"`` when nothing does here, ``None`` when the workspace was not told to."""
+    errors: bytes = b""
+    """stderr, where it was asked for apart from ``output``."""
 
 
 class WorkspaceError(Exception):
@@ -87,5 +93,10 @@ class Workspace(Protocol):
         output_bytes_max: int,
         should_stop: Callable[[], bool],
     ) -> CommandResult:
-        """Run a shell command in its own process group with an allow-listed environment plus ``env``. On time-out
-        or when ``should_stop`` turns true the group gets SIGTERM, then SIGKILL."""
+        """Run a shell command in its own process group with an allow-listed environment plus ``env``, confined as the
+        workspace's policy says. On time-out or when ``should_stop`` turns true the group gets SIGTERM, then SIGKILL.
+
+        Raises ``WorkspaceError`` when it cannot be started, or not be confined as it must be."""
+
+    def require_free_space(self) -> None:
+        """Raise ``WorkspaceError`` when the disk of the workspace is nearly full."""

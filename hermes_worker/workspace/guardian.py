@@ -26,7 +26,10 @@ declare -A commands
 while read -r verb pid tag; do
   if [[ $verb == + ]]; then commands[$pid]=$tag; else unset "commands[$pid]"; fi
 done
+# A keeper ends everything that belongs to its command, and then itself.
+for pid in "${{!commands[@]}}"; do kill -USR1 "$pid" 2>/dev/null; done
 for pid in "${{!commands[@]}}"; do
+  for round in {{1..20}}; do kill -0 "$pid" 2>/dev/null && sleep 0.05 || break; done
   kill -KILL -- "-$pid" 2>/dev/null
   for environ in $(grep -lsaF "{TAG_VARIABLE}=${{commands[$pid]}}" /proc/[0-9]*/environ 2>/dev/null); do
     stray=${{environ#/proc/}}

@@ -13,13 +13,16 @@ import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from hermes_worker.core.errors import reason_of
 from hermes_worker.workspace import shell
 from hermes_worker.workspace.base import CommandResult, PathNotFound, WorkspaceError
 from hermes_worker.workspace.environment import command_environment
 from hermes_worker.workspace.protection import Protection
+from hermes_worker.workspace.sandbox.ladder import Sandbox
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a FIFO would wait for a writer that never comes.
@@ -30,7 +33,8 @@ _CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os
 class LocalWorkspace:
     """Files and commands inside one directory. Thread-safe: it holds nothing that changes.
 
-    ``base_env`` may be the whole environment of the worker; commands get what the allow-list lets through.
+    ``base_env`` may be the whole environment of the worker; commands get what the allow-list lets through. Without a
+    ``sandbox`` they can do what the worker's user can.
     Raises ``WorkspaceError`` when ``root`` is not a directory.
     """
 
@@ -41,7 +45,11 @@ class LocalWorkspace:
         base_env: Mapping[str, str],
         env_passthrough: Collection[str] = (),
         hermes_home: str | None = None,
+        sandbox: Sandbox | None = None,
+        free_bytes_min: int = 0,
     ) -> None:
+        self._sandbox = sandbox
+        self._free_bytes_min = free_bytes_min
         self._root = PurePosixPath(os.path.realpath(root))
         if not Path(self._root).is_dir():
             raise WorkspaceError(f"the workspace {root!r} is not a directory")
@@ -87,6 +95,7 @@ class LocalWorkspace:
 
     def write_bytes(self, path: str, data: bytes) -> None:
         canonical = self.resolve(path, for_write=True)
+        self.require_free_space()
         with _reported(path), self._parent(canonical, create=True) as (folder, name):
             mode = _mode_to_keep(path, name, folder)
             temporary = f".{name[:100]}.{secrets.token_hex(6)}.hermes-tmp"
@@ -123,10 +132,15 @@ class LocalWorkspace:
         timeout_s: float,
         output_bytes_max: int,
         should_stop: Callable[[], bool],
+        has_own_errors: bool = False,
     ) -> CommandResult:
         folder = self.resolve(cwd) if cwd is not None else self._root
         # Opening it says in good words what starting the shell there would say in bad ones.
         self.require_folder(cwd or ".")
+        try:
+            confinement = self._sandbox.confine(self.root) if self._sandbox else None
+        except OSError as error:
+            raise WorkspaceError(f"the command could not be confined: {reason_of(error)}") from error
         wanted = shell.Command(
             text=command,
             cwd=str(folder),
@@ -134,8 +148,21 @@ class LocalWorkspace:
             env=env,
             timeout_s=timeout_s,
             output_bytes_max=output_bytes_max,
+            confinement=confinement,
+            limits=self._sandbox.limits if self._sandbox else None,
+            has_own_errors=has_own_errors,
         )
-        return shell.run(wanted, should_stop=should_stop)
+        result = shell.run(wanted, should_stop=should_stop)
+        return replace(result, sandbox=self._sandbox.standing().name) if self._sandbox else result
+
+    def require_free_space(self) -> None:
+        status = os.statvfs(self._root)
+        free = status.f_bavail * status.f_frsize
+        if free < self._free_bytes_min:
+            raise WorkspaceError(
+                f"the disk of the workspace has only {free // 1024**2} MB left, and at least "
+                f"{self._free_bytes_min // 1024**2} MB are kept free; somebody has to make room on it"
+            )
 
     def _expanded(self, path: str) -> str:
         is_in_home = self._home is not None and (path == "~" or path.startswith("~/"))

@@ -14,6 +14,7 @@ from typing import assert_never
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.workspace.base import Workspace, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspace.sandbox.ladder import Sandbox
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -68,6 +69,8 @@ def open_workspace(
     *,
     env_passthrough: Collection[str] = (),
     hermes_home: str | None = None,
+    sandbox: Sandbox | None = None,
+    free_bytes_min: int = 0,
 ) -> Workspace:
     """The workspace that ``ref`` names; a local directory is made if it is not there yet.
 
@@ -79,6 +82,13 @@ def open_workspace(
                 Path(ref.root).mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise WorkspaceError(f"the workspace {ref.root!r} cannot be made: {error.strerror}") from error
-            return LocalWorkspace(ref.root, base_env=base_env, env_passthrough=env_passthrough, hermes_home=hermes_home)
+            return LocalWorkspace(
+                ref.root,
+                base_env=base_env,
+                env_passthrough=env_passthrough,
+                hermes_home=hermes_home,
+                sandbox=sandbox,
+                free_bytes_min=free_bytes_min,
+            )
         case _:
             assert_never(ref.kind)

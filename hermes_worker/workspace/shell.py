@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import secrets
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import IO, Final
@@ -26,6 +27,9 @@ from hermes_worker.core.errors import reason_of
 from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
 from hermes_worker.workspace.guardian import TAG_VARIABLE, guardian
 from hermes_worker.workspace.output import HeadTail
+from hermes_worker.workspace.sandbox.base import Confinement
+from hermes_worker.workspace.sandbox.keeping import OOM_SCORE, Kept, Verdict, kept, rlimits
+from hermes_worker.workspace.sandbox.policy import Limits
 
 _SHELL: Final = ("/bin/bash", "--noprofile", "--norc", "-c")
 _COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
@@ -52,8 +56,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # status of the last part, so that a trap set by the command still runs after it. Redirecting stderr hides our own parts
 # from a command that turned tracing on (set -x, set -v).
 _SCRIPT: Final = (
-    "trap '' PIPE; echo \"+ $$ {tag}\" >&{entrance}; trap - PIPE; exec {entrance}>&-; "
-    "__hermes_state() {{ local status=$?; set +v; "
+    "{enter}__hermes_state() {{ local status=$?; set +v; "
     "if [[ -z ${{__hermes_seen-}} ]]; then __hermes_seen=1; "
     "{{ builtin pwd -P; builtin printf '\\0'; /usr/bin/env -0; }} >&{state} || :; fi; "
     "return $status; }}; "
@@ -61,6 +64,18 @@ _SCRIPT: Final = (
     '__hermes_command=$1; shift; eval "$__hermes_command"; '
     "{{ __hermes_state; }} 2>/dev/null"
 )
+
+# What a keeper does for confined commands, others do themselves.
+_ENTER: Final = "trap '' PIPE; echo \"+ $$ {tag}\" >&{entrance}; trap - PIPE; exec {entrance}>&-; {limits}"
+_ULIMITS: Final = (
+    (resource.RLIMIT_NPROC, "u", 1),
+    (resource.RLIMIT_NOFILE, "n", 1),
+    (resource.RLIMIT_FSIZE, "f", 1024),
+    (resource.RLIMIT_DATA, "d", 1024),
+    (resource.RLIMIT_CPU, "t", 1),
+    (resource.RLIMIT_CORE, "c", 1),
+)
+"""The letters and units of bash's ``ulimit``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +88,11 @@ class Command:
     env: Mapping[str, str]
     timeout_s: float
     output_bytes_max: int
+    confinement: Confinement | None = None
+    """``None``: it can do whatever the worker's user can."""
+    limits: Limits | None = None
+    has_own_errors: bool = False
+    """Whether stderr is kept apart from stdout."""
 
 
 def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
@@ -90,7 +110,10 @@ def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
             # Reached with the command still running only when something outside interrupts this thread.
             running.close()
         state.seek(0)
-        cwd, exported = _read_state(state.read(_STATE_BYTES_MAX + 1), command.base_env)
+        given = {**command.base_env, **running.variables}
+        cwd, exported = _read_state(state.read(_STATE_BYTES_MAX + 1), given)
+    if running.verdict.unconfined is not None:
+        raise WorkspaceError(f"the command was not started, because confining it failed: {running.verdict.unconfined}")
     return CommandResult(
         output=running.output.render(),
         exit_code=_EXIT_CODES.get(ending, running.exit_code),
@@ -99,6 +122,8 @@ def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
         ending=ending,
         exported=exported,
         left_running=left_running and ending is Ending.EXITED,
+        has_too_many_processes=running.verdict.has_too_many_processes,
+        errors=running.errors.render(),
     )
 
 
@@ -121,20 +146,35 @@ class _Running:
 
     def __init__(self, command: Command, *, state_descriptor: int) -> None:
         self.output = HeadTail(command.output_bytes_max)
+        self.errors = HeadTail(command.output_bytes_max)
+        self.verdict = Verdict()
+        self.variables: Mapping[str, str] = {}
+        """What its confinement added to its environment."""
         self._deadline = time.monotonic() + command.timeout_s
         self._tag = secrets.token_hex(8)
-        self._pipe, write_end = os.pipe()
-        self._is_pipe_open = True
+        self._kept: Kept | None = None
+        self._resources = ExitStack()
         try:
-            self._process = self._start(command, write_end, state_descriptor)
+            self._process = self._opened(command, state_descriptor)
         except (OSError, ValueError) as error:
-            os.close(self._pipe)
+            self._resources.close()
             raise WorkspaceError(f"the command could not be started: {reason_of(error)}") from error
-        finally:
-            os.close(write_end)
         guardian.entered(self._process.pid, self._tag)
-        os.set_blocking(self._pipe, False)
         self._process_descriptor = _open_process(self._process.pid)
+
+    def _opened(self, command: Command, state: int) -> subprocess.Popen[bytes]:
+        """Start it with a pipe or two, whose reading ends are kept in ``_pipes``."""
+        self._pipes: dict[int, HeadTail] = {}
+        with ExitStack() as write_ends:
+            ends = []
+            for collected in (self.output, self.errors) if command.has_own_errors else (self.output,):
+                read_end, write_end = os.pipe()
+                self._resources.callback(os.close, read_end)
+                write_ends.callback(os.close, write_end)
+                os.set_blocking(read_end, False)
+                self._pipes[read_end] = collected
+                ends.append(write_end)
+            return self._start(command, (ends[0], ends[-1]), state)
 
     @property
     def exit_code(self) -> int:
@@ -156,14 +196,29 @@ class _Running:
     def finish(self) -> bool:
         """After the shell's own exit: take the rest of the output and end what it left in the background.
 
-        Daemons, which left the session on purpose, are spared. Whether anything had to be ended is returned.
+        Where nothing keeps the command together, daemons, which left the session on purpose, are spared. Whether
+        anything had to be ended is returned.
         """
+        left_running = False
+        if self._kept is not None:
+            self.verdict = self._kept.verdict()
+            left_running = self.verdict.left_running
+        if self._kept is None or self._was_keeper_killed():
+            left_running = self._end_session()
+        self._drain()
+        return left_running
+
+    def _was_keeper_killed(self) -> bool:
+        """Whether the keeper could not do its work."""
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is None or ended.si_code != os.CLD_EXITED
+
+    def _end_session(self) -> bool:
         are_gone = self._are_gone_within(_FINISH_GRACE_S, self._session)
         if not are_gone:
             self._signal(self._session(), signal.SIGTERM)
             if not self._are_gone_within(_STRAY_GRACE_S, self._session):
                 self._destroy(self._session)
-        self._drain()
         return not are_gone
 
     def kill(self) -> bool:
@@ -185,53 +240,73 @@ class _Running:
             self._process.returncode = -signal.SIGKILL
         else:
             guardian.release(self._process.pid)
-        os.close(self._pipe)
+        self._resources.close()
         if self._process_descriptor is not None:
             os.close(self._process_descriptor)
 
-    def _start(self, command: Command, output: int, state: int) -> subprocess.Popen[bytes]:
+    def _start(self, command: Command, outputs: tuple[int, int], state: int) -> subprocess.Popen[bytes]:
         entrance = guardian.entrance()
-        script = _SCRIPT.format(tag=self._tag, entrance=entrance, state=state)
         try:
+            argv, descriptors = self._prepared(command, entrance, state)
             return subprocess.Popen(
-                [*_SHELL, script, "bash", command.text],
+                argv,
                 cwd=command.cwd,
-                env={**command.base_env, **command.env, TAG_VARIABLE: self._tag},
+                env={**command.base_env, **self.variables, **command.env, TAG_VARIABLE: self._tag},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(entrance, state),
+                stdout=outputs[0],
+                stderr=outputs[1],
+                pass_fds=descriptors,
                 start_new_session=True,
             )
         finally:
             os.close(entrance)
 
+    def _prepared(self, command: Command, entrance: int, state: int) -> tuple[Sequence[str], tuple[int, ...]]:
+        """The words that start the command, and the descriptors they need."""
+        if command.confinement is None:
+            enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_limiting(command.limits))
+            return [*_SHELL, _SCRIPT.format(enter=enter, state=state), "bash", command.text], (entrance, state)
+        self._kept = self._resources.enter_context(
+            kept(
+                command.confinement,
+                [*_SHELL, _SCRIPT.format(enter="", state=state), "bash", command.text],
+                entrance=entrance,
+                tag=self._tag,
+                limits=command.limits,
+                for_command=(state,),
+            )
+        )
+        self.variables = self._kept.variables
+        return self._kept.argv, self._kept.descriptors
+
     def _collect(self, timeout_s: float) -> None:
         """Wait for output or for the shell's exit, at most ``timeout_s``, and take one piece of output."""
         poller = select.poll()
-        if self._is_pipe_open:
-            poller.register(self._pipe, select.POLLIN)
+        for pipe in self._pipes:
+            poller.register(pipe, select.POLLIN)
         if self._process_descriptor is not None:
             poller.register(self._process_descriptor, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poller.poll(timeout_s * 1000)]
-        if self._pipe in ready:
-            self._read()
+        ready = {descriptor for descriptor, _ in poller.poll(timeout_s * 1000)}
+        for pipe in ready & self._pipes.keys():
+            self._read(pipe)
 
-    def _read(self) -> bool:
+    def _read(self, pipe: int) -> bool:
         """Take one piece of output; whether there was any."""
         try:
-            data = os.read(self._pipe, _READ_BYTES)
+            data = os.read(pipe, _READ_BYTES)
         except BlockingIOError:
             return False
-        self.output.append(data)
-        self._is_pipe_open = bool(data)
+        self._pipes[pipe].append(data)
+        if not data:
+            del self._pipes[pipe]
         return bool(data)
 
     def _drain(self) -> None:
-        """Take what is in the pipe now. Bounded, because something that escaped us may still be writing."""
-        for _ in range(64):
-            if not self._read():
-                return
+        """Take what is in the pipes now. Bounded, because something that escaped us may still be writing."""
+        for pipe in tuple(self._pipes):
+            for _ in range(64):
+                if not self._read(pipe):
+                    break
 
     def _are_gone_within(self, seconds: float, members: Callable[[], list[int]]) -> bool:
         """Whether all ``members`` end in time; output is collected meanwhile."""
@@ -239,7 +314,7 @@ class _Running:
         while members():
             if time.monotonic() >= deadline:
                 return False
-            if self._is_pipe_open:
+            if self._pipes:
                 self._collect(_GONE_POLL_S)
             time.sleep(_GONE_POLL_S)
         return True
@@ -253,8 +328,12 @@ class _Running:
         """SIGKILL until nobody is left: a process may fork between the look and the signal."""
         deadline = time.monotonic() + _KILL_GRACE_S
         while (pids := members()) and time.monotonic() < deadline:
-            self._signal(pids, signal.SIGKILL)
+            # The keeper goes last, and by itself: without it, a process that left the session could not be found.
+            others = [pid for pid in pids if self._kept is None or pid != self._process.pid]
+            self._signal(others, signal.SIGKILL)
             time.sleep(_GONE_POLL_S)
+        if self._kept is not None and pids:
+            self._signal(members(), signal.SIGKILL)
 
     def _has_exited(self) -> bool:
         """Looks without reaping: until ``close`` the shell's id stays taken, so that none of the ids we signal can
@@ -277,11 +356,21 @@ class _Running:
             with suppress(psutil.Error):
                 process = psutil.Process(pid)
                 parents[pid] = process.ppid()
-                if _has_tag(process, self._tag):
+                if self._kept is None and _has_tag(process, self._tag):
                     family.add(pid)
         while more := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= more
         return [pid for pid in family if not _is_zombie(pid)]
+
+
+def _limiting(limits: Limits | None) -> str:
+    """Shell commands that limit an unconfined shell. What cannot be set here stays as it is."""
+    if limits is None:
+        return ""
+    values = dict(rlimits(limits))
+    wanted = [f"ulimit -{letter} {values[kind] // unit}" for kind, letter, unit in _ULIMITS if kind in values]
+    score = f"echo {OOM_SCORE} > /proc/self/oom_score_adj"
+    return f"{{ {'; '.join([*wanted, score])}; }} 2>/dev/null; "
 
 
 def _session_of(pid: int) -> int | None:

@@ -1,0 +1,325 @@
+"""The process that starts one confined command, and ends whatever the command leaves behind.
+
+It runs with ``python -I -S`` and imports nothing of the product, because it is started for every command.
+
+Theory of operation. The keeper forks. The child limits itself, applies its plan (Landlock, seccomp) and becomes the
+command, or bubblewrap, which does the rest. The keeper is not confined; it is the "subreaper" of everything the child
+starts, so a process that daemonizes becomes the keeper's child instead of leaving. When the command has ended it ends
+the rest: first by itself, then by SIGTERM, then by SIGKILL. The worker's death ends everything at once (SIGUSR1, which
+the kernel sends for the thread that waits for the command, and the guardian for the process).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import marshal
+import os
+import resource
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterable
+    from typing import Any
+else:
+    # "signal" and "typing" take longer to import than all the rest takes to run.
+    import _signal as signal
+
+FINISH_GRACE_S = 0.3
+"""How long processes that outlive the shell may take to finish by themselves."""
+STOP_GRACE_S = 2.0
+"""The same after the worker sent SIGTERM to all of them."""
+_TERM_GRACE_S = 0.2
+_KILL_PATIENCE_S = 10.0
+_TICK_S = 0.2
+_ROUNDS_MAX = 30
+
+EXIT_UNCONFINED = 125
+LEFT_RUNNING, TOO_MANY, UNCONFINED = b"left ", b"processes ", b"unconfined "
+"""What the keeper tells the worker."""
+
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
+_LANDLOCK_VERSION, _RULE_PATH = 1, 1
+_ATTRIBUTE_BYTES = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
+_OF_FILES = 0x1 | 0x2 | 0x4 | 0x4000 | 0x8000
+"""The rights that exist for files: execute, write, read, truncate, ioctl."""
+_LAST_CAPABILITY = 40
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def main() -> None:
+    descriptor = int(sys.argv[1])
+    with os.fdopen(descriptor, "rb") as file:
+        plan: dict[str, Any] = marshal.loads(file.read())
+    sys.exit(keep(plan, sys.argv[2:]))
+
+
+def keep(plan: dict[str, Any], argv: list[str]) -> int:
+    """Run the command and whatever belongs to it to the end; the exit code, as shells count."""
+    ours = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
+    if os.getppid() != plan["parent"]:
+        return 128 + signal.SIGUSR1
+    os.write(plan["entrance"], b"+ %d %s\n" % (os.getpid(), plan["tag"].encode()))
+    os.close(plan["entrance"])
+    child = os.fork()
+    if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _become(plan, argv)
+    for number in plan["for_command"]:
+        os.close(number)
+    # The command's output ends when its last writer has closed it.
+    os.dup2(0, 1)
+    os.dup2(0, 2)
+    return _Kept(child, plan).wait()
+
+
+class _Kept:
+    """A started command and its descendants."""
+
+    def __init__(self, child: int, plan: dict[str, Any]) -> None:
+        self._child = child
+        self._verdict: int = plan["verdict"]
+        self._processes_max: int = plan["processes_max"]
+        self._tasks_before = _tasks()
+        self._code: int | None = None
+        self._has_children = True
+        self._was_told_to_stop = False
+
+    def wait(self) -> int:
+        while self._code is None:
+            if self._was_told_to_die(_TICK_S):
+                return self._destroyed()
+            self._reap()
+            if self._processes_max and _tasks() - self._tasks_before > self._processes_max:
+                pids = _descendants()
+                if len(pids) > self._processes_max:
+                    os.write(self._verdict, TOO_MANY)
+                    return self._destroyed()
+        self._finish()
+        return self._code
+
+    def _finish(self) -> None:
+        """After the command's own end."""
+        if self._is_alone_within(STOP_GRACE_S if self._was_told_to_stop else FINISH_GRACE_S):
+            return
+        os.write(self._verdict, LEFT_RUNNING)
+        if not self._was_told_to_stop:
+            _signal_all(_descendants(), signal.SIGTERM)
+            if self._is_alone_within(_TERM_GRACE_S):
+                return
+        self._destroyed()
+
+    def _destroyed(self) -> int:
+        deadline = time.monotonic() + _KILL_PATIENCE_S
+        while self._has_children and time.monotonic() < deadline:
+            _freeze_and_kill()
+            self._is_alone_within(0.05)
+        return 128 + signal.SIGKILL
+
+    def _is_alone_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        self._reap()
+        while self._has_children and (left := deadline - time.monotonic()) > 0:
+            if self._was_told_to_die(min(left, 0.02)):
+                _freeze_and_kill()
+            self._reap()
+        return not self._has_children
+
+    def _was_told_to_die(self, seconds: float) -> bool:
+        """Wait for a signal or the time."""
+        told = signal.sigtimedwait({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}, seconds)
+        if told is not None and told.si_signo == signal.SIGTERM:
+            self._was_told_to_stop = True
+        return told is not None and told.si_signo == signal.SIGUSR1
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._has_children = False
+                return
+            if pid == 0:
+                return
+            if pid == self._child:
+                code = os.waitstatus_to_exitcode(status)
+                self._code = code if code >= 0 else 128 - code
+
+
+def _freeze_and_kill() -> None:
+    """Stop all descendants until no new one turns up, so that none can fork out of the way, and kill them."""
+    known: set[int] = set()
+    for _ in range(_ROUNDS_MAX):
+        new = set(_descendants()) - known
+        if not new:
+            break
+        _signal_all(new, signal.SIGSTOP)
+        known |= new
+    _signal_all(known, signal.SIGKILL)
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def _descendants() -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would double the time to start
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    state, parent = file.read().rpartition(b")")[2].split(None, 2)[:2]
+            except (OSError, ValueError):
+                continue
+            if state != b"Z":
+                children.setdefault(int(parent), []).append(int(name))
+    found: list[int] = []
+    waiting = [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _tasks() -> int:
+    """How many processes and threads the machine has; cheap enough to ask all the time."""
+    try:
+        with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+            return int(file.read().split()[3].partition(b"/")[2])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+# --- the child ---
+
+
+def _become(plan: dict[str, Any], argv: list[str]) -> None:
+    """Limit and confine this process and make it the command. Never returns."""
+    try:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            signal.signal(number, signal.SIG_DFL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _raise_oom_score(plan["oom_score"])
+        for kind, value in plan["limits"]:
+            _limit(kind, value)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        if plan["drops_capabilities"]:
+            _drop_bounding_set()
+        if plan["landlock"]:
+            _restrict(**plan["landlock"])
+        if plan["drops_capabilities"]:
+            _drop_capabilities()
+        if plan["seccomp"]:
+            _filter(plan["seccomp"])
+        os.set_inheritable(plan["verdict"], False)
+        os.execv(argv[0], argv)
+    except OSError as error:
+        try:
+            os.write(plan["verdict"], UNCONFINED + (error.strerror or "?").encode())
+        finally:
+            os._exit(EXIT_UNCONFINED)
+
+
+def _raise_oom_score(score: int) -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:  # noqa: PTH123
+            if int(file.read()) < score:
+                file.write(b"%d" % score)
+    except (OSError, ValueError):
+        pass  # some containers do not have it
+
+
+def _limit(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _prctl(option: int, value: int) -> None:
+    _checked(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+
+
+def _drop_bounding_set() -> None:
+    for capability in range(_LAST_CAPABILITY + 1):
+        # Whoever may not drop one has none that a program could give back.
+        _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
+
+
+def _drop_capabilities() -> None:
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    none = (ctypes.c_uint32 * 6)()
+    _checked(_libc.syscall(_SYS_CAPSET[os.uname().machine], header, none), "capset")
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_char_p))
+
+
+def _filter(program: bytes) -> None:
+    wanted = _Filter(len(program) // 8, program)
+    _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(wanted), 0, 0), "seccomp")
+
+
+def landlock_abi() -> int:
+    """The version of Landlock that the kernel has; 0 when it has none or it is switched off."""
+    version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
+    return max(0, int(version))
+
+
+def _restrict(*, abi: int, files: int, network: int, scopes: int, rules: list[tuple[str, int]]) -> None:
+    attribute = (ctypes.c_uint64 * 3)(files, network, scopes)
+    size = _ATTRIBUTE_BYTES.get(abi, 24)
+    ruleset = _checked(
+        _libc.syscall(_SYS_LANDLOCK_CREATE, attribute, ctypes.c_size_t(size), ctypes.c_uint32(0)), "Landlock"
+    )
+    for path, rights in rules:
+        _grant(ruleset, path, rights & files)
+    _checked(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)), "Landlock")
+    os.close(ruleset)
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
+
+
+def _grant(ruleset: int, path: str, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return  # gone meanwhile
+    try:
+        mode = os.fstat(descriptor).st_mode & 0o170000
+        rule = _PathRule(rights if mode == 0o040000 else rights & _OF_FILES, descriptor)
+        done = _libc.syscall(
+            _SYS_LANDLOCK_ADD, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH), ctypes.byref(rule), ctypes.c_uint32(0)
+        )
+        # Links and files that the kernel makes up itself cannot be granted; they stay refused.
+        if done != 0 and ctypes.get_errno() not in (errno.EBADFD, errno.EINVAL, errno.ENOMSG):
+            raise OSError(ctypes.get_errno(), f"Landlock refused {path!r}")
+    finally:
+        os.close(descriptor)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result

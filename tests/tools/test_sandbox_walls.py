@@ -1,0 +1,416 @@
+"""Commands that try to get out, on each rung; and ordinary work, which must go on.
+
+An attack prints ``REACHED`` where it got what it wanted, or shows the secret itself. ``Attack.rungs`` names the rungs
+whose column in docs/security.md says "stopped".
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from support.confined import RUNGS, SECRET, Machine, machine, working
+
+from hermes_worker.workspace.base import Ending, WorkspaceError
+from hermes_worker.workspace.sandbox import seccomp
+from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.landlock import Landlock
+from hermes_worker.workspace.sandbox.policy import Limits, Network, Policy, Profile, SandboxMode
+
+BOTH = ("bubblewrap", "landlock")
+PYTHON = shutil.which("python3") or sys.executable
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    name: str
+    command: str
+    rungs: tuple[str, ...] = BOTH
+
+
+def _python(code: str) -> str:
+    return f"{PYTHON} -I -S - <<'END' 2>&1\n{code}\nEND\n"
+
+
+def _system_call(name: str, *arguments: str) -> str:
+    """An attack by a system call: it must fail as refused, and not because its arguments are nonsense."""
+    number = seccomp._MACHINES[platform.machine()].numbers[name] if seccomp.is_known_machine() else 0
+    words = ", ".join([f"ctypes.c_long({number})", *arguments])
+    return _python(
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        f"r = libc.syscall({words})\ne = ctypes.get_errno()\n"
+        "print('REACHED' if r >= 0 or e not in (1, 13, 38) else 'refused')"
+    )
+
+
+ATTACKS = (
+    # secrets in files
+    Attack("env-file", "cat $SECRET_HOME/.env"),
+    Attack("ssh-key", "cat ~/.ssh/id_ed25519; cat ~/.ssh/*"),
+    Attack("cloud-key", "cat ~/.aws/credentials ~/.netrc"),
+    Attack("database", "cat $SECRET_HOME/hermes-worker.db"),
+    Attack("database-write", "echo x >> $SECRET_HOME/hermes-worker.db && test -s $SECRET_HOME/hermes-worker.db-wal"),
+    Attack("broker-password", "cat $SECRET_HOME/valkey/valkey.json"),
+    Attack("other-session", "cat ../theirs/notes; cat $SECRET_HOME/workspaces/*/notes"),
+    Attack(
+        "other-session-write",
+        "echo x > ../theirs/new; ls ../theirs/new 2>&1 | grep -q '^../theirs' && echo REACHED",
+        ("landlock",),
+    ),
+    Attack("hard-link", "ln ~/.netrc mine; cat mine"),
+    Attack("symbolic-link", "ln -s ~/.ssh keys; cat keys/*; ln -s $SECRET_HOME/.env e; cat e"),
+    Attack("rename", "mv ~/.ssh ./keys; cat keys/*; mv $SECRET_HOME/.env .; cat .env"),
+    Attack("copy-tree", "cp -r ~/ ./home 2>/dev/null; cat home/.netrc home/.ssh/*"),
+    Attack("grep-everything", f"grep -rs {SECRET[:6]} ~ $SECRET_HOME"),
+    Attack("open-by-root", "exec 5<$SECRET_HOME/.env; cat <&5"),
+    Attack("shadow", "cat /etc/shadow | grep -c root: | grep -q 1 && echo REACHED"),
+    Attack("proc-root", "cat /proc/1/root$SECRET_HOME/.env /proc/$WORKER/root$SECRET_HOME/.env"),
+    Attack("proc-cwd", "cat /proc/$PPID/cwd/../../.env"),
+    Attack("mount-info", "for p in /proc/[0-9]*; do cat $p/root/$SECRET_HOME/.env; done"),
+    # the worker's environment and memory
+    Attack("worker-environ", "tr '\\0' '\\n' < /proc/$WORKER/environ | grep HERMES_TEST_KEY && echo REACHED"),
+    Attack("parent-environ", "tr '\\0' '\\n' < /proc/$PPID/environ | grep HERMES_TEST_KEY && echo REACHED"),
+    Attack("all-environs", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep HERMES_TEST_KEY && echo REACHED"),
+    Attack(
+        "worker-memory", "head -c 1 /proc/$WORKER/mem >/dev/null && echo REACHED; ls /proc/$WORKER/fd && echo REACHED"
+    ),
+    Attack(
+        "worker-descriptors",
+        "ls /proc/self/fd/ | grep -vE '^([0-9]|1[0-9])$' && cat /proc/$WORKER/fd/* && echo REACHED",
+    ),
+    Attack("process-list", "ls -d /proc/$WORKER/maps && cat /proc/$WORKER/maps && echo REACHED"),
+    # signals
+    Attack("kill-worker", "kill -0 $WORKER && echo REACHED"),
+    Attack("kill-parent", "kill -STOP $PPID; kill -KILL $PPID && sleep 0.3 && kill -0 $PPID || exit 0", BOTH),
+    Attack("kill-group", "trap '' TERM; kill -TERM -- -1; kill -0 $WORKER && echo REACHED"),
+    # sockets
+    Attack(
+        "broker-socket",
+        _python(
+            "import os, socket\nos.chdir(os.environ['SECRET_HOME'] + '/valkey')\n"
+            "socket.socket(socket.AF_UNIX).connect('s'); print('REACHED')"
+        ),
+    ),
+    Attack(
+        "abstract-socket",
+        _python(
+            "import os, socket\ns = socket.socket(socket.AF_UNIX)\n"
+            "s.connect('\\0hermes-' + os.environ['WORKER']); print('REACHED')"
+        ),
+    ),
+    Attack("packet-socket", _python("import socket\nsocket.socket(17, socket.SOCK_RAW, 3); print('REACHED')")),
+    Attack("raw-socket", _python("import socket\nsocket.socket(socket.AF_INET, socket.SOCK_RAW, 1); print('REACHED')")),
+    Attack("vsock", _python("import socket\nsocket.socket(40, socket.SOCK_STREAM); print('REACHED')")),
+    Attack(
+        "docker-socket",
+        "test -S /run/docker.sock && echo REACHED; ls /run/dbus/system_bus_socket && echo REACHED",
+        ("bubblewrap",),
+    ),
+    # the kernel
+    Attack("ptrace", _system_call("ptrace", "16", "int(__import__('os').environ['WORKER'])", "0", "0")),
+    Attack("read-memory", _system_call("process_vm_readv", "1", "0", "0", "0", "0", "0")),
+    Attack("mount", _system_call("mount", "b'x'", "b'/tmp'", "b'tmpfs'", "0", "0")),
+    Attack("umount", f"umount {'/tmp'} && echo REACHED; umount -l ~/.ssh && cat ~/.ssh/*"),
+    Attack("new-namespace", "unshare -Urm true && echo REACHED; unshare -m true && echo REACHED"),
+    Attack("clone-namespace", _system_call("clone", "0x10000011", "0", "0", "0", "0")),
+    Attack("chroot", _system_call("chroot", "b'/'")),
+    Attack("io-uring", _system_call("io_uring_setup", "1", "0")),
+    Attack("userfaultfd", _system_call("userfaultfd", "0")),
+    Attack("keyctl", _system_call("keyctl", "0", "-3", "0")),
+    Attack("bpf", _system_call("bpf", "0", "0", "0")),
+    Attack("perf", _system_call("perf_event_open", "0", "0", "0", "0", "0")),
+    Attack("module", _system_call("init_module", "0", "0", "0")),
+    Attack("handle", _system_call("name_to_handle_at", "-100", "b'.'", "0", "0", "0")),
+    Attack("device-node", "mknod disk b 254 0 && echo REACHED; mknod mem c 1 1 && echo REACHED"),
+    Attack(
+        "core-pattern",
+        "test -w /proc/sys/kernel/core_pattern && (exec 3>>/proc/sys/kernel/core_pattern) && echo REACHED",
+    ),
+    Attack("sysrq", "(exec 3>>/proc/sysrq-trigger) && echo REACHED"),
+    Attack("write-system", "touch /usr/bin/planted && echo REACHED; touch /etc/planted && echo REACHED"),
+    Attack("write-home", "echo x >> ~/.bashrc; touch ~/.profile"),
+    Attack("raise-limits", "ulimit -u unlimited 2>/dev/null && echo REACHED; ulimit -f unlimited && echo REACHED"),
+    Attack("oom-score", "echo -900 > /proc/self/oom_score_adj && echo REACHED"),
+    Attack("setuid", "cp /bin/sh sh0; chmod u+s sh0; ./sh0 -p -c 'cat $SECRET_HOME/.env'"),
+    Attack("capabilities", "grep -q 'CapEff:.*[1-9a-f]' /proc/self/status && echo REACHED"),
+    Attack("hostname", "hostname planted && echo REACHED"),
+    Attack("shared-memory", "cat /dev/shm/hermes-test-* && echo REACHED"),
+    Attack("temporary-files", "cat /tmp/hermes-test-* /var/tmp/hermes-test-* && echo REACHED"),
+)
+
+
+@pytest.fixture(params=BOTH)
+def confined(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
+    with machine(tmp_path, working(request.param)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("rung", BOTH)
+def test_no_attack_reaches_what_its_rung_keeps(rung: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = working(rung)
+    monkeypatch.setenv("HERMES_TEST_KEY", SECRET)
+    reached = {}
+    with machine(tmp_path, found) as here:
+        for attack in ATTACKS:
+            if rung in attack.rungs:
+                said = here(attack.command).output.decode("utf-8", "replace")
+                if SECRET in said or "REACHED" in said:
+                    reached[attack.name] = said
+        assert (here.product / "hermes-worker.db").read_text() == f"{SECRET}\n"
+        assert sorted(path.name for path in here.home.iterdir()) == [".aws", ".hermes-worker", ".netrc", ".ssh"]
+        assert sorted(path.name for path in (here.product / "workspaces" / "theirs").iterdir()) == ["notes"]
+    assert reached == {}
+
+
+def test_the_attacks_succeed_where_nothing_stops_them(tmp_path: Path) -> None:
+    """Otherwise they would prove nothing."""
+    with machine(tmp_path, None) as here:
+        for name in (
+            "env-file",
+            "ssh-key",
+            "database",
+            "other-session",
+            "broker-socket",
+            "abstract-socket",
+            "kill-worker",
+        ):
+            command = next(attack.command for attack in ATTACKS if attack.name == name)
+            said = here(command).output.decode()
+            assert SECRET in said or "REACHED" in said, (name, said)
+
+
+SURVIVORS = {
+    "session": "setsid sleep 600 & sleep 0.1",
+    "renamed": "(exec -a innocent sleep 600) & disown",
+    "empty-environment": "env -i setsid /bin/sleep 600 >/dev/null 2>&1 & sleep 0.1",
+    "double-fork": "(setsid bash -c '(sleep 600 &) &' &) ; sleep 0.1",
+    "stubborn": "setsid bash -c \"trap '' TERM HUP; while :; do sleep 0.1; done\" & sleep 0.1",
+    "three-hundred": "for i in $(seq 300); do (setsid sleep 600 &); done",
+}
+
+
+def _alive(workspace: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(workspace) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("escape", SURVIVORS)
+def test_nothing_outlives_its_command(confined: Machine, escape: str) -> None:
+    result = confined(SURVIVORS[escape])
+    assert (result.exit_code, result.left_running) == (0, True), result.output
+    assert _alive(confined.root) == []
+
+
+@pytest.mark.parametrize("escape", ["session", "empty-environment", "stubborn"])
+def test_nothing_outlives_a_time_out(confined: Machine, escape: str) -> None:
+    result = confined(f"{SURVIVORS[escape]}; sleep 600", timeout_s=1)
+    assert result.ending is Ending.TIMED_OUT
+    assert _alive(confined.root) == []
+
+
+WORKER = """
+import os, sys
+from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.landlock import Landlock
+from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
+rung = Bubblewrap() if sys.argv[2] == "bubblewrap" else Landlock()
+sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [rung])
+workspace = LocalWorkspace(sys.argv[1], base_env={"PATH": "/usr/bin:/bin"}, sandbox=sandbox)
+command = "env -i setsid sleep 600 & echo started > started; sleep 600"
+workspace.execute(command, cwd=None, env={}, timeout_s=1000, output_bytes_max=1000, should_stop=lambda: False)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("rung", BOTH)
+def test_confined_commands_die_with_a_killed_worker(tmp_path: Path, rung: str) -> None:
+    working(rung)
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), rung], cwd=Path(__file__).parents[2])
+    while not (tmp_path / "started").exists():
+        assert worker.poll() is None
+        time.sleep(0.01)
+    worker.kill()
+    worker.wait()
+    deadline = time.monotonic() + 30
+    while _alive(tmp_path):
+        assert time.monotonic() < deadline, _alive(tmp_path)
+        time.sleep(0.02)
+
+
+def test_a_stop_ends_a_confined_command_at_once(confined: Machine) -> None:
+    stop = threading.Event()
+    file = confined.root / "running"
+
+    def should_stop() -> bool:
+        if file.exists() and not stop.is_set():
+            stop.at = time.monotonic()  # type: ignore[attr-defined]
+            stop.set()
+        return stop.is_set()
+
+    result = confined.workspace.execute(
+        "touch running; sleep 600", cwd=None, env={}, timeout_s=100, output_bytes_max=100, should_stop=should_stop
+    )
+    assert (result.exit_code, result.ending) == (130, Ending.CANCELLED)
+    assert time.monotonic() - stop.at < 5  # type: ignore[attr-defined]
+    assert _alive(confined.root) == []
+
+
+def test_ordinary_work_goes_on(confined: Machine) -> None:
+    result = confined(
+        "set -e; echo out; echo err >&2; mkdir -p a/b; cd a/b; export COLOUR=red; echo text > f; mv f ../g; cat ../g;"
+        "cat <(echo substituted); cat <<< here; mktemp >/dev/null; echo > $TMPDIR/x; true > /dev/null;"
+        f"{PYTHON} -c 'import subprocess, tempfile; tempfile.TemporaryFile(); subprocess.run([\"true\"], check=True)'"
+    )
+    assert result.output.decode() == "out\nerr\ntext\nsubstituted\nhere\n"
+    assert (result.exit_code, result.cwd, result.left_running) == (0, f"{confined.root}/a/b", False)
+    assert (result.exported or {}).get("COLOUR") == "red"
+    assert "TMPDIR" not in (result.exported or {})
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        (
+            "git",
+            "git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && "
+            "git clone -q . ../c && git -C ../c log --oneline | grep -q x",
+        ),
+        ("gcc", "echo 'int main(){return 7;}' > a.c && gcc a.c -o a; ./a; test $? = 7"),
+    ],
+)
+def test_programs_work(confined: Machine, program: str, command: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    result = confined(command)
+    assert result.exit_code == 0, result.output
+
+
+def test_pytest_and_a_server_within_one_command_work(confined: Machine) -> None:
+    (confined.root / "test_a.py").write_text("def test_a(tmp_path):\n    (tmp_path / 'x').write_text('1')\n")
+    result = confined(f"{sys.executable} -m pytest -q -p no:cacheprovider test_a.py")
+    assert b"1 passed" in result.output, result.output
+    served = confined(
+        f"{PYTHON} -m http.server --bind 127.0.0.1 0 > log 2>&1 & for i in $(seq 300); do sleep 0.1; "
+        "grep -qo 'port [0-9]*' log && break; done; cat log",
+    )
+    assert served.left_running
+    result = confined(
+        _python(
+            "import socket, threading\ns = socket.create_server(('127.0.0.1', 0))\n"
+            "socket.create_connection(s.getsockname()); print('answered')"
+        )
+    )
+    assert b"answered" in result.output
+
+
+def test_without_a_network_nothing_goes_out(tmp_path: Path) -> None:
+    for name in BOTH:
+        if RUNGS[name].unavailable():
+            continue
+        with machine(tmp_path / name, RUNGS[name], network=Network.NONE) as here:
+            for kind in ("SOCK_STREAM", "SOCK_DGRAM"):
+                said = here(
+                    _python(
+                        "import socket\n"
+                        f"s = socket.socket(socket.AF_INET, socket.{kind})\n"
+                        "s.connect(('169.254.169.254', 80)); print('REACHED')"
+                    )
+                )
+                assert b"REACHED" not in said.output
+                assert b"Error" in said.output
+
+
+def test_a_tenant_sees_the_system_and_its_workspace(tmp_path: Path) -> None:
+    for name in BOTH:
+        if RUNGS[name].unavailable():
+            continue
+        with machine(tmp_path / name, RUNGS[name], profile=Profile.TENANT) as here:
+            (here.home / "diary").write_text(SECRET)
+            result = here("cat ~/diary; echo mine > file; cat file; ls /usr > /dev/null && echo system")
+            assert SECRET not in result.output.decode()
+            assert result.output.decode().endswith("mine\nsystem\n")
+
+
+def test_credentials_inside_the_workspace_are_hidden_and_stay_in_place(tmp_path: Path) -> None:
+    """Somebody works in the home directory itself."""
+    rung = working("bubblewrap")
+    (tmp_path / ".config" / "gcloud").mkdir(parents=True)
+    (tmp_path / ".config" / "gcloud" / "key").write_text(SECRET)
+    from hermes_worker.workspace.local import LocalWorkspace
+    from hermes_worker.workspace.sandbox.policy import hidden_paths
+
+    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(hidden=hidden_paths(str(tmp_path), ())), [rung])
+    workspace = LocalWorkspace(str(tmp_path), base_env={"PATH": os.environ["PATH"]}, sandbox=sandbox)
+    for command in ("cat .config/gcloud/key", "mv .config other", "cat other/gcloud/key"):
+        said = workspace.execute(
+            command, cwd=None, env={}, timeout_s=60, output_bytes_max=1000, should_stop=lambda: False
+        )
+        assert SECRET not in said.output.decode()
+    assert (tmp_path / ".config" / "gcloud" / "key").exists()
+
+
+def test_a_sparse_file_ends_at_the_limit(tmp_path: Path) -> None:
+    for name in BOTH:
+        if RUNGS[name].unavailable():
+            continue
+        with machine(tmp_path / name, RUNGS[name], limits=Limits(file_bytes=1024**2)) as here:
+            here("truncate -s 100G big; dd if=/dev/zero of=more bs=1M count=3")
+            assert all(path.stat().st_size <= 1024**2 for path in here.root.iterdir())
+
+
+def test_a_command_that_starts_too_many_processes_is_ended(tmp_path: Path) -> None:
+    """By the watching keeper; the limit of the user's processes does not hold for root."""
+    for name in BOTH:
+        if RUNGS[name].unavailable():
+            continue
+        with machine(tmp_path / name, RUNGS[name], limits=Limits(processes=100)) as here:
+            result = here("for i in $(seq 300); do sleep 20 & done; wait; echo all", timeout_s=60)
+            assert b"all" not in result.output
+            assert result.has_too_many_processes or b"fork" in result.output
+            assert _alive(here.root) == []
+
+
+def test_endless_output_takes_no_memory(confined: Machine) -> None:
+    result = confined("head -c 300000000 /dev/zero", output_bytes_max=1000)
+    assert result.was_truncated
+    assert len(result.output) < 1200
+
+
+def _bubblewrap_without_namespaces(folder: Path) -> Bubblewrap:
+    """What bubblewrap does where the kernel forbids namespaces."""
+    program = folder / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    program.chmod(0o755)
+    return Bubblewrap([str(program)])
+
+
+def test_where_namespaces_are_forbidden_landlock_takes_over(tmp_path: Path) -> None:
+    working("landlock")
+    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [_bubblewrap_without_namespaces(tmp_path), Landlock()])
+    assert sandbox.standing().name == "landlock"
+    assert "No permissions to create new namespace" in sandbox.standing().reasons[0]
+
+
+def test_where_both_are_forbidden_require_refuses(tmp_path: Path) -> None:
+    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [_bubblewrap_without_namespaces(tmp_path)])
+    with pytest.raises(WorkspaceError, match=r"must be confined.*No permissions to create new namespace"):
+        sandbox.confine(str(tmp_path))
