@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,7 +116,10 @@ def install_handlers(app: FastAPI) -> None:
         return wrong_field(error).response
 
     @app.exception_handler(HTTPException)
-    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
+    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 405:
+            # Starlette names the methods of the first route of this path only.
+            error.headers = {"Allow": ", ".join(sorted(_methods(app, request)))}
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         message = {404: "There is nothing at this path.", 405: "This path does not take this method."}
         text = message.get(error.status_code, str(error.detail))
@@ -168,6 +172,16 @@ def install_handlers(app: FastAPI) -> None:
     async def _defect(_request: Request, _error: Exception) -> JSONResponse:
         # Starlette raises it again after this answer, for ``DefectLog``.
         return ApiError(500, "Internal server error; the server's log says more.", code="internal_error").response
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """The methods that a request's path takes."""
+    methods: set[str] = set()
+    for path, operations in app.openapi()["paths"].items():
+        pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path))
+        if re.fullmatch(pattern, request.url.path):
+            methods |= {method.upper() for method in operations}
+    return methods
 
 
 class DefectLog:

@@ -24,9 +24,10 @@ _MESSAGES_SCHEMA = {
     "type": "array",
     "items": {
         "oneOf": [
-            {"type": "string"},
+            {"type": "string", "minLength": 1},
             {
                 "type": "object",
+                "additionalProperties": False,
                 "properties": {
                     "role": {"enum": ["user", "assistant", "system", "developer"]},
                     "content": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
@@ -37,7 +38,7 @@ _MESSAGES_SCHEMA = {
     },
 }
 _INPUT_SCHEMA = {
-    "oneOf": [{"type": "string"}, _MESSAGES_SCHEMA],
+    "oneOf": [{"type": "string", "pattern": r"\S"}, {**_MESSAGES_SCHEMA, "minItems": 1}],
     "description": "The user's message, or a list of messages: the last is the user's, those before it are history.",
 }
 
@@ -92,7 +93,9 @@ class CreateRun(BaseModel):
     multitask: Literal["queue", "interrupt", "steer", "reject"] = Field(
         "queue", description="What to do when another run is at work in the session."
     )
-    previous_response_id: str | None = Field(None, description="Not supported on this endpoint yet.")
+    previous_response_id: Annotated[str | None, WithJsonSchema({"type": "null"})] = Field(
+        None, description="Not supported on this endpoint yet."
+    )
 
 
 class ListRuns(BaseModel):
@@ -129,6 +132,18 @@ class ErrorDetail(BaseModel):
 
 class ErrorDocument(BaseModel):
     error: ErrorDetail
+
+
+class FlatError(BaseModel):
+    """The shape of the reference's errors of jobs and webhooks."""
+
+    error: str
+
+
+EITHER_ERROR: dict[int | str, dict[str, Any]] = {
+    status: {"model": FlatError | ErrorDocument} for status in (400, 401, 403, 404, 408, 409, 413, 429, 503)
+}
+"""Of routes with flat errors: what stands in front of all routes answers in the other shape."""
 
 
 class Started(BaseModel):
@@ -241,7 +256,7 @@ class RunObject(BaseModel):
     title: str | None = None
     """What the conversation is called."""
     model: str
-    last_event: str | None
+    last_event: str | None = None
     output: str | None = None
     usage: UsageObject | None = None
     error: str | None = None

@@ -400,3 +400,26 @@ def test_a_connection_that_has_asked_before_may_stay_silent(api: Served, monkeyp
             assert other.recv(65_536).startswith(b"HTTP/1.1 408 ")  # so long ago is the answer by now
         again = client.get("/health").extensions["network_stream"].get_extra_info("client_addr")
     assert again == port
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/v1/runs", "GET, POST"), ("/api/jobs/0123456789ab", "DELETE, GET, PATCH"), ("/v1/runs/x/stop", "POST")],
+)
+def test_a_method_that_a_path_does_not_take_is_told_all_that_it_takes(
+    http: httpx.Client, path: str, allowed: str
+) -> None:
+    answer = http.put(path)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+
+
+def test_the_document_knows_both_shapes_of_errors_and_what_may_be_left_out(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    assert "last_event" not in schemas["RunObject"]["required"]
+    for path, method in [("/api/jobs/{job_id}", "get"), ("/webhooks/{name}", "post")]:
+        shapes = document["paths"][path][method]["responses"]["404"]["content"]["application/json"]["schema"]["anyOf"]
+        assert {shape["$ref"].rpartition("/")[2] for shape in shapes} == {"FlatError", "ErrorDocument"}
+    for path, method in [("/api/jobs", "post"), ("/api/jobs/{job_id}", "patch")]:
+        body = document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
+        assert {"name", "schedule", "prompt"} <= set(body["properties"])

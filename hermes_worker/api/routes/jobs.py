@@ -13,13 +13,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hermes_worker.api.context import Context
+from hermes_worker.api.schema import EITHER_ERROR
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.store.job_rows import JobRow
 from hermes_worker.store.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
 from scheduler.definition import NAME_CHARS_MAX, PROMPT_CHARS_MAX
 
-router = APIRouter(prefix="/api/jobs", tags=["jobs"])
+router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=EITHER_ERROR)
 _JOB_ID = re.compile(r"[0-9a-f]{12}")
 _HISTORY_MAX = 500
 
@@ -84,6 +85,11 @@ _OUR_NAMES = {
 """Where the reference's names are other than ours."""
 
 
+_BODY_SCHEMA = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _Body.model_json_schema()}}}
+}
+
+
 def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message}, status_code=status)
 
@@ -127,7 +133,7 @@ async def list_jobs(context: Context, include_disabled: bool = False) -> JSONRes
     return await _answered(context, found)
 
 
-@router.post("")
+@router.post("", openapi_extra=_BODY_SCHEMA)
 async def create_job(context: Context, request: Request) -> JSONResponse:
     """Keep a job."""
     body = await _body(request)
@@ -154,7 +160,7 @@ async def get_job(context: Context, job_id: str) -> JSONResponse:
     return await _on_job(context, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
 
 
-@router.patch("/{job_id}")
+@router.patch("/{job_id}", openapi_extra=_BODY_SCHEMA)
 async def edit_job(context: Context, job_id: str, request: Request) -> JSONResponse:
     """Change what the body names."""
     body = await _body(request)

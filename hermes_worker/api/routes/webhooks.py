@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.limits import BODY_PATIENCE_S
+from hermes_worker.api.schema import EITHER_ERROR
 from hermes_worker.delivery.signature import Scheme, verify
 from hermes_worker.observe import count, log
 from hermes_worker.store.runs import IdempotencyConflict, SessionBusy
@@ -28,7 +29,7 @@ from hermes_worker.webhooks.route import BODY_BYTES_MAX, NO_AUTH, Route
 from hermes_worker.workspace.skills import read_skill
 from scheduler.jobtext import SKILL_NOTE
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/webhooks", tags=["webhooks"], responses=EITHER_ERROR)
 
 
 class _Refused(Exception):
