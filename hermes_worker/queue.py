@@ -38,6 +38,7 @@ class QueueName(StrEnum):
     SUSPECT_MODEL = "suspect_model"
     """Model calls that are tried apart. Consumed by lanes only (``tasks.lanes``), which workers start as needed."""
     SUSPECT_TOOLS = "suspect_tools"
+    SUSPECT_DELIVERY = "suspect_delivery"
 
     @property
     def is_for_lanes(self) -> bool:
@@ -87,7 +88,8 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
             arguments = [effect.run_id, effect.iteration, effect.position, effect.attempt, hint.at]
             return TaskName.CALL_TOOL, queue, arguments
         case SendDelivery():
-            return TaskName.DELIVER, QueueName.DELIVERY, [effect.delivery_id, effect.attempt, hint.at]
+            queue = QueueName.SUSPECT_DELIVERY if effect.is_suspect else QueueName.DELIVERY
+            return TaskName.DELIVER, queue, [effect.delivery_id, effect.attempt, hint.at]
         case Collect():
             return TaskName.COLLECT, QueueName.TOOLS, [effect.firing_id, hint.at]
         case _:

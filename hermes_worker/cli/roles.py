@@ -15,7 +15,7 @@ from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_se
 from hermes_worker.embedded.process import title_process
 
 _QUEUES = ("model", "tools", "delivery", "system")
-_LANE_QUEUES = ("suspect_model", "suspect_tools")
+_LANE_QUEUES = ("suspect_model", "suspect_tools", "suspect_delivery")
 """For who wants lanes of their own; a worker starts its lanes by itself."""
 
 

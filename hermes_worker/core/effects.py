@@ -44,6 +44,8 @@ class SendDelivery:
     """The run it reports on, or the delivery's own id; for logs."""
     delivery_id: str
     attempt: int
+    is_suspect: bool = False
+    """As for ``AskModel``."""
     kind: Literal["send_delivery"] = "send_delivery"
 
 

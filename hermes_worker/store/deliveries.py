@@ -21,9 +21,10 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
+from hermes_worker.core.step import retry_delay_s
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import Hint, insert_ignoring, plain
+from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
 from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
 
@@ -73,6 +74,8 @@ class DeliveryClaim:
     """What the run was asked, as JSON."""
     attempt: int
     """1 for the first."""
+    losses: int
+    """How many attempts before this one ended with their worker."""
     parts_sent: int
     adjustments: tuple[str, ...]
     is_in_doubt: bool
@@ -161,6 +164,7 @@ class Deliveries:
                     deliveries.c.delivery_id == effect.delivery_id,
                     deliveries.c.hinted_at.is_not(None),
                     deliveries.c.attempts == effect.attempt - 1,
+                    is_suspect(deliveries) == int(effect.is_suspect),
                 )
                 .values(
                     state=DeliveryState.ATTEMPTING.value,
@@ -191,6 +195,7 @@ class Deliveries:
             run_id=asked.run_id if asked else None,
             spec=asked.spec if asked else None,
             attempt=row.attempts,
+            losses=row.losses,
             parts_sent=row.parts_sent,
             adjustments=tuple(filter(None, row.adjustments.split(","))),
             is_in_doubt=bool(row.is_in_doubt),
@@ -251,6 +256,7 @@ class Deliveries:
                 **_given_back(),
                 **_why(failure),
                 not_before=db_now() + delay_s,
+                deaths=None,
                 adjustments=",".join(adjustments),
                 is_in_doubt=is_in_doubt,
             )
@@ -297,6 +303,8 @@ class Deliveries:
                 .values(
                     state=DeliveryState.PENDING.value,
                     attempts=0,
+                    losses=0,
+                    deaths=None,
                     parts_sent=0,
                     adjustments=REPLAYED,
                     is_in_doubt=sa.or_(
@@ -363,23 +371,46 @@ _orphans = (
     .where(deliveries.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
     .limit(_BATCH)
 )
-_is_spent = deliveries.c.attempts >= ATTEMPTS_MAX
 _FIRST_ORPHAN = Prepared(_orphans.limit(1))
-_TAKE_BACK = Prepared(
-    sa.update(deliveries)
-    .where(deliveries.c.pk.in_(_orphans), deliveries.c.lease_owner.is_not(None))
-    .values(
-        state=sa.case((_is_spent, DeliveryState.ABANDONED.value), else_=DeliveryState.PENDING.value),
-        settled_at=sa.case((_is_spent, db_now()), else_=None),
-        not_before=sa.case((_is_spent, None), else_=db_now()),
-        lease_token=None,
-        lease_owner=None,
-        is_in_doubt=True,
-        error_kind="ambiguous",
-        error="the worker vanished while it was sending",
-        updated_at=db_now(),
+
+
+def _take_back() -> sa.Update:
+    """What ``core.step`` makes of a lost step, for many deliveries at once: whoever was in company is a suspect, and
+    only who took a lane down is held to have, which its parent has to have seen. An attempt that ended with its worker
+    is none of those that a target gets; one that its own worker let go of, having met a defect, is."""
+    state_of_worker = sa.select(workers.c.state).where(workers.c.pk == deliveries.c.lease_owner).scalar_subquery()
+    state = sa.func.coalesce(state_of_worker, "let go")
+    seen_deaths = deliveries.c.deaths + sa.case((state == "crashed", 1), else_=0)
+    is_nobodys = sa.or_(state == "let go", state == "stopped")
+    deaths = sa.case((is_nobodys, deliveries.c.deaths), else_=sa.func.coalesce(seen_deaths, 0))
+    losses = deliveries.c.losses + sa.case((state == "let go", 0), else_=1)
+    is_guilty = sa.and_(deliveries.c.deaths.is_not(None), state == "crashed", seen_deaths >= _DEATHS_MAX)
+    is_over = sa.or_(is_guilty, losses >= _LOSSES_MAX, deliveries.c.attempts - losses >= ATTEMPTS_MAX)
+    delays = [(deliveries.c.losses == number, retry_delay_s(number + 2)) for number in range(10)]
+    return (
+        sa.update(deliveries)
+        .where(deliveries.c.pk.in_(_orphans), deliveries.c.lease_owner.is_not(None))
+        .values(
+            state=sa.case((is_over, DeliveryState.ABANDONED.value), else_=DeliveryState.PENDING.value),
+            settled_at=sa.case((is_over, db_now()), else_=None),
+            not_before=sa.case((is_over, None), else_=db_now() + sa.case(*delays, else_=retry_delay_s(12))),
+            deaths=deaths,
+            losses=losses,
+            lease_token=None,
+            lease_owner=None,
+            is_in_doubt=True,
+            error_kind="ambiguous",
+            error=sa.case((is_guilty, _GUILTY), else_="the worker vanished while it was sending"),
+            updated_at=db_now(),
+        )
     )
-)
+
+
+_DEATHS_MAX = 3
+_LOSSES_MAX = 100
+"""At up to five minutes between two of them, that is a day of machines that went down with it."""
+_GUILTY = f"it took down {_DEATHS_MAX} times a worker that did nothing else"
+_TAKE_BACK = Prepared(_take_back())
 
 
 def lose_deliveries(database: Database) -> int:
@@ -391,7 +422,7 @@ def lose_deliveries(database: Database) -> int:
         return _TAKE_BACK.run(connection, {})
 
 
-_RETURNED = (deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.hinted_at)
+_RETURNED = (deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.deaths, deliveries.c.hinted_at)
 
 _waiting = (
     sa.select(deliveries.c.pk)
@@ -416,30 +447,40 @@ def wake_deliveries(database: Database) -> list[Hint]:
 _wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
     (deliveries.c.hints == 0, 1.0), (deliveries.c.hints == 1, 2.0), else_=_RESEND_WAIT_S
 )
-_lost_hint = (
-    sa.select(deliveries.c.pk)
-    .where(
-        deliveries.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        deliveries.c.hinted_at < db_now_once() - _wait,
-    )
-    .order_by(deliveries.c.hinted_at)
-    .limit(_BATCH)
-)
-_FIRST_LOST_HINT = Prepared(_lost_hint.limit(1))
-_RESEND = Prepared(
-    sa.update(deliveries)
-    .where(deliveries.c.pk.in_(_lost_hint.with_for_update(skip_locked=True)), deliveries.c.hinted_at.is_not(None))
-    .values(
-        hinted_at=db_now(),
-        hints=sa.case((deliveries.c.hints < _HINTS_COUNTED, deliveries.c.hints + 1), else_=deliveries.c.hints),
-    )
-    .returning(*_RETURNED)
-)
 
 
-def resend_deliveries(database: Database, *, grace_s: float, before: float) -> list[Hint]:
-    """Hints of due deliveries whose message is lost: hinted before ``before`` and longer than the grace ago."""
-    return _hinted(database, _FIRST_LOST_HINT, _RESEND, {"grace": grace_s, "before": before})
+def _resending(*, is_suspect: bool) -> tuple[Prepared, Prepared]:
+    """What finds the first row, and what sends all of them again."""
+    lost = (
+        sa.select(deliveries.c.pk)
+        .where(
+            deliveries.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+            deliveries.c.hinted_at < db_now_once() - _wait,
+            deliveries.c.deaths.is_not(None) if is_suspect else deliveries.c.deaths.is_(None),
+        )
+        .order_by(deliveries.c.hinted_at)
+        .limit(_BATCH)
+    )
+    resend = (
+        sa.update(deliveries)
+        .where(deliveries.c.pk.in_(lost.with_for_update(skip_locked=True)), deliveries.c.hinted_at.is_not(None))
+        .values(
+            hinted_at=db_now(),
+            hints=sa.case((deliveries.c.hints < _HINTS_COUNTED, deliveries.c.hints + 1), else_=deliveries.c.hints),
+        )
+        .returning(*_RETURNED)
+    )
+    return Prepared(lost.limit(1)), Prepared(resend)
+
+
+_RESENDING = {is_suspect: _resending(is_suspect=is_suspect) for is_suspect in (False, True)}
+
+
+def resend_deliveries(database: Database, *, grace_s: float, before: float, is_suspect: bool = False) -> list[Hint]:
+    """Hints of due deliveries whose message is lost: hinted before ``before`` and longer than the grace ago. Those of
+    suspects, or all others."""
+    first, resend = _RESENDING[is_suspect]
+    return _hinted(database, first, resend, {"grace": grace_s, "before": before})
 
 
 def _hinted(database: Database, first: Prepared, update: Prepared, values: Mapping[str, float]) -> list[Hint]:
@@ -451,7 +492,12 @@ def _hinted(database: Database, first: Prepared, update: Prepared, values: Mappi
         rows = update.all(connection, values)
     return [
         Hint(
-            effect=SendDelivery(run_id=row.delivery_id, delivery_id=row.delivery_id, attempt=row.attempts + 1),
+            effect=SendDelivery(
+                run_id=row.delivery_id,
+                delivery_id=row.delivery_id,
+                attempt=row.attempts + 1,
+                is_suspect=row.deaths is not None,
+            ),
             at=float(row.hinted_at),
         )
         for row in rows

@@ -34,7 +34,15 @@ from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
-from hermes_worker.store.tables import idempotency_keys, maintenance, runs, tool_calls, webhook_events, workers
+from hermes_worker.store.tables import (
+    deliveries,
+    idempotency_keys,
+    maintenance,
+    runs,
+    tool_calls,
+    webhook_events,
+    workers,
+)
 from hermes_worker.store.transitions import Additions, break_off, save
 from hermes_worker.store.waits import expire, expired
 
@@ -243,8 +251,10 @@ class Sweeper:
                     before = _lost_before(_APART + queue if is_suspect else queue, depths, marks, grace)
                     rows = statements[is_suspect].all(connection, {"grace": grace, "before": before})
                     hints += [Hint(effect=_effect_of(row, is_suspect=is_suspect), at=row.hinted_at) for row in rows]
-        lost_before = _lost_before(DELIVERY_QUEUE, depths, marks, grace)
-        return [*resend_deliveries(self._database, grace_s=grace, before=lost_before), *hints]
+        for is_suspect in (False, True) if has_suspects else (False,):
+            before = _lost_before(_APART + DELIVERY_QUEUE if is_suspect else DELIVERY_QUEUE, depths, marks, grace)
+            hints += resend_deliveries(self._database, grace_s=grace, before=before, is_suspect=is_suspect)
+        return hints
 
     def _watermarks(self) -> tuple[dict[str, float], bool]:
         """For each queue, the newest hint that any live worker has started; and whether any suspect is due."""
@@ -298,7 +308,7 @@ def _has_suspects(table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.exists().where(table.c.hinted_at < db_now_once(), table.c.deaths.is_not(None))
 
 
-_suspects = sa.select(sa.or_(_has_suspects(runs), _has_suspects(tool_calls)).label("are_due")).subquery()
+_suspects = sa.select(sa.or_(*map(_has_suspects, (runs, tool_calls, deliveries))).label("are_due")).subquery()
 _WATERMARKS = Prepared(
     sa.select(workers.c.watermarks, _suspects.c.are_due).select_from(
         _suspects.outerjoin(workers, workers.c.state == "alive")

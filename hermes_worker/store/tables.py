@@ -464,6 +464,8 @@ deliveries = sa.Table(
     sa.Column("body", sa.Text()),
     sa.Column("state", sa.String(10), nullable=False),
     sa.Column("attempts", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("losses", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("deaths", sa.SmallInteger()),
     sa.Column("parts_sent", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("adjustments", sa.String(200), nullable=False, default=""),
     sa.Column("is_in_doubt", sa.Boolean(), nullable=False, server_default=sa.false()),
@@ -486,11 +488,13 @@ deliveries = sa.Table(
     sa.CheckConstraint("(state in ('delivered', 'failed', 'abandoned')) = (settled_at is not null)", name="settled"),
     sa.Index("ix_deliveries_run_pk", "run_pk"),
     _partial("ix_deliveries_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_deliveries_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
     _partial("ix_deliveries_later", "not_before", where="not_before is not null"),
     _partial("ix_deliveries_claimed", "lease_owner", where="lease_owner is not null"),
 )
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
-a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived."""
+a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived. ``losses``:
+attempts that ended with their worker; ``deaths``: as those of a run."""
 
 dead_targets = sa.Table(
     "dead_targets",

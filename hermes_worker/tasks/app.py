@@ -51,7 +51,8 @@ def build(settings: Settings) -> Celery:
 
     @app.task(name=TaskName.DELIVER.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def deliver_task(delivery_id: str, attempt: int, at: float) -> None:
-        _deliver_guarded(settings, SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=attempt), at)
+        effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=attempt, is_suspect=is_lane())
+        _deliver_guarded(settings, effect, at)
 
     @app.task(name=TaskName.COLLECT.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def collect_task(firing_id: int, at: float) -> None:
@@ -86,8 +87,7 @@ def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess],
         body(here)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
-        if is_lane():
-            leave()  # it may hold a claim now that it does not know of
+        _leave_lane()
     except Exception as error:
         _end_starved_lane(error, effect)
         log.exception("task.failed", run_id=effect.run_id)
@@ -98,7 +98,13 @@ def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess],
             log.warning("task.interrupted", run_id=effect.run_id, error=str(second))
 
 
-def _end_starved_lane(error: Exception, effect: Effect) -> None:
+def _leave_lane() -> None:
+    """After a task that was broken off, a lane may hold a claim that it does not know of."""
+    if is_lane():
+        leave()
+
+
+def _end_starved_lane(error: Exception, effect: Effect | SendDelivery) -> None:
     """A lane whose memory does not suffice dies of its step, as a worker without a limit would have."""
     if is_lane() and isinstance(error, MemoryError):
         log.error("task.failed", run_id=effect.run_id, error="MemoryError: see lease.lane_memory_mb")
@@ -112,8 +118,11 @@ def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> Non
         deliver(process(settings).deliveries, effect, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", delivery_id=effect.delivery_id, error=str(error))
-    except Exception:
+        _leave_lane()
+    except Exception as error:
+        _end_starved_lane(error, effect)
         log.exception("task.failed", delivery_id=effect.delivery_id)
+        _leave_lane()
 
 
 def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:

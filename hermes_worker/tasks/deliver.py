@@ -69,7 +69,8 @@ def deliver(parts: DeliveryParts, effect: SendDelivery, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries of the message one gets the claim.
     """
-    with parts.leases.beginning(QueueName.DELIVERY, at) as may_begin:
+    queue = QueueName.SUSPECT_DELIVERY if effect.is_suspect else QueueName.DELIVERY
+    with parts.leases.beginning(queue, at) as may_begin:
         if may_begin:
             _deliver(parts, effect)
         else:
@@ -239,7 +240,7 @@ class _Sending:
         if is_in_doubt:
             applied.add(Adjustment.MARKED_DUPLICATE)
         attempt = Attempt(
-            number=claim.attempt,
+            number=claim.attempt - claim.losses,
             age=timedelta(seconds=claim.age_s),
             has_idempotency_key=self._is_recognised(target),
             applied=frozenset(applied),

@@ -33,6 +33,7 @@ from hermes_worker.store.deliveries import Deliveries, DeliveryBusy, DeliverySta
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs import Multitask
 from hermes_worker.store.tables import deliveries
+from hermes_worker.store.workers import Registration
 from hermes_worker.tasks.deliver import DeliveryParts, deliver
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
@@ -448,14 +449,59 @@ def test_a_lost_message_is_sent_again_and_a_backlog_is_not(store: Store, tmp_pat
     ]
 
 
-def test_a_delivery_that_kills_its_workers_is_abandoned(store: Store, tmp_path: Path) -> None:
+def take(here: Office, worker: Registration, attempt: int, *, is_suspect: bool) -> None:
+    delivery_id = here.only.delivery_id
+    effect = SendDelivery(run_id="", delivery_id=delivery_id, attempt=attempt, is_suspect=is_suspect)
+    other = replace(effect, is_suspect=not is_suspect)
+    assert here.outbox.claim(other, worker.pk) is None, "a suspect is claimed apart only, and nothing else is"
+    assert here.outbox.claim(effect, worker.pk) is not None
+
+
+def test_a_delivery_that_kills_its_lanes_is_abandoned(store: Store, tmp_path: Path) -> None:
+    store.answer(store.submit(deliver=["local"]).run_id)
+    here = office(store, tmp_path)
+    for attempt in (1, 2, 3, 4):
+        assert here.only.state is DeliveryState.PENDING
+        worker = store.worker(f"w{attempt}")
+        take(here, worker, attempt, is_suspect=attempt > 1)
+        if attempt == 1:
+            store.vanish(worker)
+        else:
+            store.crash(worker)
+        store.sweep(IDLE)
+        store.let_pass(10)
+        swept = store.sweep(IDLE)
+    assert here.only.state is DeliveryState.ABANDONED
+    assert here.only.error is not None and "3 times" in here.only.error
+    assert swept.hints == ()
+
+
+def test_a_delivery_whose_workers_die_of_something_else_is_never_abandoned_for_it(store: Store, tmp_path: Path) -> None:
+    store.answer(store.submit(deliver=["local"]).run_id)
+    here = office(store, tmp_path)
+    for attempt in range(1, 12):
+        worker = store.worker(f"w{attempt}")
+        take(here, worker, attempt, is_suspect=attempt > 5)
+        if attempt < 5:
+            store.workers.retire(worker)
+        else:
+            store.vanish(worker)
+        store.sweep(IDLE)
+        store.let_pass(400)
+        [hint] = store.sweep(IDLE).hints
+        assert isinstance(hint.effect, SendDelivery)
+        assert hint.effect.is_suspect == (attempt >= 5)
+    assert here.only.state is DeliveryState.PENDING
+
+
+def test_a_delivery_that_meets_a_defect_again_and_again_is_abandoned(store: Store, tmp_path: Path) -> None:
     store.answer(store.submit(deliver=["local"]).run_id)
     here = office(store, tmp_path)
     for attempt in range(1, 7):
         worker = store.worker(f"w{attempt}")
-        effect = SendDelivery(run_id="", delivery_id=here.only.delivery_id, attempt=attempt)
-        assert here.outbox.claim(effect, worker.pk) is not None
-        store.workers.retire(worker)
+        take(here, worker, attempt, is_suspect=False)
+        store.let_pass(10)
+        store.workers.give_up(worker, except_for=(), older_than_s=5)
         store.sweep(IDLE)
         here.wait_over()
     assert here.only.state is DeliveryState.ABANDONED

@@ -134,8 +134,8 @@ def test_no_more_lanes_are_started_than_there_may_be(settings: Settings, tmp_pat
 
 def test_each_worker_has_lanes_for_its_own_kind_of_work() -> None:
     assert lane_queues(["model", "system"]) == (QueueName.SUSPECT_MODEL,)
-    assert lane_queues(["tools"]) == (QueueName.SUSPECT_TOOLS,)
-    assert lane_queues(["suspect_model"]) == lane_queues(["delivery"]) == ()
+    assert lane_queues(["tools", "delivery"]) == (QueueName.SUSPECT_TOOLS, QueueName.SUSPECT_DELIVERY)
+    assert lane_queues(["suspect_model"]) == lane_queues(["system"]) == ()
     assert not any(queue.is_for_lanes for queue in STANDING_QUEUES)
 
 

@@ -521,6 +521,8 @@ def upgrade() -> None:
         sa.Column("body", sa.Text(), nullable=True),
         sa.Column("state", sa.String(length=10), nullable=False),
         sa.Column("attempts", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("losses", sa.SmallInteger(), server_default="0", nullable=False),
+        sa.Column("deaths", sa.SmallInteger(), nullable=True),
         sa.Column("parts_sent", sa.Integer(), server_default="0", nullable=False),
         sa.Column("adjustments", sa.String(length=200), nullable=False),
         sa.Column("is_in_doubt", sa.Boolean(), server_default=sa.false(), nullable=False),
@@ -570,6 +572,14 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("hinted_at is not null"),
         sqlite_where=sa.text("hinted_at is not null"),
+    )
+    op.create_index(
+        "ix_deliveries_suspect",
+        "deliveries",
+        ["hinted_at"],
+        unique=False,
+        postgresql_where=sa.text("hinted_at is not null and deaths is not null"),
+        sqlite_where=sa.text("hinted_at is not null and deaths is not null"),
     )
     op.create_index(
         "ix_deliveries_later",
@@ -762,6 +772,12 @@ def downgrade() -> None:
         table_name="deliveries",
         postgresql_where=sa.text("not_before is not null"),
         sqlite_where=sa.text("not_before is not null"),
+    )
+    op.drop_index(
+        "ix_deliveries_suspect",
+        table_name="deliveries",
+        postgresql_where=sa.text("hinted_at is not null and deaths is not null"),
+        sqlite_where=sa.text("hinted_at is not null and deaths is not null"),
     )
     op.drop_index(
         "ix_deliveries_due",
