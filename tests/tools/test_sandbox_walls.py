@@ -414,3 +414,29 @@ def test_where_both_are_forbidden_require_refuses(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [_bubblewrap_without_namespaces(tmp_path)])
     with pytest.raises(WorkspaceError, match=r"must be confined.*No permissions to create new namespace"):
         sandbox.confine(str(tmp_path))
+
+
+FORBIDDING = (
+    "echo 0 > /proc/sys/user/max_user_namespaces && "
+    'exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"'
+)
+STANDING = """
+from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
+print(Sandbox(SandboxMode.REQUIRE, Policy()).standing().name)
+"""
+
+
+def test_where_the_kernel_forbids_namespaces_landlock_takes_over() -> None:
+    working("landlock")
+    within = ["unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDING, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a namespace in which namespaces are forbidden")
+    told = subprocess.run(
+        [*within, sys.executable, "-c", STANDING],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == "landlock"
