@@ -113,13 +113,14 @@ class Rig:
             lambda: next((effect for effect in self.effects() if effect.mark == mark), None), f"the effect {mark!r}"
         )
 
-    def broken_invariants(self, *, poisons: Collection[str] = ()) -> list[Finding]:
+    def broken_invariants(self, *, poisons: Collection[str] = (), asked_before: int = 0) -> list[Finding]:
+        """What an audit finds wrong. ``asked_before`` is how many replies were written before there was this rig."""
         found = audit(
             self.client.database,
             self.fleet.sink,
             submitted=self.submitted,
             expected={},
-            model_requests=self.model.requests.completions,
+            model_requests=self.model.requests.completions + asked_before,
             poisons=poisons,
         )
         return [finding for finding in found if finding.broken]

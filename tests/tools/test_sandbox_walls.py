@@ -298,8 +298,8 @@ def test_ordinary_work_goes_on(confined: Machine) -> None:
     ],
 )
 def test_programs_work(confined: Machine, program: str, command: str) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
+    if shutil.which(program) is None or subprocess.run([program, "--version"], capture_output=True).returncode != 0:
+        pytest.skip(f"{program} itself is not installed")
     result = confined(command)
     assert result.exit_code == 0, result.output
 
