@@ -100,8 +100,6 @@ def run(
     settings = load_settings(home, {"model.default": model, "model.base_url": base_url})
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
-    if prompt is None:
-        _announce_report(workspace.resolve())
     _show_warnings_only(settings)
     asked = _Asked(
         text=text, workspace=workspace.resolve(), model=model, base_url=base_url, toolsets=toolset_names(toolsets)
@@ -238,6 +236,8 @@ class _Task:
         from hermes_worker.submission import Submission, submit
         from hermes_worker.wiring import open_client
 
+        if self._asked.text == DEFAULT_PROMPT:
+            _announce_report(self._asked.workspace)
         client = open_client(settings)
         submission = Submission(
             input=self._asked.text,

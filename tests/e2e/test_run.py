@@ -21,7 +21,8 @@ def test_the_main_job_reports_on_the_users_own_files(installed: CommandLine, pro
     run_id = re.search(r"run_[0-9a-f]{32}", first.output)
     assert run_id
     assert f"report: {project / 'hermes-report.md'}" in first.output
-    assert first.output.startswith(f"note: the survey will be written to {project}/hermes-report.md, in this git tree")
+    note = f"note: the survey will be written to {project}/hermes-report.md, in this git tree"
+    assert 0 <= first.output.find(note) < first.output.find(" in " + str(project)), "it says so first"
     report = (project / "hermes-report.md").read_text()
     tracked = subprocess.check_output(["git", "ls-files"], cwd=project, text=True).split()
     assert f"{len(tracked)} files" in report
