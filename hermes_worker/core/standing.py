@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
+from hermes_worker.core.run import CallStatus, RunStatus
 
 MODEL_QUEUE = "model"
 TOOLS_QUEUE = "tools"
@@ -43,7 +43,6 @@ class CallFacts:
 
     name: str
     status: CallStatus
-    waits_for: WaitKind | None
     since: float | None
     """When it was claimed, or became due (epoch seconds)."""
     worker: str | None

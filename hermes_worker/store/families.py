@@ -29,7 +29,6 @@ class ChildView:
     status: RunStatus
     goal: str
     """The first line of what it was asked."""
-    iterations: int
     cost_usd: Decimal | None
     """Of itself; ``None`` before its first reply."""
 
@@ -51,7 +50,6 @@ _CHILDREN = (
         runs.c.run_id,
         runs.c.child_index,
         runs.c.status,
-        runs.c.iteration,
         runs.c.cost_nano_usd,
         runs.c.cost_status,
         run_inputs.c.spec,
@@ -99,7 +97,6 @@ def _child(row: Any) -> ChildView:
         index=row.child_index,
         status=RunStatus(row.status),
         goal=_first_line(json.loads(row.spec).get("input")),
-        iterations=row.iteration,
         cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
+from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.standing import CallFacts, Facts, Standing, standing
 from hermes_worker.store.database import Database, db_now
@@ -48,7 +48,6 @@ _CALLS = (
         tool_calls.c.status,
         tool_calls.c.segment,
         tool_calls.c.deaths,
-        tool_calls.c.waits_for,
         tool_calls.c.claimed_at,
         tool_calls.c.hinted_at,
         workers.c.name.label("worker"),
@@ -125,7 +124,6 @@ def _calls(connection: Connection, where: dict[str, int]) -> list[CallFacts]:
         CallFacts(
             name=call.name,
             status=CallStatus(call.status),
-            waits_for=WaitKind(call.waits_for) if call.waits_for else None,
             since=call.claimed_at if call.status == CallStatus.RUNNING.value else call.hinted_at,
             worker=call.worker,
             is_suspect=call.deaths is not None,

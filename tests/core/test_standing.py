@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
+from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.standing import CallFacts, Facts, StandingReason, standing
 
 NOW = 1_000.0
@@ -19,7 +19,7 @@ RUNNING = Facts(
 
 
 def call(status: CallStatus, **changes: Any) -> CallFacts:
-    facts = CallFacts(name="terminal", status=status, waits_for=None, since=990.0, worker=None)
+    facts = CallFacts(name="terminal", status=status, since=990.0, worker=None)
     return replace(facts, **changes)
 
 
@@ -87,7 +87,6 @@ def test_many_calls_are_counted_not_listed() -> None:
             CallFacts,
             name=st.text(max_size=5),
             status=st.sampled_from(CallStatus),
-            waits_for=st.none() | st.sampled_from(WaitKind),
             since=st.none() | st.floats(0, 2e9),
             worker=st.none() | st.text(max_size=5),
         ),
