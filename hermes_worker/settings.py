@@ -34,6 +34,7 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import TURNS_MAX
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.plainfiles import read_plain
 from hermes_worker.setting_kinds import (
     APPROVALS_MODE,
     BROKER_URL,
@@ -921,10 +922,16 @@ _SINGLE_QUOTED = re.compile(r"'([^']*)'[ \t]*(?:#.*)?")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
+_FILE_BYTES_MAX = 4_000_000
+
+
 def _read_text(path: Path) -> str | None:
     """The file's text; ``None`` when there is no such file."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = read_plain(path, bytes_max=_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise ConfigurationError(f"{path} cannot be read: it has more than {_FILE_BYTES_MAX} bytes.")
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -20,6 +20,7 @@ from hermes_worker.delivery.media import (
     extract_media,
     judge_media,
 )
+from hermes_worker.plainfiles import open_plain
 
 
 class FileGone(Exception):
@@ -76,13 +77,11 @@ def read(file: MediaFile, kind: MediaKind) -> Attachment:
     opened has to lie where the judgement was made.
     """
     try:
-        # Not blocking: a pipe that took the file's place would hold us for ever.
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = open_plain(file.path, follows_links=False)
     except OSError as error:
         raise FileGone(error.strerror or "it cannot be opened") from None
-    with os.fdopen(descriptor, "rb") as opened:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or _place_of(descriptor, file.path) != file.path:
+    with opened:
+        if _place_of(opened.fileno(), file.path) != file.path:
             raise FileGone("it was replaced while it was looked at")
         content = opened.read(file.size + 1)
     if len(content) > file.size:

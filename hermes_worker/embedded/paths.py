@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
+from hermes_worker.plainfiles import read_note
 
 _LOCK_PATIENCE_S = 0.5
 """A reader holds the lock for an instant, to see whether somebody else does; a stack that starts waits that long."""
@@ -77,7 +78,7 @@ def running_stack(home: Path) -> StackNote | None:
     if not is_held(home):
         return None
     try:
-        document = json.loads(_note_path(home).read_text())
+        document = json.loads(read_note(_note_path(home)))
         return StackNote(**document)
     except FileNotFoundError:
         return None
@@ -169,8 +170,8 @@ def failed_start(home: Path) -> FailedStart | None:
     """Why the last start on this home failed; ``None`` when it did not."""
     path = _failure_path(home)
     try:
-        return FailedStart(at=path.stat().st_mtime, sentence=path.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
+        return FailedStart(at=path.stat().st_mtime, sentence=read_note(path))
+    except (OSError, UnicodeDecodeError):
         return None
 
 

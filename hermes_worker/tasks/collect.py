@@ -22,6 +22,7 @@ from hermes_worker.delivery.exchange import Part
 from hermes_worker.delivery.targets import Target
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
+from hermes_worker.plainfiles import read_plain
 from hermes_worker.queue import QueueName
 from hermes_worker.redaction import Redactor, redact
 from hermes_worker.store.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
@@ -142,9 +143,8 @@ def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[]
 def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]) -> ScriptResult:
     """Raises ``WorkspaceError``, ``OSError``."""
     path = script_path(parts.home / "scripts", spec.script or "")
-    with path.open("rb") as file:
-        if stops_this_service(file.read(_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
-            raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
+    if stops_this_service(read_plain(path, bytes_max=_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
+        raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
     interpreter = "/bin/bash" if path.suffix in (".sh", ".bash") else sys.executable
     directory = spec.directory if spec.no_agent and spec.directory else str(path.parent)
     workspace = LocalWorkspace(

@@ -18,7 +18,7 @@ from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.fuzzy import Refused, is_already_there, replace_text
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.tools.textfile import NotText, TextFile, from_utf16, is_binary, to_utf8
-from hermes_worker.workspace.base import PathNotFound, Workspace, WorkspaceError
+from hermes_worker.workspace.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
 
 CWD_KEY: Final = "cwd"
 """The session document that holds the folder of the session's shell, relative to the workspace's root."""
@@ -31,8 +31,6 @@ _SEEN_CHARS_MAX: Final = 2 * _LINE_CHARS_MAX
 """As much of a line is looked at for secrets; less of it is shown."""
 _CONTEXT_LINES: Final = 100
 """A private key has fewer lines."""
-_FILE_BYTES_MAX: Final = 32 * 1024 * 1024
-"""More of a file is not read: the worker holds it in memory, next to those of its other calls."""
 _DIFF_CHARS_MAX: Final = 20_000
 _DIFF_FILE_CHARS_MAX: Final = 2_000_000
 _HINTS_MAX: Final = 5
@@ -120,7 +118,7 @@ class ReadFileTool:
         path: str = arguments["path"]
         canonical = located(context, path)
         try:
-            data = context.workspace.read_bytes(canonical, limit=_FILE_BYTES_MAX + 1)
+            data = context.workspace.read_bytes(canonical, limit=FILE_BYTES_MAX + 1)
         except PathNotFound:
             return _missing(path, canonical, context)
         data = from_utf16(data) or data
@@ -154,8 +152,8 @@ def _missing(path: str, canonical: str, context: ToolContext) -> ToolResult:
 
 
 def _page(path: str, data: bytes, *, offset: int, limit: int, conceal: Callable[[str], str]) -> ToolResult:
-    is_whole = len(data) <= _FILE_BYTES_MAX
-    data = data[:_FILE_BYTES_MAX]
+    is_whole = len(data) <= FILE_BYTES_MAX
+    data = data[:FILE_BYTES_MAX]
     lines_total = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
     if data and offset > lines_total:
         return error_result(f"{path!r} has only {lines_total} lines; there is no line {offset}")
@@ -164,7 +162,7 @@ def _page(path: str, data: bytes, *, offset: int, limit: int, conceal: Callable[
     document: dict[str, object] = {
         "content": "\n".join(rows),
         "total_lines": lines_total if is_whole else f"more than {lines_total}",
-        "file_size": len(data) if is_whole else f"more than {_FILE_BYTES_MAX}",
+        "file_size": len(data) if is_whole else f"more than {FILE_BYTES_MAX}",
         "truncated": end < lines_total or not is_whole,
     }
     if not data:
@@ -386,9 +384,9 @@ def _existing_text(workspace: Workspace, path: str) -> TextFile | None:
 
 def _editable(workspace: Workspace, path: str) -> TextFile:
     """Raises ``PathNotFound``, ``NotText`` or ``WorkspaceError``."""
-    data = workspace.read_bytes(path, limit=_FILE_BYTES_MAX + 1)
-    if len(data) > _FILE_BYTES_MAX:
-        raise NotText(f"it is longer than {_FILE_BYTES_MAX} bytes")
+    data = workspace.read_bytes(path, limit=FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise NotText(f"it is longer than {FILE_BYTES_MAX} bytes")
     return TextFile.decode(data)
 
 

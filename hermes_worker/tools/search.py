@@ -49,6 +49,11 @@ _RIPGREP: Final = (
     "rg --no-config --no-heading --with-filename --line-number --color never --null --no-messages --sort path "
     "--no-ignore-global --no-ignore-parent --no-ignore-dot --no-ignore-exclude --no-require-git"
 )
+# ripgrep opens whatever is called .gitignore, waits for ever for a FIFO and reads a file of ten gigabytes into memory.
+# A tree that has such a one is left to ``treesearch``.
+_ODD_RULES: Final = (
+    r"\( -name '.?*' ! -name .gitignore -prune \) -o \( -name .gitignore ! \( -type f -size -2049 \) -print -quit \)"
+)
 
 
 class Output(StrEnum):
@@ -208,7 +213,11 @@ def _ripgrep_command(query: _Query) -> str:
             options += ["--type-add", f"wanted:{glob}", "--type", "wanted"]
         options += ["--regexp", query.pattern]
     arguments = shlex.join([*options, "--", query.path])
-    return f"command -v rg >/dev/null 2>&1 || exit {_NOT_FOUND}; {_RIPGREP} {arguments} 2>/dev/null"
+    return (
+        f"command -v rg >/dev/null 2>&1 || exit {_NOT_FOUND}; "
+        f'[ -z "$(find {shlex.quote(query.path)} -mindepth 1 {_ODD_RULES} 2>/dev/null)" ] || exit {_NOT_FOUND}; '
+        f"{_RIPGREP} {arguments} 2>/dev/null"
+    )
 
 
 def _name_glob(query: _Query) -> str | None:

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import Final, Protocol
+
+FILE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""More of a file is not read: the worker holds it in memory, next to those of its other calls."""
 
 
 class Ending(StrEnum):
@@ -66,8 +69,8 @@ class Workspace(Protocol):
         """Whether the file or folder may be read, given that its parent folder is canonical and may be. False for a
         link and for what is gone. Cheap enough to ask of 100,000 names."""
 
-    def read_bytes(self, path: str, *, limit: int | None = None) -> bytes:
-        """The content, or its first ``limit`` bytes. Raises ``PathNotFound``, or ``WorkspaceError`` for anything that
+    def read_bytes(self, path: str, *, limit: int = FILE_BYTES_MAX) -> bytes:
+        """The first ``limit`` bytes of the content. Raises ``PathNotFound``, or ``WorkspaceError`` for anything that
         is not a regular file."""
 
     def write_bytes(self, path: str, data: bytes) -> None:

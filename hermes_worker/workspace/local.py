@@ -7,7 +7,6 @@ a command replaces a folder by a link in between.
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
 import stat
@@ -18,15 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from hermes_worker.core.errors import reason_of
+from hermes_worker.plainfiles import NotPlain, read_plain
 from hermes_worker.workspace import shell
-from hermes_worker.workspace.base import CommandResult, PathNotFound, WorkspaceError
+from hermes_worker.workspace.base import FILE_BYTES_MAX, CommandResult, PathNotFound, WorkspaceError
 from hermes_worker.workspace.environment import command_environment
 from hermes_worker.workspace.protection import Protection
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a FIFO would wait for a writer that never comes.
-_READ_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -85,13 +83,13 @@ class LocalWorkspace:
             return False
         return not is_link and self._protection.refusal(PurePosixPath(canonical), for_write=False) is None
 
-    def read_bytes(self, path: str, *, limit: int | None = None) -> bytes:
+    def read_bytes(self, path: str, *, limit: int = FILE_BYTES_MAX) -> bytes:
         canonical = self.resolve(path)
         with _reported(path), self._parent(canonical) as (folder, name):
-            raw = io.FileIO(name, opener=lambda name, _: os.open(name, _READ_FLAGS, dir_fd=folder))
-            with io.BufferedReader(raw) as file:
-                _require_regular(path, os.fstat(file.fileno()))
-                return file.read() if limit is None else file.read(limit)
+            try:
+                return read_plain(name, folder=folder, bytes_max=limit, follows_links=False)
+            except NotPlain:
+                raise _not_regular(path) from None
 
     def write_bytes(self, path: str, data: bytes) -> None:
         canonical = self.resolve(path, for_write=True)
@@ -231,7 +229,11 @@ def _require_regular(path: str, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError
     if not stat.S_ISREG(status.st_mode):
-        raise WorkspaceError(f"{path!r} is not a regular file")
+        raise _not_regular(path)
+
+
+def _not_regular(path: str) -> WorkspaceError:
+    return WorkspaceError(f"{path!r} is not a regular file")
 
 
 def _mode_to_keep(path: str, name: str, folder: int) -> int | None:

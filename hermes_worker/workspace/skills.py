@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from hermes_worker.plainfiles import read_plain
+
 _SKILL_BYTES_MAX = 100_000
 
 
@@ -16,7 +18,6 @@ def read_skill(skills: Path, name: str) -> str | None:
         for path in [root / name / "SKILL.md", *sorted(root.glob(f"*/{name}/SKILL.md"))]:
             real = path.resolve()
             if real.is_file() and real.is_relative_to(root):
-                with real.open("rb") as file:
-                    text = file.read(_SKILL_BYTES_MAX).decode("utf-8", "replace")
+                text = read_plain(real, bytes_max=_SKILL_BYTES_MAX).decode("utf-8", "replace")
                 return f"[Follow the skill {name!r}; its files are in {real.parent}.]\n\n{text.strip()}"
     return None

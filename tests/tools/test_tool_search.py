@@ -23,7 +23,7 @@ def search(request: pytest.FixtureRequest, session: Any, root: Path) -> Any:
     # A folder of links to what a command needs, with or without ripgrep among them.
     programs = root.parent / "bin"
     programs.mkdir()
-    for name in ("head", "env", "sleep"):
+    for name in ("head", "env", "sleep", "find"):
         (programs / name).symlink_to(str(shutil.which(name)))
     if request.param == "ripgrep":
         (programs / "rg").symlink_to(ripgrep())
@@ -387,6 +387,25 @@ def test_an_expression_that_never_ends_is_stopped_with_its_call(session: Any, ro
 )
 def test_globs(path: str, pattern: str, expected: bool) -> None:
     assert matches_glob(path, pattern) is expected
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["fifo", "device", "holes", "link"])
+def test_rules_that_are_no_file_hold_no_search_up(search: Any, root: Path, kind: str) -> None:
+    _tree(root, **{"sub/a.txt": "needle", "b.txt": "needle", "real": "*.txt"})
+    rules = root / "sub" / ".gitignore"
+    match kind:
+        case "fifo":
+            os.mkfifo(rules)
+        case "device":
+            rules.symlink_to("/dev/zero")
+        case "holes":
+            rules.touch()
+            os.truncate(rules, 10 * 1024**3)
+        case "link":  # git follows none either
+            rules.symlink_to("../real")
+    found = search("search_files", pattern="needle", output_mode="files_only")
+    assert found["files"] == ["b.txt", "sub/a.txt"]
 
 
 @pytest.mark.timeout(10)
