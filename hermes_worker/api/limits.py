@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,7 +17,10 @@ HEAD_PATIENCE_S = 20.0
 """How long a client may take to send the head of a request: without an end, one that sends a byte a minute holds a
 connection for as long as it likes. Slow networks need a few seconds."""
 _OF_OTHERS = "/webhooks/"
-"""Whoever sends events there chooses the type (some send ``text/plain``), and proves itself with a signature."""
+JSON = "application/json"
+_FORM = "application/x-www-form-urlencoded"
+"""GitHub sends events as such when it is told to. A page of a foreign site can have a browser do so, too: it lacks the
+signature, and a route that wants none takes only JSON."""
 
 
 class OneLength:
@@ -87,9 +92,13 @@ class BodyLimit:
 def _wrong_type(path: str, headers: Headers) -> ApiError | None:
     """Only JSON, and only under its name: a page of a foreign site can make a browser send any other type here."""
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0").strip("0")
-    if not has_body or path.startswith(_OF_OTHERS):
+    taken = (JSON, _FORM) if path.startswith(_OF_OTHERS) else (JSON,)
+    if not has_body or media_type(headers.getlist("content-type")) in taken:
         return None
-    given = headers.getlist("content-type")
-    if len(given) == 1 and given[0].partition(";")[0].strip().lower() == "application/json":
-        return None
-    return ApiError(415, "The Content-Type of a request body must be application/json.", code="unsupported_media_type")
+    message = f"The Content-Type of a request body must be {' or '.join(taken)}."
+    return ApiError(415, message, code="unsupported_media_type")
+
+
+def media_type(given: Sequence[str]) -> str | None:
+    """The name in a request's ``Content-Type``, without parameters; ``None`` where it has none, or several."""
+    return given[0].partition(";")[0].strip().lower() if len(given) == 1 else None

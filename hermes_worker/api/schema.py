@@ -141,7 +141,7 @@ class FlatError(BaseModel):
 
 
 EITHER_ERROR: dict[int | str, dict[str, Any]] = {
-    status: {"model": FlatError | ErrorDocument} for status in (400, 401, 403, 404, 408, 409, 413, 429, 503)
+    status: {"model": FlatError | ErrorDocument} for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 503)
 }
 """Of routes with flat errors: what stands in front of all routes answers in the other shape."""
 

@@ -27,6 +27,7 @@ from hermes_worker.store.webhooks import Webhooks
 from hermes_worker.webhooks.route import NO_AUTH, Route, checked
 
 SECRET = "a-secret-of-the-route"
+JSON = {"content-type": "application/json"}
 
 
 def add(store: Store, name: str = "hook", **changes: Any) -> None:
@@ -41,7 +42,7 @@ def signed(body: bytes, secret: str = SECRET) -> dict[str, str]:
 def post(http: httpx.Client, payload: Any = None, name: str = "hook", **headers: str) -> httpx.Response:
     body = payload if isinstance(payload, bytes) else json.dumps(payload or {"text": "this"}).encode()
     given = {key.replace("_", "-"): value for key, value in headers.items()}
-    return http.post(f"/webhooks/{name}", content=body, headers=signed(body) | given)
+    return http.post(f"/webhooks/{name}", content=body, headers=JSON | signed(body) | given)
 
 
 def spec_of(store: Store, run_id: str) -> RunSpec:
@@ -95,7 +96,7 @@ def test_a_body_that_grows_too_large_is_cut_off(http: httpx.Client, store: Store
         for _ in range(40):
             yield b"x" * 65_536
 
-    assert http.post("/webhooks/hook", content=chunks()).status_code == 413
+    assert http.post("/webhooks/hook", content=chunks(), headers=JSON).status_code == 413
 
 
 def test_a_disabled_route_takes_nothing(http: httpx.Client, store: Store) -> None:
@@ -117,7 +118,7 @@ def test_an_unsigned_event_is_neither_counted_nor_read(
     http: httpx.Client, store: Store, headers: dict[str, str]
 ) -> None:
     add(store)
-    answer = http.post("/webhooks/hook", content=b"{not json", headers=headers)
+    answer = http.post("/webhooks/hook", content=b"{not json", headers=JSON | headers)
     assert (answer.status_code, answer.json()) == (401, {"error": "Invalid signature"})
     with store.database.read() as connection:
         assert connection.execute(sa.select(webhook_events)).all() == []
@@ -132,13 +133,13 @@ def test_every_way_of_signing_lets_in(http: httpx.Client, store: Store, scheme: 
         "v2": sign(body, SECRET, datetime.now(UTC)),
         "legacy": {"X-Webhook-Signature": hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()},
     }[scheme]
-    assert http.post("/webhooks/hook", content=body, headers=headers).status_code == 202
+    assert http.post("/webhooks/hook", content=body, headers=JSON | headers).status_code == 202
 
 
 def test_a_recorded_request_stops_working(http: httpx.Client, store: Store) -> None:
     add(store)
     old = datetime.fromtimestamp(time.time() - 301, UTC)
-    assert http.post("/webhooks/hook", content=b"{}", headers=sign(b"{}", SECRET, old)).status_code == 401
+    assert http.post("/webhooks/hook", content=b"{}", headers=JSON | sign(b"{}", SECRET, old)).status_code == 401
 
 
 def test_an_event_that_comes_again_is_not_taken_again(http: httpx.Client, store: Store) -> None:
@@ -206,6 +207,24 @@ def test_the_key_of_the_api_is_not_needed_and_nothing_else_gets_in_this_way(
 def test_a_route_without_a_secret_works_on_a_loopback_address_only(http: httpx.Client, store: Store) -> None:
     add(store, secret=NO_AUTH)
     assert http.post("/webhooks/hook", json={"text": "x"}).status_code == 202
+
+
+@pytest.mark.parametrize("given", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_a_route_without_a_secret_takes_only_what_no_web_page_can_send(
+    http: httpx.Client, store: Store, given: str | None
+) -> None:
+    add(store, secret=NO_AUTH)
+    headers = {"Content-Type": given} if given else {}
+    answer = http.post("/webhooks/hook", content=b'{"text": "x"}', headers=headers)
+    assert answer.status_code == 415
+    assert "application/json" in str(answer.json()["error"])
+
+
+def test_a_signed_event_may_be_a_form(http: httpx.Client, store: Store) -> None:
+    add(store)
+    body = b"payload=%7B%22text%22%3A+%22x%22%7D"
+    assert post(http, body, content_type="application/x-www-form-urlencoded").status_code == 202
+    assert post(http, body, content_type="text/plain").status_code == 415
 
 
 def test_a_filter_may_ask_a_file_and_a_route_may_have_a_skill(api: Served, store: Store) -> None:

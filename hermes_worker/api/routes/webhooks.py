@@ -16,10 +16,11 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.limits import BODY_PATIENCE_S
+from hermes_worker.api.limits import BODY_PATIENCE_S, JSON, media_type
 from hermes_worker.api.schema import EITHER_ERROR
 from hermes_worker.delivery.signature import Scheme, verify
 from hermes_worker.observe import count, log
+from hermes_worker.plainfiles import read_plain
 from hermes_worker.store.runs import IdempotencyConflict, SessionBusy
 from hermes_worker.store.webhooks import Webhooks
 from hermes_worker.submission import InvalidSubmission, Submission, accept, announce
@@ -71,6 +72,8 @@ async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Ro
     if route.secret == NO_AUTH:
         if not context.client.settings.server.is_loopback:
             raise _Refused(403, "Route has no secret")
+        if body and media_type(request.headers.getlist("content-type")) != JSON:
+            raise _Refused(415, f"The Content-Type must be {JSON}: this route has no secret")
     else:
         _require_signed(route, _headers(request), body)
     if not await context.store(webhooks.admit, route.name, route.rate_per_min):
@@ -122,8 +125,8 @@ def _lists(route: Route, directory: Path) -> Mapping[str, Collection[str]]:
         path = directory / name
         try:
             if path.resolve(strict=True).is_relative_to(directory.resolve()):
-                with path.open(encoding="utf-8", errors="replace") as file:
-                    found[name] = read_list(file.read(LIST_CHARS_MAX))
+                text = read_plain(path, bytes_max=LIST_CHARS_MAX).decode("utf-8", "replace")
+                found[name] = read_list(text)
         except OSError as error:
             log.warning("webhook.list_unreadable", route=route.name, reason=str(error.strerror))
     return found
