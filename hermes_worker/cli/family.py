@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -32,20 +32,15 @@ class FamilyWatch:
         self._families = families
         self._run_id = run_id
         self._known: dict[str, RunStatus] = {}
-        self._refused: set[tuple[str, int]] = set()
+        self._told: Mapping[int, int] = {}
 
     def news(self) -> list[str]:
         """Raises ``UnavailableError``."""
-        children = self._families.children(self._run_id)
-        if not children:
-            return []
-        changed = [child for child in children if self._known.get(child.run_id) is not child.status]
+        found = self._families.news(self._run_id, self._told)
+        self._told = found.told
+        changed = [child for child in found.children if self._known.get(child.run_id) is not child.status]
         self._known.update({child.run_id: child.status for child in changed})
-        refusals = [
-            each for each in self._families.refusals(self._run_id) if (each.run_id, each.seq) not in self._refused
-        ]
-        self._refused.update((each.run_id, each.seq) for each in refusals)
-        return [*(_line(child) for child in changed), *(_refused(each) for each in refusals)]
+        return [*(_line(child) for child in changed), *(_refused(each) for each in found.refusals)]
 
 
 def _line(child: ChildView) -> str:

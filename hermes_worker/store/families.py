@@ -1,8 +1,9 @@
-"""What a run delegated, for people: its children with their goals, and what was refused to any run below it."""
+"""What a run caused, for people: its children with their goals, and what was refused to any run below it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -14,9 +15,12 @@ from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.database import Database
 from hermes_worker.store.runs import find
 from hermes_worker.store.tables import events, run_inputs, runs
+from hermes_worker.store.trees import BELOW
 
 CHILDREN_SHOWN_MAX = 200
 _REFUSALS_SHOWN_MAX = 50
+_RUNS_AT_ONCE = 100
+"""Whose events one statement reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,18 @@ class RefusalView:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyNews:
+    """What is to be told of a family."""
+
+    children: Sequence[ChildView]
+    """All of them, as ``Families.children``."""
+    refusals: Sequence[RefusalView]
+    """Those that are new, oldest first."""
+    told: Mapping[int, int]
+    """For each run below, the number of the last event that was looked at."""
+
+
 _CHILDREN = (
     sa.select(
         runs.c.run_id,
@@ -59,17 +75,16 @@ _CHILDREN = (
     .order_by(runs.c.pk)
     .limit(CHILDREN_SHOWN_MAX)
 )
-_below = sa.select(runs.c.pk).where(runs.c.parent_pk == sa.bindparam("run")).cte("below", recursive=True)
-_deeper = runs.alias("deeper")
-_below = _below.union_all(sa.select(_deeper.c.pk).join(_below, _deeper.c.parent_pk == _below.c.pk))
+_IS_REFUSED = (events.c.event == RunEventName.TOOL_COMPLETED.value) & events.c.data.like('%"refused_by"%')
 _REFUSALS = (
     sa.select(runs.c.run_id, events.c.seq, events.c.data)
-    .join(_below, _below.c.pk == runs.c.pk)
+    .join(BELOW, BELOW.c.pk == runs.c.pk)
     .join(events, events.c.run_pk == runs.c.pk)
-    .where(events.c.event == RunEventName.TOOL_COMPLETED.value, events.c.data.like('%"refused_by"%'))
+    .where(_IS_REFUSED)
     .order_by(events.c.at, runs.c.pk, events.c.seq)
     .limit(_REFUSALS_SHOWN_MAX)
 )
+_POSITIONS = sa.select(runs.c.pk, runs.c.event_seq).join(BELOW, BELOW.c.pk == runs.c.pk)
 
 
 class Families:
@@ -85,10 +100,39 @@ class Families:
         return [_child(row) for row in rows]
 
     def refusals(self, run_id: str) -> list[RefusalView]:
-        """Calls of runs below that were not allowed, oldest first. Raises ``RunNotFound``."""
+        """Calls of runs below that were not allowed, oldest first, at most ``_REFUSALS_SHOWN_MAX``. Raises
+        ``RunNotFound``."""
         with self._database.read() as connection:
             rows = connection.execute(_REFUSALS, {"run": find(connection, run_id)}).all()
         return [_refusal(row) for row in rows]
+
+    def news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
+        """As ``children``, and what was refused since ``told``, which is empty at first and then what the last news
+        said. Of a run in which nothing happened no event is read. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = {"run": find(connection, run_id)}
+            children = [_child(row) for row in connection.execute(_CHILDREN, pk)]
+            if not children:
+                return FamilyNews(children=(), refusals=(), told={})
+            now = {row.pk: int(row.event_seq) for row in connection.execute(_POSITIONS, pk)}
+            spans = [(run, told.get(run, 0), seq) for run, seq in now.items() if seq > told.get(run, 0)]
+            rows = [
+                row
+                for start in range(0, len(spans), _RUNS_AT_ONCE)
+                for row in connection.execute(_refused_in(spans[start : start + _RUNS_AT_ONCE]))
+            ]
+        rows.sort(key=lambda row: (row.at, row.pk, row.seq))
+        return FamilyNews(children=children, refusals=[_refusal(row) for row in rows], told=now)
+
+
+def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
+    """Of each run the calls refused after one event and up to another."""
+    places = [(events.c.run_pk == run) & (events.c.seq > after) & (events.c.seq <= to) for run, after, to in spans]
+    return (
+        sa.select(runs.c.run_id, runs.c.pk, events.c.seq, events.c.at, events.c.data)
+        .join(runs, runs.c.pk == events.c.run_pk)
+        .where(_IS_REFUSED, sa.or_(*places))
+    )
 
 
 def _child(row: Any) -> ChildView:

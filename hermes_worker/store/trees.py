@@ -273,16 +273,22 @@ def _is_from(table: Any, run_pk: Any) -> sa.ColumnElement[bool]:
     return sa.or_(table.c.parent_pk == run_pk, table.c.cause_pk == run_pk)
 
 
-_below = (
-    sa.select(runs.c.pk.label("pk"), runs.c.pk.label("child_pk"))
-    .where(_is_from(runs, sa.bindparam("run")))
-    .cte("below", recursive=True)
-)
-_deeper = runs.alias("deeper")
-_below = _below.union_all(sa.select(_deeper.c.pk, _below.c.child_pk).join(_below, _is_from(_deeper, _below.c.pk)))
+def _walk_down() -> sa.CTE:
+    first = (
+        sa.select(runs.c.pk.label("pk"), runs.c.pk.label("child_pk"))
+        .where(_is_from(runs, sa.bindparam("run")))
+        .cte("below", recursive=True)
+    )
+    deeper = runs.alias("deeper")
+    return first.union_all(sa.select(deeper.c.pk, first.c.child_pk).join(first, _is_from(deeper, first.c.pk)))
+
+
+BELOW = _walk_down()
+"""All that a run (``:run``) caused, at any depth: ``pk``, and ``child_pk``, the one of its children or turns that it
+is or is below of."""
 _SUMS = (
     sa.select(
-        _below.c.child_pk,
+        BELOW.c.child_pk,
         sa.func.sum(runs.c.iteration - runs.c.refunds).label("iterations"),
         sa.func.sum(_tokens).label("tokens"),
         sa.func.sum(_nano_usd).label("nano_usd"),
@@ -291,15 +297,15 @@ _SUMS = (
         sa.func.sum(runs.c.reserved_tokens * runs.c.is_reserved).label("reserved_tokens"),
         sa.func.sum(runs.c.reserved_nano_usd * runs.c.is_reserved).label("reserved_nano_usd"),
     )
-    .join(runs, runs.c.pk == _below.c.pk)
-    .group_by(_below.c.child_pk)
-    .order_by(_below.c.child_pk)
+    .join(runs, runs.c.pk == BELOW.c.pk)
+    .group_by(BELOW.c.child_pk)
+    .order_by(BELOW.c.child_pk)
     .limit(CHILDREN_SHOWN_MAX)
 )
 _CALLS = (
-    sa.select(_below.c.child_pk, sa.func.count().label("calls"))
-    .join(tool_calls, tool_calls.c.run_pk == _below.c.pk)
-    .group_by(_below.c.child_pk)
+    sa.select(BELOW.c.child_pk, sa.func.count().label("calls"))
+    .join(tool_calls, tool_calls.c.run_pk == BELOW.c.pk)
+    .group_by(BELOW.c.child_pk)
 )
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.store import ANSWER, Store, asks, check, deadlocks, new_children
+from support.plans import statements
+from support.store import ANSWER, Store, asks, check, deadlocks, new_children, settlement
 
+from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.store.control import Control, NotAtWork
+from hermes_worker.store.families import Families
 from hermes_worker.store.runs import Multitask
 from hermes_worker.store.tables import budgets, runs
 from hermes_worker.store.trees import Trees
@@ -48,6 +53,43 @@ def row(store: Store, run_id: str) -> sa.Row[tuple[object, ...]]:
 
 def open_runs(store: Store) -> list[str]:
     return [view.run_id for view in store.views.runs(limit=1_000) if not view.status.is_terminal]
+
+
+# -------------------------------------------------------------------------------------------------------------- family
+
+
+def refused(store: Store, run_id: str) -> None:
+    """A run asks for a tool that the rules forbid."""
+    store.ask_tools(run_id, asks(Replay.ONCE))
+    refusal = Refusal(by=RefusedBy.RULES, reason="no")
+    store.calls.settle(store.call(run_id), replace(settlement("no", status=CallStatus.FAILED), refusal=refusal))
+
+
+def test_what_is_refused_below_a_later_turn_is_shown_at_the_root_once(store: Store) -> None:
+    root = store.submit(session_id="s").run_id
+    later = next_turn(store, root)
+    [child] = sends(store, later)
+    families = Families(store.database)
+    first = families.news(root, {})
+    assert not first.refusals
+    refused(store, child)
+    assert [each.run_id for each in families.refusals(root)] == [child]
+    with statements(store.database) as seen:
+        news = families.news(root, first.told)
+    assert [each.run_id for each in news.refusals] == [child]
+    with statements(store.database) as unchanged:
+        assert not families.news(root, news.told).refusals
+    # The run, its children, how far each run below it is; and once the events of those that went on.
+    assert (len(reads(seen)), len(reads(unchanged))) == (4, 3)
+    refused(store, child)
+    refused(store, later)
+    again = families.news(root, news.told)
+    assert [each.run_id for each in again.refusals] == [child, later]
+    assert [each.run_id for each in families.refusals(root)] == [child, child, later]
+
+
+def reads(seen: list[tuple[str, Any]]) -> list[str]:
+    return [statement for statement, _ in seen if statement.lstrip().lower().startswith(("select", "with"))]
 
 
 # ----------------------------------------------------------------------------------------------------------------- bill
