@@ -172,7 +172,6 @@ _PASSED_ON: Mapping[str, tuple[str, ...]] = {
     RunEventName.STOP_REQUESTED: (),
     RunEventName.WAITING: ("status", "until", "reason"),
     RunEventName.STEP_RETRIED: ("step", "attempt", "deaths"),
-    RunEventName.RUN_CANCELLED: ("exit_reason",),
 }
 """Fields of a row that go out as they are. Rows of a kind that this version does not know go out whole."""
 
@@ -190,7 +189,10 @@ def row_fields(row: StoredEvent, usage: Usage) -> dict[str, Any]:
         case RunEventName.RUN_COMPLETED:
             return {"output": _text(data), "usage": wire_usage(usage), "exit_reason": data.get("exit_reason")}
         case RunEventName.RUN_FAILED:
-            return {"error": redact(str(data.get("error"))), "exit_reason": data.get("exit_reason")}
+            told = {"error": redact(str(data.get("error"))), "exit_reason": data.get("exit_reason")}
+            return told | {"usage": wire_usage(usage)}
+        case RunEventName.RUN_CANCELLED:
+            return {"exit_reason": data.get("exit_reason"), "usage": wire_usage(usage)}
         case _:
             kept = _PASSED_ON.get(row.name, tuple(name for name in data if name != "message_seq"))
             return {name: data.get(name) for name in kept}

@@ -351,6 +351,13 @@ def test_the_last_event_carries_the_answer_and_what_it_cost() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["run.completed", "run.failed", "run.cancelled"])
+def test_however_a_run_ends_its_last_event_says_what_it_used(name: str) -> None:
+    event = only(row(name, exit_reason="x"))
+    assert event.is_last
+    assert event.fields["usage"] == {"input_tokens": 15, "output_tokens": 5, "total_tokens": 20}
+
+
 def test_secrets_in_arguments_and_errors_are_masked() -> None:
     key = "sk-abcdefghijklmnopqrstuvwxyz"
     started = only(row("tool.started", tool="terminal", preview=f"curl -H {key}", iteration=1, position=0))

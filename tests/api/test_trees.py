@@ -8,10 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import Served
+from serving import Reader, Served
 from support.store import SPEC, Store, asks
 
+from hermes_worker.core.errors import Failure
+from hermes_worker.core.events import ModelFailed
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import ExitReason
+from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.store.new_children import NewChild
@@ -36,6 +40,26 @@ def events_of(http: httpx.Client, run_id: str, **headers: str) -> tuple[list[str
     ids = [line[4:] for line in text.splitlines() if line.startswith("id: ")]
     data = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
     return ids, data, text
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "failed"])
+def test_a_run_without_an_answer_tells_in_both_streams_what_it_used(
+    api: Served, store: Store, http: httpx.Client, is_stopped: bool
+) -> None:
+    root = api.submit()
+    store.ask_tools(root, asks(Replay.PURE))
+    if is_stopped:
+        http.post(f"/v1/runs/{root}/stop")
+    else:
+        store.settle(root)
+        failure = Failure(kind="billing", message="no credit left")
+        failed = ModelFailed(failure=failure, exit_reason=ExitReason.MODEL_CALL_REFUSED)
+        store.runs.commit_failure(store.turn(root), failed)
+    used = http.get(f"/v1/runs/{root}").json()["usage"]
+    assert used["total_tokens"] == 15
+    [of_tree] = [event for event in events_of(http, root)[1] if event["event"] in TERMINAL_EVENTS]
+    [of_run] = [event for event in Reader(api, root).wait_for_end().events if event["event"] in TERMINAL_EVENTS]
+    assert (of_tree["usage"], of_run["usage"]) == (used, used)
 
 
 def test_the_budget_of_a_tree_is_part_of_the_run(api: Served, store: Store, http: httpx.Client) -> None:

@@ -16,7 +16,7 @@ from hermes_worker.api.followers import Feed
 from hermes_worker.api.routes.events import EventStream
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.run_events import RunEventName
+from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.store.trees import TreeEvent
 from hermes_worker.wiring import Client
 
@@ -63,8 +63,8 @@ def _read(client: Client, run_id: str, seq: int) -> _Page:
 
 
 def _usage(client: Client, event: TreeEvent) -> Usage:
-    is_answer = event.event.name == RunEventName.RUN_COMPLETED
-    return client.views.run(event.run_id).usage if is_answer else Usage()
+    is_end = event.event.name in TERMINAL_EVENTS
+    return client.views.run(event.run_id).usage if is_end else Usage()
 
 
 async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed: Feed) -> AsyncIterator[bytes]:
