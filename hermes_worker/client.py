@@ -1,11 +1,14 @@
 """A Python client of the HTTP API: submit runs, and follow them as typed events or by callbacks.
 
-    client = HermesClient("http://127.0.0.1:8642", api_key=...)
+    client = HermesClient("http://127.0.0.1:8642")
     run_id = client.submit("what is in this directory?")
     result = client.follow(run_id, Callbacks(stream_delta_callback=show, clarify_callback=ask))
 
 The callbacks have the names and meanings of Hermes Agent's (reference, loop §11.1), but are called by whoever follows,
 wherever the run is worked on. A connection that breaks is made again and goes on where it was.
+
+The API wants its key. For a server of this machine the client finds it by itself, in the installation's home directory;
+elsewhere say ``api_key``.
 """
 
 from __future__ import annotations
@@ -15,13 +18,17 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import httpx2
 
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.observe import log
+from hermes_worker.server_key import find_server_key
+from hermes_worker.settings import is_loopback, load
 
 __all__ = [
     "ApprovalRequested",
@@ -288,8 +295,18 @@ class RefusedError(HermesError):
 class HermesClient:
     """Talks to one API server. Thread-safe."""
 
-    def __init__(self, base_url: str, *, api_key: str | None = None, patience_s: float = 60.0) -> None:
-        """``patience_s`` is how long a stream is tried to be picked up again before that is an error."""
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, home: Path | None = None, patience_s: float = 60.0
+    ) -> None:
+        """Without ``api_key`` it is the key of the installation in ``home`` (``None``: HERMES_HOME, else
+        ``~/.hermes-worker``), which is sent to a server of this machine, or, when you name the ``home``, to any.
+        ``patience_s`` is how long a stream is tried to be picked up again before that is an error.
+
+        Raises ``ConfigurationError`` when the key of the installation cannot be read.
+        """
+        if api_key is None and (home is not None or is_loopback(urlsplit(base_url).hostname or "")):
+            found = find_server_key(load(home=home))
+            api_key = found.reveal() if found else None
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._patience_s = patience_s
         self._http = httpx2.Client(

@@ -79,6 +79,7 @@ __all__ = [
     "TerminalSettings",
     "as_environ",
     "describe",
+    "is_loopback",
     "load",
     "markdown_table",
 ]
@@ -100,7 +101,8 @@ def _setting(key: str, variables: str, kind: Kind[Any], default: Any = None, *, 
     return field(default=default, repr=is_shown, metadata={"setting": declaration})
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is of this machine, whatever a resolver would say."""
     if host == "localhost":
         return True
     try:
@@ -263,16 +265,17 @@ class ServerSettings:
         matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host name or IP address"),
         "127.0.0.1",
     )
-    """Address to listen on. Anything but a loopback address needs a key."""
+    """Address to listen on. Anything but a loopback address needs `server.key`."""
     port: int = _setting("server.port", "HERMES_SERVER_PORT API_SERVER_PORT", integer(0, 65_535), 8642)
     """TCP port to listen on; 0 takes a free one."""
     key: Secret | None = _setting("server.key", "HERMES_SERVER_KEY API_SERVER_KEY", SERVER_KEY)  # noqa: RUF009 - a field
-    """Bearer token that clients must send. Not set: anybody who can reach the address is let in."""
+    """Bearer token that clients must send. Not set: the content of `api.key` in the home directory, which the API makes
+    when it first starts."""
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        return _is_loopback(self.host)
+        return is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -810,7 +813,7 @@ def _check_logins(model: ModelSettings) -> None:
     if model.token_url is None:
         raise ConfigurationError("model.token_url (HERMES_TOKEN_URL) must be set because model.refresh_tokens is.")
     parts = urlsplit(model.token_url)
-    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise ConfigurationError("model.token_url (HERMES_TOKEN_URL) must begin with https://: a login is sent there.")
     if any(len(token.reveal()) < _REFRESH_TOKEN_CHARS_MIN for token in model.refresh_tokens):
         raise ConfigurationError(

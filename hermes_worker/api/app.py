@@ -11,12 +11,13 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Guard, require_safe
+from hermes_worker.api.auth import Guard, needs_key, require_safe
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import DefectLog, install_handlers
 from hermes_worker.api.followers import Followers, FollowPolicy
 from hermes_worker.api.limits import BodyLimit, OneLength
 from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, trees, webhooks
+from hermes_worker.server_key import keep_server_key
 from hermes_worker.wiring import Client
 
 SECURITY_HEADERS = {
@@ -33,6 +34,9 @@ SECURITY_HEADERS = {
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.ErrorDocument} for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
 }
+
+
+_KEY_SCHEME = "key"
 
 
 class SecurityHeaders:
@@ -57,23 +61,28 @@ class Api(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         stack = super().build_middleware_stack()
-        key = self.state.context.client.settings.server.key
-        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(stack), key=key))))
+        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(stack), key=self.state.key))))
 
     def openapi(self) -> dict[str, Any]:
         document = super().openapi()
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)  # FastAPI's own; we answer 400
+        document["components"]["securitySchemes"] = {_KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                operation["security"] = [{_KEY_SCHEME: []}] if needs_key(path) else []
         return document
 
 
 def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
     """The API over ``client``, which stays its owner's to close.
 
-    Raises ``ConfigurationError`` when the settings would let everybody in.
+    Raises ``ConfigurationError`` when the settings would let others than this machine in without a key of the
+    operator's, and when there is no key and none can be made.
     """
     require_safe(client.settings.server)
+    key = keep_server_key(client.settings)
     policy = policy or FollowPolicy()
     followers = Followers(client=client.redis, runs=client.runs, views=client.views, policy=policy)
 
@@ -96,6 +105,7 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
         openapi_url="/openapi.json",
         responses=_ERRORS,
     )
+    app.state.key = key
     app.state.context = ApiContext(client=client, followers=followers, policy=policy)
     install_handlers(app)
     for routes in (health, runs, events, approvals, control, jobs, deliveries, webhooks, trees):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.embedded.paths import FailedStart, failed_start, prepare_home, running_stack
+from hermes_worker.server_key import find_server_key, is_open_to_others, key_file, place_of_key
 from hermes_worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -146,7 +148,7 @@ def _broker_place(settings: Settings) -> str:
 
 
 def _key_note(settings: Settings) -> str:
-    return "" if settings.server.key else ", no key asked for"
+    return f", its key in {place_of_key(settings)}"
 
 
 def _database(settings: Settings) -> tuple[Grade, str]:
@@ -336,7 +338,7 @@ def _api(settings: Settings) -> tuple[Grade, str]:
     if url is None and settings.broker.url is None:
         return Grade.NOTE, "not started; 'hermes-worker up' or 'hermes-worker api' starts it"
     place = url or f"http://{reachable(settings.server.host)}:{settings.server.port}"
-    key = settings.server.key
+    key = find_server_key(settings)
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
     try:
         answer = httpx2.get(f"{place}/health/detailed", headers=headers, timeout=_HEALTH_PATIENCE_S)
@@ -346,12 +348,16 @@ def _api(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{place} refuses the connection; look at the output of 'hermes-worker up'"
     except httpx2.HTTPError as error:
         return Grade.BROKEN, f"{place} does not answer ({reason_of(error)}); look at what it writes, or start it again"
-    return _api_health(place, answer)
+    grade, text = _api_health(place, answer, settings)
+    if grade is Grade.OK and is_open_to_others(settings):
+        return Grade.NOTE, f"{text}; others may read its key: chmod 600 {shlex.quote(str(key_file(settings.home)))}"
+    return grade, text
 
 
-def _api_health(place: str, answer: httpx2.Response) -> tuple[Grade, str]:
+def _api_health(place: str, answer: httpx2.Response, settings: Settings) -> tuple[Grade, str]:
     if answer.status_code == 401:
-        return Grade.BROKEN, f"{place} refuses the key; give it and this command the same HERMES_SERVER_KEY"
+        mine = f"the key in {place_of_key(settings)}"
+        return Grade.BROKEN, f"{place} refuses {mine}; give it and this command the same HERMES_SERVER_KEY or --home"
     try:
         checks = answer.json()["readiness"]["checks"]
         complaints = [f"{name}: {check['error']}" for name, check in checks.items() if "error" in check]
@@ -361,7 +367,7 @@ def _api_health(place: str, answer: httpx2.Response) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{place} cannot accept runs: {'; '.join(complaints)}"
     if complaints:
         return Grade.NOTE, f"{place} answers, and says: {'; '.join(complaints)}"
-    return Grade.OK, f"{place} answers"
+    return Grade.OK, f"{place} answers, to the key in {place_of_key(settings)}"
 
 
 def _tools() -> tuple[Grade, str]:

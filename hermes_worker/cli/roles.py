@@ -130,10 +130,11 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
     """Run one HTTP API process."""
     from hermes_worker.api.server import serve
     from hermes_worker.observe import configure_logging
+    from hermes_worker.server_key import keep_server_key
 
     settings = load_settings(home, {"server.host": host, "server.port": port})
     title_process(f"api {settings.server.host}:{settings.server.port}")
-    configure_logging(settings.log, "api", secrets=settings.secrets)
+    configure_logging(settings.log, "api", secrets=(*settings.secrets, keep_server_key(settings)))
     serve(settings, on_ready=lambda url: heap.settle())
     return 0
 

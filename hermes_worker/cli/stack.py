@@ -22,6 +22,7 @@ from hermes_worker.embedded.children import ChildExit, ChildSpec
 from hermes_worker.embedded.paths import logs_dir
 from hermes_worker.embedded.process import title_process
 from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.server_key import keep_server_key
 from hermes_worker.settings import Settings, as_environ
 from hermes_worker.store.revisions import newest
 
@@ -62,6 +63,7 @@ class Stack:
         """
         bring_up_to_date(self.settings, say)
         if self._plan.has_api:
+            keep_server_key(self.settings)  # said in words here, if it cannot be used
             server = self.settings.server
             self.settings = replace(self.settings, server=replace(server, port=server.port or free_port()))
             require_free(server.host, self.settings.server.port)

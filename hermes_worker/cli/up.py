@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
 from hermes_worker.embedded.process import title_process
 from hermes_worker.embedded.supervisor import StartFailed, Supervisor
+from hermes_worker.server_key import key_file, place_of_key
 from hermes_worker.settings import Settings
 
 
@@ -95,7 +97,8 @@ def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:
 
     settings = stack.settings
     database = Database(database_url_of(settings)).url.render_as_string(hide_password=True)
-    key = '-H "Authorization: Bearer $HERMES_SERVER_KEY" ' if settings.server.key else ""
+    path = shlex.quote(str(key_file(settings.home)))
+    key = f'-H "Authorization: Bearer {"$HERMES_SERVER_KEY" if settings.server.key else f"$(cat {path})"}"'
     home = home_option(settings.home)
     return f"""
 Hermes worker is up, in {took_s:.1f} s.
@@ -104,14 +107,15 @@ Hermes worker is up, in {took_s:.1f} s.
   database  {database}
   model     {note.model}
   API       {note.api_url}
+  its key   in {place_of_key(settings)}
   logs      here, and {settings.home / "logs"}
 
 Try, in another terminal:
 
   hermes-worker submit{home} "Survey this directory" --workspace . --watch
   hermes-worker runs list{home}
-  curl {key}{note.api_url}/v1/runs -H 'Content-Type: application/json' -d '{{"input": "Say hello"}}'
-  curl {key}-N {note.api_url}/v1/runs/RUN_ID/events
+  curl {note.api_url}/v1/runs {key} -H 'Content-Type: application/json' -d '{{"input": "Say hello"}}'
+  curl -N {note.api_url}/v1/runs/RUN_ID/events {key}
 
 Ctrl-C drains and stops; a second Ctrl-C stops at once.
 """

@@ -43,7 +43,11 @@ def webhook() -> None:
 @click.option("--prompt", type=TEXT, default="", help="What to do; {a.b} stands for a part of the payload.")
 @click.option("--events", type=TEXT, default="", help="Types of events that count, with commas. Default: all.")
 @click.option("--filter", "filters", type=TEXT, multiple=True, help="A condition on the payload, as JSON.")
-@click.option("--secret", type=TEXT, help=f"Signs the events. Default: a new one. {NO_AUTH} on loopback only.")
+@click.option(
+    "--secret",
+    type=TEXT,
+    help=f"Signs the events. Default: a new one. {NO_AUTH}: anything on this machine may send.",
+)
 @click.option("--deliver", type=TEXT, multiple=True, help="Where the answer goes: 'telegram:123', ...")
 @click.option("--deliver-only", is_flag=True, help="Deliver the prompt itself; no agent runs.")
 @click.option("--skill", "skills", type=TEXT, multiple=True, help="A skill to follow; the first there is is used.")

@@ -50,6 +50,7 @@ _OUR_PATTERNS = (
     rb"(?:tvly|pplx|hsk|pypi|nvapi)-[A-Za-z0-9_-]{10,}|dckr_pat_[A-Za-z0-9_-]{10,}",
     rb"do[op]_v1_[a-f0-9]{10,}",
     rb"xai-[A-Za-z0-9]{30,}|fw[_-][A-Za-z0-9]{20,}|fc-[A-Za-z0-9]{10,}",
+    rb"hwk_[A-Za-z0-9_-]{10,}",  # the key of our own API
     rb"AGE-SECRET-KEY-1[A-Za-z0-9]{50,}",
     rb"GOCSPX-[A-Za-z0-9_-]{20,}",
     rb"sq0(?:atp|csp|idp)-[A-Za-z0-9_-]{20,}",
@@ -73,7 +74,7 @@ _OUR_PATTERN = re.compile(rb"|".join(_OUR_PATTERNS))
 _OURS_BEGIN_WITH = frozenset(
     b"sk- ghp gho ghu ghs ghr git gl xox xap aiz aki asi gaa sk_ rk_ hf_ r8_ npm gsk ntn fpk shp lin whs jin sb_ tvl"
     b" ppl hsk pyp nva dck doo dop xai fw_ fw- fc- age goc sq0 tsk psc rnd fig pul lsv ops vc hrk dap cio eyj am_ fal"
-    b" exa syt mem brv ret bb_".split()
+    b" exa syt mem brv ret bb_ hwk".split()
 )
 """How they begin, in lower case: their first two or three characters. What begins otherwise is asked for below."""
 _MAY_BE_DOTTED = re.compile(rb"[A-Za-z0-9]{14}\.atlasv1\.|[MNO][A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6}\.|SK[0-9a-f]{32}")

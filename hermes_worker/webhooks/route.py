@@ -17,7 +17,8 @@ from hermes_worker.webhooks.filters import FilterError, check_filter
 from hermes_worker.webhooks.template import PLACEHOLDER
 
 NO_AUTH = "INSECURE_NO_AUTH"
-"""In place of a secret: anybody who can reach a server on a loopback address may send events."""
+"""In place of a secret: whatever runs on this machine may send events, an agent's command with a network too. A server
+that listens beyond the machine refuses them."""
 RATE_PER_MIN = 30
 BODY_BYTES_MAX = 1_048_576
 PROMPT_CHARS_MAX = 100_000

@@ -26,7 +26,7 @@ from hermes_worker.settings import (
 
 @pytest.fixture
 def settings(tmp_path: Path, broker_url: str) -> Settings:
-    """An installation with an SQLite file and the scripted model, without a key."""
+    """An installation with an SQLite file and the scripted model, and a key of its own making."""
     (tmp_path / "home").mkdir()
     bring_up(f"sqlite:///{tmp_path / 'test.db'}")
     return Settings(

@@ -17,6 +17,7 @@ import httpx
 
 from hermes_worker.api.followers import Followers, FollowPolicy
 from hermes_worker.api.server import ApiServer, listen
+from hermes_worker.server_key import keep_server_key
 from hermes_worker.settings import Settings
 from hermes_worker.wiring import Client, open_client
 
@@ -54,6 +55,15 @@ class Served:
         return self.server.url
 
     @property
+    def key(self) -> str:
+        return keep_server_key(self.client.settings).reveal()
+
+    @property
+    def authorization(self) -> str:
+        """The value of the header that lets a request in."""
+        return f"Bearer {self.key}"
+
+    @property
     def followers(self) -> Followers:
         return self.server._context.followers
 
@@ -76,7 +86,7 @@ def served(settings: Settings, policy: FollowPolicy = FAST) -> Iterator[Served]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert ready.wait(PATIENCE_S), "the server did not start"
-    headers = {"Authorization": f"Bearer {settings.server.key.reveal()}"} if settings.server.key else {}
+    headers = {"Authorization": f"Bearer {keep_server_key(settings).reveal()}"}
     running = Served(
         server=server,
         client=client,

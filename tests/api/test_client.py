@@ -39,7 +39,7 @@ REPLY = ModelReply(text="Hello world", reasoning="so", usage=Usage(input=3, outp
 
 @pytest.fixture
 def client(api: Served) -> HermesClient:
-    return HermesClient(api.url, patience_s=10.0)
+    return HermesClient(api.url, home=api.client.settings.home, patience_s=10.0)
 
 
 class Recorder:
@@ -216,7 +216,7 @@ def test_a_stream_that_breaks_is_picked_up_where_it_was(
     serve: Callable[..., Served], settings: Settings, store: Store, api: Served
 ) -> None:
     port = int(api.url.rpartition(":")[2])
-    client, events, is_first = HermesClient(api.url), [], threading.Event()
+    client, events, is_first = HermesClient(api.url, home=settings.home), [], threading.Event()
     run_id = client.submit("hello")
     store.ask_tools(run_id, asks(Replay.PURE))
 
@@ -238,6 +238,18 @@ def test_a_stream_that_breaks_is_picked_up_where_it_was(
     texts = [event.text for event in events if isinstance(event, MessageDelta)]
     assert texts[-1] == "Hello world"
     assert len([event for event in events if isinstance(event, ToolStarted)]) == 1
+
+
+def test_the_key_is_found_in_the_home_and_goes_to_no_other_machine(
+    api: Served, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(settings.home))
+    assert HermesClient(api.url).submit("hello")
+    with pytest.raises(RefusedError, match=r"api\.key") as raised:
+        HermesClient(api.url, api_key="not-the-key-0123456789").submit("hello")
+    assert raised.value.status == 401
+    assert HermesClient("http://127.0.0.1:1")._http.headers["Authorization"] == api.authorization
+    assert "Authorization" not in HermesClient("https://hermes.example.org")._http.headers
 
 
 def test_what_the_api_refuses_is_an_error_with_its_words(client: HermesClient, api: Served) -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -51,14 +52,9 @@ def test_everything_but_health_needs_the_key(locked: Served) -> None:
     for method, path in PATHS:
         answer = httpx.request(method, locked.url + path)
         assert answer.status_code == 401, path
-        assert answer.json() == {
-            "error": {
-                "message": "Invalid API key",
-                "type": "invalid_request_error",
-                "param": None,
-                "code": "invalid_api_key",
-            }
-        }
+        error = answer.json()["error"]
+        assert error.pop("message").startswith("Invalid API key. Send the key as a bearer token"), error
+        assert error == {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
         assert answer.headers["www-authenticate"] == "Bearer"
     for path in ("/health", "/v1/health"):
         assert httpx.get(locked.url + path).status_code == 200
@@ -94,39 +90,38 @@ def test_nobody_but_a_holder_of_the_key_makes_us_read_a_body(locked: Served) -> 
         assert raw.recv(4096).startswith(b"HTTP/1.1 401 ")
 
 
-# --- without one -----------------------------------------------------------------------------------------------------
+# --- the key of the installation -------------------------------------------------------------------------------------
 
 
-STRANGERS = [
-    "evil.example",
-    "evil.example:8642",
-    "127.0.0.1.evil.example",
-    "localhost.evil.example",
-    "10.0.0.1",
-    "[::2]:1",
-    "localhost:x",
-    "127.0.0.1:1:2",
-    "[::1]x",
-    "[::1",
-    "0.0.0.0",
-    "127.1",
-    "user@localhost",
-]
+def test_an_installation_without_a_key_makes_one_and_asks_for_it(api: Served) -> None:
+    file = api.client.settings.home / "api.key"
+    assert file.read_text().strip() == api.key
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    for method, path in PATHS:
+        answer = httpx.request(method, api.url + path, verify=False)
+        assert (answer.status_code, code(answer)) == (401, "invalid_api_key"), path
+        assert "api.key" in answer.json()["error"]["message"]
+        assert api.key not in answer.text
+    assert api.http.get("/v1/runs").status_code == 200
 
 
-@pytest.mark.parametrize("host", STRANGERS)
-def test_without_a_key_a_strangers_name_for_this_machine_is_refused(http: httpx.Client, host: str) -> None:
-    answer = http.get("/v1/runs", headers={"Host": host})
-    assert (answer.status_code, code(answer)) == (403, "host_not_allowed")
+def test_no_name_of_this_machine_stands_in_for_the_key(api: Served) -> None:
+    for host in ("localhost", "127.0.0.1", "[::1]:8642", "evil.example"):
+        answer = httpx.get(f"{api.url}/v1/runs", headers={"Host": host}, verify=False)
+        assert answer.status_code == 401, host
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.8.9.1:80", "[::1]", "[::1]:8642"])
-def test_without_a_key_this_machine_is_let_in(http: httpx.Client, host: str) -> None:
-    assert http.get("/v1/runs", headers={"Host": host}).status_code == 200
+def test_the_key_is_in_no_log_and_in_no_document(api: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    run_id = api.submit()
+    for path in (f"/v1/runs/{run_id}", "/health/detailed", "/openapi.json", "/no/such/path"):
+        assert api.key not in api.http.get(path).text
+    said = capfd.readouterr()
+    assert "run.submitted" in said.err
+    assert api.key not in said.out + said.err
 
 
-def test_web_pages_are_refused_with_and_without_a_key(locked: Served, http: httpx.Client) -> None:
-    for client in (locked.http, http):
+def test_web_pages_are_refused_with_and_without_the_key(api: Served, http: httpx.Client) -> None:
+    for client in (http, httpx.Client(base_url=api.url, verify=False)):
         for headers in (
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
@@ -159,6 +154,7 @@ def test_an_address_that_others_reach_needs_a_key(api: Served, settings: Setting
 def test_a_body_that_says_it_is_too_large_is_refused_at_once(api: Served) -> None:
     connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=PATIENCE_S)
     connection.putrequest("POST", "/v1/runs")
+    connection.putheader("Authorization", api.authorization)
     connection.putheader("Content-Length", str(BODY_BYTES_MAX + 1))
     connection.endheaders()
     answer = connection.getresponse()
@@ -179,7 +175,11 @@ def test_a_body_that_turns_out_too_large_is_refused(api: Served) -> None:
             "/v1/runs",
             body=chunks(),
             encode_chunked=True,
-            headers={"Transfer-Encoding": "chunked", "Content-Type": "application/json"},
+            headers={
+                "Authorization": api.authorization,
+                "Transfer-Encoding": "chunked",
+                "Content-Type": "application/json",
+            },
         )
     except (BrokenPipeError, ConnectionResetError):
         pass  # it may hang up before everything was sent
@@ -338,6 +338,16 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
     assert "#/$defs" not in json.dumps(document)
     assert "422" not in json.dumps(document)
     assert http.get("/docs").status_code == 404
+
+
+def test_the_document_says_which_paths_need_the_key(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+    open_ones = {"/health", "/v1/health", "/webhooks/{name}"}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert operation["security"] == ([] if path in open_ones else [{"key": []}]), path
+            assert "401" in operation["responses"], path
 
 
 def _raw(api: Served, request: bytes) -> bytes:

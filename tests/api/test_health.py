@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -107,7 +107,7 @@ def test_a_disk_that_is_nearly_full_degrades(
 
 
 def test_a_home_that_is_gone_degrades(api: Served, http: httpx.Client, settings: Settings) -> None:
-    Path(settings.home).rmdir()
+    shutil.rmtree(settings.home)
     assert detailed(http)[1]["disk"]["status"] == "degraded"
 
 

@@ -20,6 +20,7 @@ from support.migrated import bring_up
 
 from hermes_worker.api.server import allow_many_connections, listen, serve
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.server_key import find_server_key
 from hermes_worker.settings import ServerSettings, Settings, as_environ, load
 
 PROGRAM = """
@@ -56,13 +57,24 @@ def process(installed: Settings) -> Iterator[subprocess.Popen[str]]:
     running.communicate()
 
 
+def lets_in(installed: Settings) -> dict[str, str]:
+    """The header with the key that a server made which was given none."""
+    key = find_server_key(installed)
+    assert key is not None
+    return {"Authorization": f"Bearer {key.reveal()}"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_streams_and_the_process_with_0(process: subprocess.Popen[str], number: signal.Signals) -> None:
+def test_a_signal_ends_streams_and_the_process_with_0(
+    process: subprocess.Popen[str], installed: Settings, number: signal.Signals
+) -> None:
     assert process.stdout is not None
     url = process.stdout.readline().strip()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
-    run_id = httpx.post(f"{url}/v1/runs", json={"input": "x"}, verify=False).json()["run_id"]
-    with httpx.stream("GET", f"{url}/v1/runs/{run_id}/events", timeout=PATIENCE_S, verify=False) as stream:
+    headers = lets_in(installed)
+    run_id = httpx.post(f"{url}/v1/runs", json={"input": "x"}, headers=headers, verify=False).json()["run_id"]
+    events = f"{url}/v1/runs/{run_id}/events"
+    with httpx.stream("GET", events, headers=headers, timeout=PATIENCE_S, verify=False) as stream:
         process.send_signal(number)
         assert b"".join(stream.iter_raw()) == b": server is going away, reconnect with Last-Event-ID\n\n"
     assert process.wait(timeout=PATIENCE_S) == 0
@@ -112,20 +124,23 @@ def test_the_limit_on_open_files_is_raised_as_far_as_allowed() -> None:
 
 
 def test_what_a_client_says_is_not_logged_and_one_that_leaves_within_its_request_leaves_no_traceback(
-    process: subprocess.Popen[str],
+    process: subprocess.Popen[str], installed: Settings
 ) -> None:
     assert process.stdout is not None
     url = process.stdout.readline().strip()
+    headers = lets_in(installed)
     said = {"input": "my deepest secret", "metadata": {"a": "another"}}
-    answer = httpx.post(f"{url}/v1/runs", json=said, verify=False)
+    answer = httpx.post(f"{url}/v1/runs", json=said, headers=headers, verify=False)
     assert answer.status_code == 202
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as raw:
-        raw.sendall(f"POST /v1/runs HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\nhalf".encode())
+        lines = f"Host: {host}\r\nAuthorization: {headers['Authorization']}\r\nContent-Length: 100"
+        raw.sendall(f"POST /v1/runs HTTP/1.1\r\n{lines}\r\n\r\nhalf".encode())
     assert httpx.get(f"{url}/health", verify=False).status_code == 200
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=PATIENCE_S)
     assert answer.json()["run_id"] in stderr
     assert "secret" not in stderr
+    assert headers["Authorization"].removeprefix("Bearer ") not in stderr
     assert "another" not in stderr
     assert "Traceback" not in stderr

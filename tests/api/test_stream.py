@@ -343,10 +343,12 @@ def test_a_thousand_idle_readers_cost_no_threads_and_all_hear_the_end(api: Serve
     allow_many_connections()
     run_ids = [api.submit() for _ in range(40)]
     host, port = api.url.removeprefix("http://").split(":")
+    authorization = api.authorization
 
     async def read(run_id: str) -> bytes:
         reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
-        writer.write(f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        lines = f"Host: {host}\r\nAuthorization: {authorization}\r\nConnection: close"
+        writer.write(f"GET /v1/runs/{run_id}/events HTTP/1.1\r\n{lines}\r\n\r\n".encode())
         try:
             return await reader.read(-1)
         finally:

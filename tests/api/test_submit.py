@@ -226,7 +226,8 @@ def test_of_many_requests_with_one_key_at_once_one_makes_the_run(
     api = serve(replace(settings, database=DatabaseSettings(url=database_url)))
 
     def post(_: int) -> httpx.Response:
-        return httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers={"Idempotency-Key": "k"}, verify=False)
+        headers = {"Idempotency-Key": "k", "Authorization": api.authorization}
+        return httpx.post(f"{api.url}/v1/runs", json={"input": "x"}, headers=headers, verify=False)
 
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(post, range(24)))

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,20 @@ def test_the_key_of_the_api_is_not_needed_and_nothing_else_gets_in_this_way(
 def test_a_route_without_a_secret_works_on_a_loopback_address_only(http: httpx.Client, store: Store) -> None:
     add(store, secret=NO_AUTH)
     assert http.post("/webhooks/hook", json={"text": "x"}).status_code == 202
+    for stranger in ("evil.example", "127.0.0.1.evil.example:8642", "10.0.0.1", "0.0.0.0", "user@localhost", "[::1"):
+        refused = http.post("/webhooks/hook", json={"text": "x"}, headers={"Host": stranger})
+        assert (refused.status_code, "no secret" in refused.text) == (403, True), stranger
+    for name in ("localhost", "LOCALHOST:1", "127.8.9.1:80", "[::1]", "[::1]:8642"):
+        assert http.post("/webhooks/hook", json={"text": "x"}, headers={"Host": name}).status_code == 202, name
+
+
+def test_a_route_without_a_secret_is_refused_where_others_can_connect(
+    serve: Callable[..., Served], keyed: Settings
+) -> None:
+    api = serve(replace(keyed, server=replace(keyed.server, host="0.0.0.0")))
+    add(Store.over(api.client.database), secret=NO_AUTH)
+    refused = api.http.post("/webhooks/hook", json={"text": "x"}, headers={"Host": "localhost"})
+    assert (refused.status_code, "no secret" in refused.text) == (403, True)
 
 
 @pytest.mark.parametrize("given", [None, "text/plain", "application/x-www-form-urlencoded"])

@@ -54,7 +54,8 @@ def test_every_command_of_the_tour_does_what_the_tour_shows() -> None:
     assert "greet.py:2" in said["head -n 24 hermes-report.md"]
     assert "Hermes worker is up" in said["hermes-worker up &"]
     assert said["hermes-worker runs stop $RUN"].endswith("cancelled")
-    assert '"event":"run.completed"' in said["curl -s -N localhost:8642/v1/runs/$RUN/events"]
+    assert '"event":"run.completed"' in said['curl -s -N localhost:8642/v1/runs/$RUN/events -H "$AUTH"']
+    assert "Invalid API key" in said["curl -s localhost:8642/v1/runs | cut -c 1-37"]
     for each in written_down(maker, (DOCS / "tour.md").read_text()):
         # What goes on in the background says its lines in any order, and some of them after it is ready.
         if not each.command.endswith("&"):

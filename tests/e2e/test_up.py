@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import stat
 import subprocess
 import sys
 import urllib.error
@@ -24,12 +25,30 @@ def api_of(up: Running) -> str:
     return up.wait_for_line(r"API +(http://\S+)")[1]
 
 
-def ask(url: str, document: Any = None) -> Any:
-    """GET, or POST of a document; the JSON that comes back."""
+def ask(hermes: CommandLine, url: str, document: Any = None) -> Any:
+    """GET, or POST of a document, with the key of the installation; the JSON that comes back."""
     data = None if document is None else json.dumps(document).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key_of(hermes)}"}
+    request = urllib.request.Request(url, data=data, headers=headers)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
+
+
+def key_of(hermes: CommandLine) -> str:
+    return (hermes.home / "api.key").read_text().strip()
+
+
+def test_the_key_of_the_api_is_with_its_owner_only(shared: Shared) -> None:
+    hermes, up = shared
+    assert stat.S_IMODE((hermes.home / "api.key").stat().st_mode) == 0o600
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{api_of(up)}/v1/runs", timeout=30)
+    assert str(hermes.home / "api.key") in up.output
+    key = key_of(hermes)
+    seen = [up.output, *(path.read_text(errors="replace") for path in (hermes.home / "logs").iterdir())]
+    for process in (up, *up.note_tree()):
+        seen += [Path(f"/proc/{process.pid}/{name}").read_text(errors="replace") for name in ("environ", "cmdline")]
+    assert [text for text in seen if key in text] == []
 
 
 def test_up_says_where_everything_is(shared: Shared) -> None:
@@ -105,13 +124,13 @@ def test_a_run_is_stopped_while_its_tool_runs(shared: Shared, project: Path) -> 
 def test_what_is_sent_to_the_api_is_seen_by_the_command_line_and_the_other_way_round(shared: Shared) -> None:
     hermes, up = shared
     api = api_of(up)
-    accepted = ask(f"{api}/v1/runs", {"input": script(final="By API.")})
+    accepted = ask(hermes, f"{api}/v1/runs", {"input": script(final="By API.")})
     assert accepted["status"] == "started"
     watched = hermes.inline("runs", "watch", accepted["run_id"])
     assert "By API." in watched.out
     run_id = hermes.inline("submit", script(final="By command."), "--watch").out.split()[0]
-    assert ask(f"{api}/v1/runs/{run_id}")["output"] == "By command."
-    assert ask(f"{api}/health")["status"] == "ok"
+    assert ask(hermes, f"{api}/v1/runs/{run_id}")["output"] == "By command."
+    assert ask(hermes, f"{api}/health")["status"] == "ok"
 
 
 def test_run_uses_the_stack_that_is_up(shared: Shared, project: Path) -> None:
@@ -199,10 +218,12 @@ def test_the_tour_of_the_readme_works_as_it_is_written(shared: Shared, project: 
         assert ended.returncode == 0, (argv, ended.stdout, ended.stderr)
         return ended.stdout
 
-    said = {}
+    said, assigned = {}, ""
     for line in shell.splitlines():
         concrete = line.replace("localhost:8642", here.removeprefix("http://")).replace("RUN_ID", run_id)
-        said[line] = played(["bash", "-c", concrete])
+        said[line] = played(["bash", "-c", f"{assigned}\n{concrete}"])
+        if re.match(r"[A-Z]+=", line):
+            assigned = line
         if " submit " in line or "-d '" in line:
             found = re.search(r"run_[0-9a-f]{32}", said[line])
             assert found, said[line]
@@ -217,9 +238,10 @@ def test_the_tour_of_the_readme_works_as_it_is_written(shared: Shared, project: 
 def test_curl_as_printed_works(shared: Shared) -> None:
     _, up = shared
     line = up.wait_for_line(r"(curl http://\S+/v1/runs -H .*)")[1]
+    assert "/api.key" in line
     answer = json.loads(subprocess.check_output(["bash", "-c", line], text=True))
     assert answer["status"] == "started"
-    stream = up.wait_for_line(r"(curl -N \S+/events)")[1].replace("RUN_ID", answer["run_id"])
+    stream = up.wait_for_line(r"(curl -N \S+/events .*)")[1].replace("RUN_ID", answer["run_id"])
     said = subprocess.check_output(["bash", "-c", stream], text=True, timeout=60)
     assert '"event":"run.completed"' in said
 

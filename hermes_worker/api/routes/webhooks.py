@@ -15,6 +15,7 @@ from fastapi import APIRouter, BackgroundTasks, Request
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
+from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.limits import BODY_PATIENCE_S, JSON, media_type
 from hermes_worker.api.schema import EITHER_ERROR
@@ -70,8 +71,8 @@ async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Ro
         raise _Refused(403, "Route is disabled")
     body = await _body(request)
     if route.secret == NO_AUTH:
-        if not context.client.settings.server.is_loopback:
-            raise _Refused(403, "Route has no secret")
+        if not context.client.settings.server.is_loopback or not is_for_loopback(request.headers):
+            raise _Refused(403, "Route has no secret, so only this machine may send to it, under its own name")
         if body and media_type(request.headers.getlist("content-type")) != JSON:
             raise _Refused(415, f"The Content-Type must be {JSON}: this route has no secret")
     else:
