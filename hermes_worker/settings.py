@@ -391,8 +391,32 @@ class TerminalSettings:
     )
     """What a confined command sees beside its workspace: `workstation` all files, read-only, without credential stores
     and the home of Hermes worker; `tenant` only system directories."""
-    network: str = _setting("terminal.network", "HERMES_SANDBOX_NETWORK", choice("open", "none", "proxy"), "open")
-    """Whether confined commands have a network: `open` or `none`."""
+    network: str = _setting("terminal.network", "HERMES_SANDBOX_NETWORK", choice("open", "proxy", "none"), "open")
+    """Network of confined commands that people at this machine ask for: `open`, `proxy` (http and https to public
+    addresses, through a proxy of the worker) or `none`."""
+    network_api: str | None = _setting(
+        "terminal.network_api", "HERMES_SANDBOX_NETWORK_API", choice("open", "proxy", "none")
+    )
+    """The same for callers of the API. Not set: as `terminal.network`, and at most `proxy` when the API listens beyond
+    this machine."""
+    network_unattended: str | None = _setting(
+        "terminal.network_unattended", "HERMES_SANDBOX_NETWORK_UNATTENDED", choice("open", "proxy", "none")
+    )
+    """The same for webhooks, scheduled jobs and their scripts. Not set: `proxy`, or `none` if `terminal.network` is."""
+    network_hosts: tuple[str, ...] = _setting(
+        "terminal.network_hosts",
+        "HERMES_SANDBOX_NETWORK_HOSTS",
+        names(
+            r"(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,250}[A-Za-z0-9])?",
+            "host names, or *.suffix for what is under one",
+        ),
+        (),
+    )
+    """Hosts that the proxy connects to, such as `pypi.org,*.pythonhosted.org`. Empty: every public host."""
+    network_ports: tuple[str, ...] = _setting(
+        "terminal.network_ports", "HERMES_SANDBOX_NETWORK_PORTS", names(r"[1-9][0-9]{0,4}", "port numbers"), ()
+    )
+    """Ports that the proxy connects to beside 80 and 443."""
     processes_max: int | None = _setting(
         "terminal.processes_max", "HERMES_COMMAND_PROCESSES_MAX", optional_integer(16, 1_000_000), 4096
     )
@@ -794,11 +818,6 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _check_together(settings: Settings) -> None:
     server = settings.server
-    if settings.terminal.network == "proxy":
-        raise ConfigurationError(
-            "terminal.network (HERMES_SANDBOX_NETWORK) cannot be proxy yet: this version has no proxy for commands; "
-            "choose none or open."
-        )
     if server.key is None and not server.is_loopback:
         raise ConfigurationError(
             f"server.key (HERMES_SERVER_KEY) must be set when server.host is {server.host!r},"

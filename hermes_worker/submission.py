@@ -96,6 +96,8 @@ class Submission:
     """What becomes of dangerous commands: ``ask``, ``deny`` or ``approve``. Not to be taken from outsiders."""
     approval_s: float | None = None
     """Seconds that somebody has to allow one."""
+    network: str | None = None
+    """Less network for commands than the installation gives them: ``proxy`` or ``none``."""
     source: str = "api"
     """``api``, ``cli``, ``cron`` or ``webhook``."""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -265,6 +267,7 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         source=submission.source,
         approvals=submission.approvals,
         approval_s=submission.approval_s,
+        network=submission.network,
         metadata=submission.metadata,
     )
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from hermes_worker.tools.base import Tool
     from hermes_worker.workspace.base import Workspace
     from hermes_worker.workspace.sandbox.ladder import Sandbox
+    from hermes_worker.workspace.sandbox.network import NetworkRules
 
 _POOL_SIZE = 12
 """Database connections per process: transactions are short, so many more threads than this share them."""
@@ -434,10 +435,12 @@ def _file_desk(settings: Settings, workspace: str) -> FileDesk:
 def sandbox_of(settings: Settings) -> Sandbox:
     """How this configuration confines commands; what works here is tried when it is first asked for."""
     import hermes_worker
+    from hermes_worker.core.urls import UrlPolicy
+    from hermes_worker.workspace.sandbox.egress import EgressProxy
     from hermes_worker.workspace.sandbox.ladder import Sandbox
+    from hermes_worker.workspace.sandbox.network import Egress
     from hermes_worker.workspace.sandbox.policy import (
         Limits,
-        Network,
         Policy,
         Profile,
         SandboxMode,
@@ -461,7 +464,7 @@ def sandbox_of(settings: Settings) -> Sandbox:
     )
     policy = Policy(
         profile=profile,
-        network=Network(chosen.network),
+        egress=Egress(hosts=chosen.network_hosts, ports=Egress().ports | {int(port) for port in chosen.network_ports}),
         readable=tuple(
             path
             for path in interpreter
@@ -471,7 +474,25 @@ def sandbox_of(settings: Settings) -> Sandbox:
         limits=limits,
     )
     default = SandboxMode.AUTO if settings.server.is_loopback else SandboxMode.REQUIRE
-    return Sandbox(SandboxMode(chosen.sandbox) if chosen.sandbox else default, policy)
+    return Sandbox(
+        SandboxMode(chosen.sandbox) if chosen.sandbox else default,
+        policy,
+        network=network_rules(settings),
+        proxy=EgressProxy(UrlPolicy(allows_private=settings.agent.allow_private_urls)),
+    )
+
+
+def network_rules(settings: Settings) -> NetworkRules:
+    """Who gets which network for commands."""
+    from hermes_worker.workspace.sandbox.network import Network, NetworkRules
+
+    chosen = settings.terminal
+    return NetworkRules(
+        people=Network(chosen.network),
+        api=Network(chosen.network_api) if chosen.network_api else None,
+        unattended=Network(chosen.network_unattended) if chosen.network_unattended else None,
+        is_api_local=settings.server.is_loopback,
+    )
 
 
 def _private_paths(settings: Settings) -> Iterator[str]:

@@ -64,6 +64,9 @@ class JobSpec:
     """What becomes of a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for the setting."""
     approval_s: float | None = None
     """Seconds that somebody has to allow one, where they are asked."""
+    network: str | None = None
+    """The network of its commands and its script: ``open``, ``proxy`` or ``none``, and never more than the setting
+    gives; ``None`` for the setting."""
 
     model: str | None = None
     provider: str | None = None
@@ -336,6 +339,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "idle_s_max": _seconds(0, 31 * 86_400),
     "approvals": _one_of("ask", "deny", "approve"),
     "approval_s": _seconds(1, 31 * 86_400),
+    "network": _one_of("open", "proxy", "none"),
     "model": _form(r"[\w.:/@+-]{1,200}", "the name of a model, without spaces"),
     "provider": _form(r"[\w.:-]{1,64}", "the name of a provider"),
     "base_url": _base_url,

@@ -40,6 +40,7 @@ _LIMITS = (
     "cost_usd_max",
     "approvals",
     "approval_s",
+    "network",
 )
 _PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 

@@ -234,6 +234,7 @@ def _run_of(asked: _Asked, spec: JobSpec, settings: Settings, collected: Collect
         idle_s_max=settings.cron.idle_s_max if spec.idle_s_max is None else spec.idle_s_max,
         approvals=spec.approvals,
         approval_s=spec.approval_s,
+        network=spec.network,
         cost_usd_max=_least_usd(spec.cost_usd_max, limits.cost_usd),
         directory=spec.directory,
         source="cron",

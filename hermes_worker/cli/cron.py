@@ -83,6 +83,11 @@ def _fields(command: Any) -> Any:
                 help="Seconds to wait for an answer with --approvals ask. Default: approvals.timeout.",
             ),
             click.option(
+                "--network",
+                type=OneOf(["open", "proxy", "none"]),
+                help="Network of its commands, never more than terminal.network_unattended gives. Default: that.",
+            ),
+            click.option(
                 "--workspace",
                 type=click.Path(path_type=Path, exists=True, file_okay=False),
                 help="Directory to work in. Default: one of its own for each run.",

@@ -96,6 +96,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
         ("API", lambda: _api(settings)),
         ("tools", _tools),
         ("sandbox", lambda: _sandbox(settings)),
+        ("network", lambda: _network(settings)),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
     )
     yield Finding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
@@ -396,6 +397,27 @@ def _sandbox(settings: Settings) -> tuple[Grade, str]:
     if sandbox.mode is SandboxMode.REQUIRE:
         return Grade.BROKEN, f"{text}; terminal.sandbox is require, so they are refused: {how}"
     return Grade.NOTE, f"{text}; {how}"
+
+
+def _network(settings: Settings) -> tuple[Grade, str]:
+    """What commands may reach, by who asked for them."""
+    from hermes_worker.wiring import network_rules, sandbox_of
+    from hermes_worker.workspace.sandbox.network import Network, Origin, access_of
+    from hermes_worker.workspace.sandbox.policy import Policy
+
+    sandbox, rules = sandbox_of(settings), network_rules(settings)
+    people = {"people": "cli", "API callers": "api", "webhooks and jobs": "webhook"}
+    networks = {who: access_of(rules, Origin(source=source)).network for who, source in people.items()}
+    text = "commands of " + ", of ".join(f"{who}: {network.value}" for who, network in networks.items())
+    rung = sandbox.standing().rung
+    if rung is None:
+        return Grade.NOTE, f"{text}; nothing confines commands here, so a network that was not chosen is open"
+    if Network.PROXY not in networks.values():
+        return Grade.OK, text
+    if refusal := rung.refusal(Policy(network=Network.PROXY)):
+        return Grade.BROKEN, f"{text}; {refusal}"
+    ports = ", ".join(str(port) for port in sorted(sandbox.egress.ports))
+    return Grade.OK, f"{text}; the proxy reaches {', '.join(sandbox.egress.hosts) or 'public hosts'} at ports {ports}"
 
 
 def _workspace(workspace: Path) -> tuple[Grade, str]:

@@ -39,7 +39,10 @@ class RunSpec:
     budget: str | None = None
     """How its children share these limits (``core.budget.BudgetMode``); ``None`` for what the installation says."""
     source: str = "api"
-    """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``."""
+    """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``, ``delegation``."""
+    network: str | None = None
+    """The network that was asked for its commands: ``open``, ``proxy`` or ``none``. It never widens what the
+    installation allows."""
     approvals: str | None = None
     """What becomes of a dangerous command: ``ask``, ``deny`` or ``approve``; ``None`` for what ``source`` gives."""
     approval_s: float | None = None

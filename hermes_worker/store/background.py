@@ -83,6 +83,8 @@ def insert_turn(connection: Connection, parent: ParentCall) -> Turn | None:
             session_pk=origin.session_pk,
             model=origin.model,
             endpoint=origin.endpoint,
+            origin=origin.origin,
+            network=origin.network,
             status=(RunStatus.PAUSED if is_paused else RunStatus.QUEUED).value,
             halt=origin.halt,
             cause_pk=origin.pk,

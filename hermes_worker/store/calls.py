@@ -99,6 +99,8 @@ class Settlement:
     """Of ``usage``."""
     sandbox: str | None = None
     """What confined its command; ``None`` for tools that run none."""
+    network: str | None = None
+    """The network that its command had, where something confined it."""
 
 
 _claim_call = (
@@ -502,5 +504,6 @@ def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
         "error": settlement.status is not CallStatus.SUCCEEDED,
         **(settlement.refusal.fields() if settlement.refusal else {}),
         **({"sandbox": settlement.sandbox} if settlement.sandbox else {}),
+        **({"network": settlement.network} if settlement.network else {}),
     }
     return RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)

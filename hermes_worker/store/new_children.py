@@ -96,6 +96,8 @@ def insert_children(
             "run_id": child.run_id,
             "model": child.spec.model,
             "endpoint": child.spec.endpoint,
+            "origin": parent.origin,
+            "network": parent.network,
             "status": RunStatus.QUEUED.value,
             "parent_pk": parent.pk,
             "parent_iteration": parent.run.iteration,

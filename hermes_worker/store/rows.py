@@ -60,6 +60,10 @@ class LoadedRun:
     model: str
     endpoint: str | None
     """Who serves the model (``RunSpec.endpoint``)."""
+    origin: str | None
+    """Where the first run of its chain came from; ``None`` for runs of older versions."""
+    network: str | None
+    """What was asked for its commands (``RunSpec.network``)."""
     run: Run
     message_seq: int
     event_seq: int
@@ -113,6 +117,8 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.session_pk,
     runs.c.model,
     runs.c.endpoint,
+    runs.c.origin,
+    runs.c.network,
     runs.c.status,
     runs.c.iteration,
     runs.c.iterations_max,
@@ -215,6 +221,8 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         session_pk=row.session_pk,
         model=row.model,
         endpoint=row.endpoint,
+        origin=row.origin,
+        network=row.network,
         run=run,
         message_seq=row.message_seq,
         event_seq=row.event_seq,

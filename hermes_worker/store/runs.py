@@ -624,6 +624,8 @@ def asked_values(new: NewRun) -> dict[str, Any]:
     return {
         "model": spec.model,
         "endpoint": spec.endpoint,
+        "origin": spec.source,
+        "network": spec.network,
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
         "idle_s_max": spec.idle_s_max,

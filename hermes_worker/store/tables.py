@@ -79,6 +79,8 @@ runs = sa.Table(
     sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk"), nullable=False),
     sa.Column("model", sa.String(200), nullable=False),
     sa.Column("endpoint", sa.Text()),
+    sa.Column("origin", sa.String(20)),
+    sa.Column("network", sa.String(10)),
     sa.Column("status", sa.String(24), nullable=False),
     sa.Column("parent_pk", BigId),
     sa.Column("parent_iteration", sa.Integer()),
@@ -196,6 +198,8 @@ runs = sa.Table(
 )
 """A run that nobody asked for has a ``root_pk``: the first run of the chain that it belongs to. It is either a child,
 and ``parent_pk`` handed it its task, or a turn that begins with what the background children of ``cause_pk`` left.
+
+``origin`` is where the first run of the chain came from (``core.spec``), ``network`` what was asked for its commands.
 
 ``halt`` is what was said to a run together with everything that it caused, and it holds when the run itself has ended:
 while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told."""

@@ -37,6 +37,7 @@ from hermes_worker.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.tools.catalog import UnknownTool
 from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.tools.results import error_result
+from hermes_worker.workspace.sandbox.network import UNKNOWN, Origin
 
 
 def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
@@ -131,6 +132,7 @@ def _write(
         usage=bill.usage,
         cost=bill.cost,
         sandbox=result.sandbox,
+        network=result.network,
     )
     return parts.calls.settle(claim, settlement)
 
@@ -150,6 +152,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> Tool
         workspace=parts.workspace(session.workspace),
         session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
         cancelled=abort,
+        origin=Origin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network),
         redactor=parts.redactor,
         models=ToolModels(
             auxiliary=auxiliary, model=claim.loaded.model, call_key=claim.idempotency_key, bill=bill, abort=abort

@@ -32,6 +32,7 @@ from hermes_worker.tasks.persistence import persist
 from hermes_worker.workspace.base import Ending, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
 from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.network import Origin
 from hermes_worker.workspace.skills import read_skill
 from scheduler.definition import JobSpec
 from scheduler.jobtext import (
@@ -161,6 +162,7 @@ def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]
         output_bytes_max=SCRIPT_CHARS_MAX,
         should_stop=stops,
         has_own_errors=True,
+        origin=Origin(source="cron", asked=spec.network),
     )
     stderr = ran.errors.decode("utf-8", "replace")
     return ScriptResult(

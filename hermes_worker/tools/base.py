@@ -17,6 +17,7 @@ from hermes_worker.core.questions import Question, Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.redaction import Redactor
 from hermes_worker.workspace.base import Workspace
+from hermes_worker.workspace.sandbox.network import PEOPLE, Origin
 
 
 class Cancellation(Protocol):
@@ -84,6 +85,8 @@ class ToolContext:
     cancelled: Cancellation
     models: Models | None = None
     """``None`` where there are none."""
+    origin: Origin = PEOPLE
+    """Where the call comes from: what its commands may reach follows from that."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
     returns (a file, a model) hides them itself."""
@@ -108,6 +111,8 @@ class ToolResult:
     """The run shall not wait for them: what they leave begins a new turn of its session."""
     sandbox: str | None = None
     """What confined the command that the tool ran; ``None`` when it ran none."""
+    network: str | None = None
+    """The network that command had, where something confined it."""
 
 
 class Tool(Protocol):

@@ -235,6 +235,7 @@ def _execute(command: str, context: ToolContext) -> CommandResult:
         timeout_s=_TIMEOUT_S,
         output_bytes_max=_OUTPUT_BYTES_MAX,
         should_stop=context.cancelled.is_set,
+        origin=context.origin,
     )
     if done.ending is Ending.CANCELLED:
         raise _SearchFailed(_INTERRUPTED)

@@ -18,6 +18,7 @@ from hermes_worker.tools.commandline import exit_code_meaning, refusal_to_run
 from hermes_worker.tools.files import CWD_KEY, session_folder
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.workspace.base import CommandResult, Ending, Workspace, WorkspaceError
+from hermes_worker.workspace.sandbox.network import Network
 
 ENV_KEY: Final = "env"
 """The session document that holds the variables its shell exported."""
@@ -41,7 +42,9 @@ class TerminalTool:
             "exported variables carry over to the next call; processes do not: everything a command leaves running is "
             "ended with it. To test a server, start it in the background, use it and stop it in one command. There is "
             f"no terminal to answer questions, so pass flags like -y. timeout is {_TIMEOUT_DEFAULT_S} s unless you set "
-            f"it, at most {_TIMEOUT_MAX_S} s. Prefer read_file, search_files, write_file and patch for files."
+            f"it, at most {_TIMEOUT_MAX_S} s. The network may be limited to http and https through the proxy in "
+            "$https_proxy, or absent; a refusal says so. Prefer read_file, search_files, write_file and patch for "
+            "files."
         ),
         parameters={
             "type": "object",
@@ -98,6 +101,7 @@ class TerminalTool:
             timeout_s=timeout_s,
             output_bytes_max=_OUTPUT_BYTES_MAX,
             should_stop=context.cancelled.is_set,
+            origin=context.origin,
         )
         notes: list[str] = []
         updates = _updates(result, context, notes)
@@ -105,6 +109,10 @@ class TerminalTool:
             notes.append("processes were still running in the background; they were ended with the command")
         if result.has_too_many_processes:
             notes.append("the command was ended because it started more processes than a command may have")
+        if result.refused:
+            notes.append(f"the network proxy refused {'; '.join(result.refused)}")
+        elif result.network == Network.NONE and result.exit_code != 0:
+            notes.append("commands have no network here")
         known = _secrets_of(context.session.get(ENV_KEY)) | _secrets_of(result.exported)
         output = context.redactor.without(result.output.decode("utf-8", "replace"), known)
         shown = replace(result, output=output.encode("utf-8", "replace"))
@@ -204,7 +212,13 @@ def _result(
     if notes:
         document["note"] = "; ".join(notes)
     plain = json_result(document, is_error=result.exit_code != 0)
-    return ToolResult(text=plain.text, is_error=plain.is_error, session_updates=updates, sandbox=result.sandbox)
+    return ToolResult(
+        text=plain.text,
+        is_error=plain.is_error,
+        session_updates=updates,
+        sandbox=result.sandbox,
+        network=result.network,
+    )
 
 
 def _ended_because(ending: Ending, timeout_s: int) -> str | None:

@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
+from hermes_worker.workspace.sandbox.network import PEOPLE, Origin
+
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """More of a file is not read: the worker holds it in memory, next to those of its other calls."""
 
@@ -44,6 +46,10 @@ class CommandResult:
     """It was ended because it started more processes than a command may have."""
     sandbox: str | None = None
     """What confined it; ``"none"`` when nothing does here, ``None`` when the workspace was not told to."""
+    network: str | None = None
+    """The network it had (``sandbox.network.Network``), where something confined it."""
+    refused: tuple[str, ...] = ()
+    """What the proxy refused to connect to, and why; the first few."""
     errors: bytes = b""
     """stderr, where it was asked for apart from ``output``."""
 
@@ -95,9 +101,11 @@ class Workspace(Protocol):
         timeout_s: float,
         output_bytes_max: int,
         should_stop: Callable[[], bool],
+        origin: Origin = PEOPLE,
     ) -> CommandResult:
         """Run a shell command in its own process group with an allow-listed environment plus ``env``, confined as the
-        workspace's policy says. On time-out or when ``should_stop`` turns true the group gets SIGTERM, then SIGKILL.
+        workspace's policy says for who asked. On time-out or when ``should_stop`` turns true the group gets SIGTERM,
+        then SIGKILL.
 
         Raises ``WorkspaceError`` when it cannot be started, or not be confined as it must be."""
 

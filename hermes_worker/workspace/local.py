@@ -23,6 +23,7 @@ from hermes_worker.workspace.base import FILE_BYTES_MAX, CommandResult, PathNotF
 from hermes_worker.workspace.environment import command_environment
 from hermes_worker.workspace.protection import Protection
 from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.network import PEOPLE, Origin
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -130,13 +131,14 @@ class LocalWorkspace:
         timeout_s: float,
         output_bytes_max: int,
         should_stop: Callable[[], bool],
+        origin: Origin = PEOPLE,
         has_own_errors: bool = False,
     ) -> CommandResult:
         folder = self.resolve(cwd) if cwd is not None else self._root
         # Opening it says in good words what starting the shell there would say in bad ones.
         self.require_folder(cwd or ".")
         try:
-            confinement = self._sandbox.confine(self.root) if self._sandbox else None
+            confined = self._sandbox.confine(self.root, origin) if self._sandbox else None
         except OSError as error:
             raise WorkspaceError(f"the command could not be confined: {reason_of(error)}") from error
         wanted = shell.Command(
@@ -146,12 +148,20 @@ class LocalWorkspace:
             env=env,
             timeout_s=timeout_s,
             output_bytes_max=output_bytes_max,
-            confinement=confinement,
+            confinement=confined.confinement if confined else None,
             limits=self._sandbox.limits if self._sandbox else None,
             has_own_errors=has_own_errors,
         )
         result = shell.run(wanted, should_stop=should_stop)
-        return replace(result, sandbox=self._sandbox.standing().name) if self._sandbox else result
+        if self._sandbox is None:
+            return result
+        refusals = confined.door.refusals if confined and confined.door else ()
+        return replace(
+            result,
+            sandbox=self._sandbox.standing().name,
+            network=confined.network.value if confined else None,
+            refused=tuple(f"{refusal.target}: {refusal.reason}" for refusal in refusals),
+        )
 
     def require_free_space(self) -> None:
         status = os.statvfs(self._root)

@@ -124,6 +124,15 @@ def test_a_child_that_ends_badly_is_reported_all_the_same(store: Store, how: str
     check(store)
 
 
+def test_the_turn_has_the_origin_and_the_network_of_what_caused_it(store: Store) -> None:
+    root, [child] = sent(store, 1, source="webhook", network="none")
+    store.answer(root)
+    store.answer(child)
+    [_, later] = turns(store)
+    claimed = store.turn(later)
+    assert (claimed.loaded.origin, claimed.loaded.network) == ("webhook", "none")
+
+
 def test_children_outlive_their_turn_but_not_its_stop(store: Store) -> None:
     root, children = sent(store, 2)
     store.runs.request_stop(root)

@@ -222,6 +222,13 @@ def test_lost_messages_of_children_are_sent_again(store: Store) -> None:
     assert {hint.effect.run_id for hint in store.sweep(EMPTY).hints} == set(children[:2])
 
 
+def test_children_have_the_origin_and_the_network_of_the_first_run(store: Store) -> None:
+    parent = store.with_tools(Replay.PURE, source="webhook", network="none")
+    _, [child], _ = delegated(store, 1, parent=parent)
+    claimed = store.turn(child)
+    assert (claimed.loaded.origin, claimed.loaded.network) == ("webhook", "none")
+
+
 def test_a_child_does_not_outlive_its_parents_deadline(store: Store) -> None:
     parent = store.with_tools(Replay.PURE, wall_s_max=100.0)
     _, children, _ = delegated(store, 1, parent=parent)

@@ -15,9 +15,11 @@ from hermes_worker.workspace.base import CommandResult
 from hermes_worker.workspace.local import LocalWorkspace
 from hermes_worker.workspace.sandbox.base import Rung
 from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.egress import EgressProxy
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.policy import Limits, Network, Policy, Profile, SandboxMode, hidden_paths
+from hermes_worker.workspace.sandbox.network import Egress, Network
+from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths
 
 SECRET = "tell-nobody-4711"
 RUNGS: dict[str, Rung] = {"bubblewrap": Bubblewrap(), "landlock": Landlock()}
@@ -59,6 +61,8 @@ def machine(
     profile: Profile = Profile.WORKSTATION,
     network: Network = Network.OPEN,
     limits: Limits | None = None,
+    egress: Egress | None = None,
+    proxy: EgressProxy | None = None,
 ) -> Iterator[Machine]:
     home = folder / "home"
     product = home / ".hermes-worker"
@@ -80,8 +84,9 @@ def machine(
         network=network,
         hidden=tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),))),
         limits=limits or Limits(),
+        egress=egress or Egress(),
     )
-    sandbox = Sandbox(SandboxMode.AUTO, policy, [rung] if rung else [])
+    sandbox = Sandbox(SandboxMode.AUTO, policy, [rung] if rung else [], proxy=proxy)
     environ = {"PATH": os.environ["PATH"], "HOME": str(home)}
     with ExitStack() as stack:
         _listen(stack, str(product / "valkey" / "s"))

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import load
-from hermes_worker.wiring import sandbox_of
+from hermes_worker.wiring import network_rules, sandbox_of
 from hermes_worker.workspace.base import WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
 from hermes_worker.workspace.sandbox import seccomp
 from hermes_worker.workspace.sandbox.base import Confinement, Rung
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.policy import Limits, Network, Policy, Profile, SandboxMode, hidden_paths
+from hermes_worker.workspace.sandbox.network import Network, NetworkRules, Origin
+from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths
 
 
 class Stand(Rung):
@@ -84,9 +84,23 @@ def test_an_api_beyond_loopback_requires_a_sandbox_unless_somebody_decided(tmp_p
     assert mode(**outside, HERMES_SANDBOX="auto") is SandboxMode.AUTO
 
 
-def test_the_proxy_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be proxy yet"):
-        load({"HERMES_SANDBOX_NETWORK": "proxy"}, home=tmp_path)
+def test_a_network_that_somebody_asked_for_is_refused_where_nothing_gives_it_and_a_usual_one_is_not() -> None:
+    nothing = [Stand("a", "no bwrap")]
+    usual = Sandbox(SandboxMode.AUTO, Policy(), nothing)
+    assert usual.confine("/work", Origin(source="webhook")) is None
+    chosen = Sandbox(SandboxMode.AUTO, Policy(), nothing, network=NetworkRules(unattended=Network.PROXY))
+    for sandbox, origin in ((chosen, Origin(source="webhook")), (usual, Origin(source="cron", asked="none"))):
+        with pytest.raises(WorkspaceError, match="nothing here can enforce"):
+            sandbox.confine("/work", origin)
+
+
+def test_the_settings_say_who_gets_which_network(tmp_path: Path) -> None:
+    outside = {"HERMES_SERVER_HOST": "0.0.0.0", "HERMES_SERVER_KEY": "k" * 40}
+    rules = network_rules(load(outside | {"HERMES_SANDBOX_NETWORK_UNATTENDED": "none"}, home=tmp_path))
+    assert rules == NetworkRules(unattended=Network.NONE, is_api_local=False)
+    hosts = {"HERMES_SANDBOX_NETWORK_HOSTS": "pypi.org, *.example.org", "HERMES_SANDBOX_NETWORK_PORTS": "8443"}
+    egress = sandbox_of(load(hosts, home=tmp_path)).egress
+    assert (egress.hosts, egress.ports) == (("pypi.org", "*.example.org"), {80, 443, 8443})
 
 
 def test_landlock_refuses_a_workspace_that_holds_credentials(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from hermes_worker.workspace.sandbox import seccomp
 from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.policy import Limits, Network, Policy, Profile, SandboxMode
+from hermes_worker.workspace.sandbox.network import Network
+from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode
 
 BOTH = ("bubblewrap", "landlock")
 PYTHON = shutil.which("python3") or sys.executable

@@ -67,6 +67,7 @@ class _Body(BaseModel):
     cost_usd_max: float | str | None = None
     approvals: str | None = None
     approval_s: float | None = None
+    network: str | None = None
 
     @property
     def as_request(self) -> work.JobRequest:

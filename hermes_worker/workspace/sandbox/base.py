@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hermes_worker.workspace.sandbox.policy import Policy
+
+
+class Door(Protocol):
+    """How one command reaches the proxy."""
+
+    def opened(self) -> AbstractContextManager[int]:
+        """The descriptor that the command's first process is given; the proxy serves while the block runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +28,16 @@ class Confinement:
     """A seccomp program that the prefix reads from a descriptor, whose number takes the place of ``SECCOMP_FD``."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """For the command's environment."""
+    needs_door: bool = False
+    """It reaches the network through a proxy only; the number of the ``door``'s descriptor takes the place of
+    ``DOOR_FD``."""
+    door: Door | None = None
     private_tmp: str | None = None
     """A directory that was made for this command; whoever runs the command removes it."""
 
 
 SECCOMP_FD = "{seccomp}"
+DOOR_FD = "{door}"
 
 
 class Rung(Protocol):

@@ -10,18 +10,20 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 from hermes_worker.workspace.sandbox import probing, seccomp
-from hermes_worker.workspace.sandbox.base import SECCOMP_FD, Confinement
-from hermes_worker.workspace.sandbox.helper.keeper import landlock_abi
+from hermes_worker.workspace.sandbox.base import DOOR_FD, SECCOMP_FD, Confinement
+from hermes_worker.workspace.sandbox.helper.keeper import LISTENS, landlock_abi
+from hermes_worker.workspace.sandbox.network import PROXY_PORT, PROXY_VARIABLES, Network
 from hermes_worker.workspace.sandbox.policy import (
     COMMAND_CACHES,
     KEPT_OF_RUN,
     SYSTEM_DIRECTORIES,
-    Network,
     Policy,
     Profile,
     is_within,
@@ -31,6 +33,20 @@ _FRESH = ("/tmp", "/var/tmp", "/dev/shm")
 _SCOPES = 0x1 | 0x2
 """Landlock: abstract sockets and signals of others."""
 _FAMILIES = (seccomp.AF_UNIX, seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
+
+_OPENER = f"""
+import _socket, posix, sys
+listener = _socket.socket()
+listener.bind(("127.0.0.1", {PROXY_PORT}))
+listener.listen(128)
+door = _socket.socket(fileno=int(sys.argv[1]))
+number = listener.fileno().to_bytes(4, sys.byteorder)
+door.sendmsg([{LISTENS!r}], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)])
+door.close()
+listener.close()
+posix.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Opens the command's door in the command's network, and becomes the command. Needs nothing but the interpreter."""
 
 
 class Bubblewrap:
@@ -77,7 +93,11 @@ class Bubblewrap:
 
     def _confined(self, program: str, policy: Policy) -> Confinement:
         words = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-        if policy.network is Network.NONE:
+        has_proxy = policy.network is Network.PROXY
+        if has_proxy:
+            # The opener's interpreter; a tenant does not see it otherwise, and nobody does below /tmp.
+            policy = replace(policy, readable=(*policy.readable, sys.base_prefix))
+        if policy.network is not Network.OPEN:
             words.append("--unshare-net")
         if policy.profile is Profile.WORKSTATION:
             words += ["--ro-bind", "/", "/"]
@@ -86,13 +106,20 @@ class Bubblewrap:
             words += mount
         # Without it root, though without capabilities, could write what /proc/sys lets its owner write.
         words += ["--remount-ro", "/proc", "--remount-ro", "/dev", "--cap-drop", "ALL", "--seccomp", SECCOMP_FD, "--"]
+        if has_proxy:
+            words += [os.path.realpath(sys.executable), "-I", "-S", "-c", _OPENER, DOOR_FD]
         abi = landlock_abi()
         scoped = {"abi": abi, "files": 0, "network": 0, "scopes": _SCOPES, "rules": []}
         return Confinement(
             prefix=tuple(words),
             plan={"landlock": scoped if abi >= 6 else None},
             program=seccomp.program(_FAMILIES),
-            variables={"TMPDIR": "/tmp"} | {name: f"/tmp/{folder}" for name, folder in COMMAND_CACHES.items()},
+            variables={
+                "TMPDIR": "/tmp",
+                **{name: f"/tmp/{folder}" for name, folder in COMMAND_CACHES.items()},
+                **(PROXY_VARIABLES if has_proxy else {}),
+            },
+            needs_door=has_proxy,
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hermes_worker.workspace.sandbox.base import SECCOMP_FD, Confinement
+from hermes_worker.workspace.sandbox.base import DOOR_FD, SECCOMP_FD, Confinement
 from hermes_worker.workspace.sandbox.helper import keeper
 from hermes_worker.workspace.sandbox.policy import Limits
 
@@ -78,27 +78,30 @@ def kept(
         stack.callback(os.close, read_end)
         stack.callback(os.close, write_end)
         program = [_memory(stack, confinement.program)] if confinement.program else []
+        door = [stack.enter_context(confinement.door.opened())] if confinement.door else []
         plan = _memory(stack, b"")
         document = {
             "parent": os.getpid(),
             "entrance": entrance,
             "tag": tag,
             "verdict": write_end,
-            "for_command": [*for_command, *program],
+            "for_command": [*for_command, *program, *door],
             "processes_max": (limits.processes if limits else None) or 0,
             "limits": rlimits(limits) if limits else [],
             "oom_score": OOM_SCORE,
             "drops_capabilities": False,
             "landlock": None,
             "seccomp": b"",
+            "door": door[0] if door else None,
             **confinement.plan,
         }
         os.write(plan, marshal.dumps(document))
         os.lseek(plan, 0, os.SEEK_SET)
-        prefix = [str(program[0]) if word == SECCOMP_FD else word for word in confinement.prefix]
+        numbers = {SECCOMP_FD: program, DOOR_FD: door}
+        prefix = [str(numbers[word][0]) if word in numbers else word for word in confinement.prefix]
         yield Kept(
             argv=[sys.executable, "-I", "-S", "-c", _START, str(plan), *prefix, *argv],
-            descriptors=(plan, write_end, entrance, *program, *for_command),
+            descriptors=(plan, write_end, entrance, *program, *door, *for_command),
             variables=confinement.variables,
             _verdict=read_end,
         )

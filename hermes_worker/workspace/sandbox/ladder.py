@@ -10,7 +10,9 @@ from hermes_worker.observe import log
 from hermes_worker.workspace.base import WorkspaceError
 from hermes_worker.workspace.sandbox.base import Confinement, Rung
 from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.egress import Door, EgressProxy
 from hermes_worker.workspace.sandbox.landlock import Landlock
+from hermes_worker.workspace.sandbox.network import PEOPLE, Egress, Network, NetworkRules, Origin, access_of
 from hermes_worker.workspace.sandbox.policy import Limits, Policy, SandboxMode
 
 NO_WALL = "none"
@@ -41,13 +43,34 @@ class Standing:
         return self.rung.name if self.rung else NO_WALL
 
 
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """How one command is confined."""
+
+    confinement: Confinement
+    network: Network
+    door: Door | None = None
+    """Where its network is a proxy."""
+
+
 class Sandbox:
     """How the commands of a worker are confined. Thread-safe."""
 
-    def __init__(self, mode: SandboxMode, policy: Policy, rungs: Sequence[Rung] | None = None) -> None:
+    def __init__(
+        self,
+        mode: SandboxMode,
+        policy: Policy,
+        rungs: Sequence[Rung] | None = None,
+        *,
+        network: NetworkRules | None = None,
+        proxy: EgressProxy | None = None,
+    ) -> None:
+        """``network`` says who gets which network; without it everybody gets the policy's."""
         self._mode = mode
         self._policy = policy
         self._rungs = rungs
+        self._network = network or NetworkRules(people=policy.network)
+        self._proxy = proxy or EgressProxy()
         self._standing: Standing | None = None
 
     @property
@@ -55,12 +78,18 @@ class Sandbox:
         return self._policy.limits
 
     @property
+    def egress(self) -> Egress:
+        """What the proxy connects to."""
+        return self._policy.egress
+
+    @property
     def mode(self) -> SandboxMode:
         return self._mode
 
     def showing(self, path: str) -> Sandbox:
         """The same sandbox, in which ``path`` can be read although it may lie in what is hidden."""
-        shown = Sandbox(self._mode, replace(self._policy, readable=(*self._policy.readable, path)), self._rungs)
+        policy = replace(self._policy, readable=(*self._policy.readable, path))
+        shown = Sandbox(self._mode, policy, self._rungs, network=self._network, proxy=self._proxy)
         shown._standing = self.standing()
         return shown
 
@@ -72,32 +101,39 @@ class Sandbox:
                 log.warning("sandbox.missing", reason="; ".join(self._standing.reasons))
         return self._standing
 
-    def confine(self, root: str) -> Confinement | None:
+    def confine(self, root: str, origin: Origin = PEOPLE) -> Confined | None:
         """How to start a command that works in ``root``; ``None`` without confinement.
 
         Raises ``WorkspaceError`` when what was asked for cannot be given here, ``OSError``.
         """
-        policy = replace(self._policy, writable=(root, *self._policy.writable))
-        standing = self.standing()
-        if standing.rung is not None and (refusal := standing.rung.refusal(policy)):
+        access = access_of(self._network, origin)
+        policy = replace(self._policy, network=access.network, writable=(root, *self._policy.writable))
+        rung = self.standing().rung
+        if rung is None:
+            self._require_nothing(policy, is_network_required=access.is_required)
+            return None
+        if refusal := rung.refusal(policy):
             raise WorkspaceError(refusal)
-        if standing.rung is None and self._mode is SandboxMode.REQUIRE:
+        confinement = rung.confine(policy)
+        if not confinement.needs_door:
+            return Confined(confinement, policy.network)
+        door = self._proxy.door(policy.egress)
+        return Confined(replace(confinement, door=door), policy.network, door)
+
+    def _require_nothing(self, policy: Policy, *, is_network_required: bool) -> None:
+        """Whether a command may run although nothing confines it. Raises ``WorkspaceError``."""
+        if self._mode is SandboxMode.REQUIRE:
             raise WorkspaceError(
-                f"commands must be confined (terminal.sandbox is require), but {'; '.join(standing.reasons)}. "
+                f"commands must be confined (terminal.sandbox is require), but {'; '.join(self.standing().reasons)}. "
                 f"An operator has to {_HOW_TO_ENABLE}"
             )
-        if standing.rung is None and self._needs_a_rung(policy):
+        if self._mode is SandboxMode.OFF:
+            return
+        if is_network_required or policy.profile is not Policy().profile:
             raise WorkspaceError(
-                f"terminal.network is {policy.network.value} and terminal.profile is {policy.profile.value}, which "
-                f"nothing here can enforce. An operator has to {_HOW_TO_ENABLE} and change these two"
+                f"this command's network is {policy.network.value} and terminal.profile is {policy.profile.value}, "
+                f"which nothing here can enforce. An operator has to {_HOW_TO_ENABLE} and change these two"
             )
-        return standing.rung.confine(policy) if standing.rung else None
-
-    def _needs_a_rung(self, policy: Policy) -> bool:
-        default = Policy()
-        return self._mode is not SandboxMode.OFF and (
-            policy.network is not default.network or policy.profile is not default.profile
-        )
 
     def _look(self) -> Standing:
         if self._mode is SandboxMode.OFF:

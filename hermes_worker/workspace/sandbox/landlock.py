@@ -14,11 +14,11 @@ from pathlib import Path
 from hermes_worker.workspace.sandbox import probing, seccomp
 from hermes_worker.workspace.sandbox.base import Confinement
 from hermes_worker.workspace.sandbox.helper.keeper import landlock_abi
+from hermes_worker.workspace.sandbox.network import PROXY_VARIABLES, Network
 from hermes_worker.workspace.sandbox.policy import (
     COMMAND_CACHES,
     KEPT_OF_RUN,
     SYSTEM_DIRECTORIES,
-    Network,
     Policy,
     Profile,
     hidden_inside,
@@ -66,12 +66,18 @@ class Landlock:
                 f"{inside[0]!r} lies in the workspace {root!r} and must not be seen by commands, which Landlock cannot "
                 "arrange: work in a directory without it, or install bubblewrap"
             )
+        if policy.network is Network.PROXY and (reason := self._why_no_proxy()):
+            return (
+                f"Landlock cannot lead this command's network through the proxy here: {reason}. Install bubblewrap, "
+                "or let an operator choose another network (terminal.network and the settings beside it)"
+            )
         return None
 
     def confine(self, policy: Policy) -> Confinement:
         abi = landlock_abi()
         tmp = tempfile.mkdtemp(prefix="hermes-command-")
         is_open = policy.network is Network.OPEN
+        has_proxy = policy.network is Network.PROXY
         rules = [*_rules(policy), (tmp, _OWNING)]
         return Confinement(
             plan={
@@ -82,10 +88,15 @@ class Landlock:
                     "scopes": _SCOPES if abi >= 6 else 0,
                     "rules": rules,
                 },
-                "seccomp": seccomp.program(_FAMILIES if is_open else ()),
+                "seccomp": seccomp.proxied_program() if has_proxy else seccomp.program(_FAMILIES if is_open else ()),
                 "drops_capabilities": True,
             },
-            variables={"TMPDIR": tmp} | {name: f"{tmp}/{folder}" for name, folder in COMMAND_CACHES.items()},
+            variables={
+                "TMPDIR": tmp,
+                **{name: f"{tmp}/{folder}" for name, folder in COMMAND_CACHES.items()},
+                **(PROXY_VARIABLES if has_proxy else {}),
+            },
+            needs_door=has_proxy,
             private_tmp=tmp,
         )
 
@@ -97,6 +108,12 @@ class Landlock:
             *(["truncating files of others that the user may write"] if abi < 3 else []),
             *(["signals to other processes of the user"] if abi < 6 else []),
         ]
+
+    def _why_no_proxy(self) -> str | None:
+        """Found by installing such a filter; another one around this process may forbid that."""
+        if not hasattr(self, "_no_proxy"):
+            self._no_proxy = probing.failure(self.confine(Policy(network=Network.PROXY)))
+        return self._no_proxy
 
     def _tried(self) -> str | None:
         if landlock_abi() == 0:

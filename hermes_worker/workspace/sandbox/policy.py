@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from hermes_worker.workspace.sandbox.network import Egress, Network
+
 
 class SandboxMode(StrEnum):
     """How much an operator insists on confinement."""
@@ -25,11 +27,6 @@ class Profile(StrEnum):
     """All of it, read-only, without what is hidden."""
     TENANT = "tenant"
     """System directories."""
-
-
-class Network(StrEnum):
-    OPEN = "open"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +53,8 @@ class Policy:
 
     profile: Profile = Profile.WORKSTATION
     network: Network = Network.OPEN
+    egress: Egress = field(default_factory=Egress)
+    """What the proxy connects to, where there is one."""
     writable: tuple[str, ...] = ()
     """Directories, such as the workspace."""
     readable: tuple[str, ...] = ()

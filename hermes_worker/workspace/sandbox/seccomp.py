@@ -125,6 +125,18 @@ _MACHINES: Final[Mapping[str, _Machine]] = MappingProxyType(
 )
 _X32_BIT: Final = 0x40000000
 
+_X86_64_SOCKETS: Final = {"connect": 42, "sendto": 44, "sendmsg": 46, "bind": 49, "listen": 50, "sendmmsg": 307}
+_AARCH64_SOCKETS: Final = {"connect": 203, "sendto": 206, "sendmsg": 211, "bind": 200, "listen": 201, "sendmmsg": 269}
+_SOCKET_CALLS: Final = {"x86_64": _X86_64_SOCKETS, "aarch64": _AARCH64_SOCKETS}
+"""What is judged besides where sockets lead to the proxy only."""
+_FLAGS_AT: Final = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+"""Which argument holds the flags."""
+_FAST_OPEN: Final = 0x20000000
+"""MSG_FASTOPEN: a way to connect without ``connect``."""
+_TCP_PROTOCOLS: Final = (0, 6)
+"""And not MPTCP, SCTP or SMC, which connect elsewhere and otherwise."""
+_SOCK_STREAM, _TYPE_MASK = 1, 0xF
+
 _NOT_THERE: Final = frozenset({"clone3", "io_uring_enter", "io_uring_register", "io_uring_setup"})
 """Libraries do without these when the kernel says it does not have them. ``clone3`` hides its flags from a filter."""
 _JUDGED: Final = frozenset({"clone", "socket"})
@@ -134,8 +146,9 @@ _NEW_NAMESPACES: Final = 0x7E020000
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _ALLOW: Final = 0x7FFF0000
+_ASK: Final = 0x7FC00000
 _ERRNO: Final = 0x00050000
 _NUMBER_AT, _ARCH_AT, _ARGUMENT_AT = 0, 4, 16
 _Instruction = tuple[int, int, int, int]
@@ -150,7 +163,55 @@ def program(families: Iterable[int], machine: str | None = None) -> bytes:
 
     Raises ``KeyError`` for a machine whose system calls are not known here.
     """
-    audit, numbers = _MACHINES[machine or platform.machine()]
+    socket = [(_LOAD, 0, 0, _ARGUMENT_AT)]
+    for family in families:
+        socket += [(_EQUAL, 0, 1, family), _allow()]
+    socket.append(_refuse(errno.EACCES))
+    return _assembled(machine or platform.machine(), {"socket": socket})
+
+
+def proxied_program(machine: str | None = None) -> bytes:
+    """The filter for sockets that lead to the proxy only: TCP, and whoever holds the filter's listener answers
+    ``connect``. Raises ``KeyError`` as ``program``."""
+    name = machine or platform.machine()
+    calls = _SOCKET_CALLS[name]
+    bodies: dict[str, list[_Instruction]] = {
+        "socket": _tcp_only(),
+        "connect": [(_RETURN, 0, 0, _ASK)],
+        # What listens on the machine's own loopback, others could connect to.
+        "bind": [_refuse(errno.EACCES)],
+        "listen": [_refuse(errno.EACCES)],
+    }
+    for call, position in _FLAGS_AT.items():
+        flags = (_LOAD, 0, 0, _ARGUMENT_AT + 8 * position)
+        bodies[call] = [flags, (_ANY_BIT, 0, 1, _FAST_OPEN), _refuse(errno.EOPNOTSUPP), _allow()]
+    return _assembled(name, bodies, calls)
+
+
+def _tcp_only() -> list[_Instruction]:
+    refused = _refuse(errno.EACCES)
+    lines: list[_Instruction] = [
+        (_LOAD, 0, 0, _ARGUMENT_AT),
+        (_EQUAL, 2, 0, AF_INET),
+        (_EQUAL, 1, 0, AF_INET6),
+        refused,
+        (_LOAD, 0, 0, _ARGUMENT_AT + 8),
+        (_AND, 0, 0, _TYPE_MASK),
+        (_EQUAL, 1, 0, _SOCK_STREAM),
+        refused,
+        (_LOAD, 0, 0, _ARGUMENT_AT + 16),
+    ]
+    for protocol in _TCP_PROTOCOLS:
+        lines += [(_EQUAL, 0, 1, protocol), _allow()]
+    return [*lines, refused]
+
+
+def _assembled(
+    machine: str, judged: Mapping[str, list[_Instruction]], more_numbers: Mapping[str, int] = MappingProxyType({})
+) -> bytes:
+    """``judged`` says what becomes of the system calls that are allowed or not by their arguments."""
+    audit, known = _MACHINES[machine]
+    numbers = {**known, **more_numbers}
     lines: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCH_AT),
         (_EQUAL, 1, 0, audit),
@@ -159,16 +220,12 @@ def program(families: Iterable[int], machine: str | None = None) -> bytes:
         (_AT_LEAST, 0, 1, _X32_BIT),
         _refuse(errno.ENOSYS),
     ]
-    for name, number in sorted(numbers.items()):
+    for name, number in sorted(known.items()):
         if name not in _JUDGED:
             lines += [(_EQUAL, 0, 1, number), _refuse(errno.ENOSYS if name in _NOT_THERE else errno.EPERM)]
     clone = [(_LOAD, 0, 0, _ARGUMENT_AT), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()]
-    socket = [(_LOAD, 0, 0, _ARGUMENT_AT)]
-    for family in families:
-        socket += [(_EQUAL, 0, 1, family), _allow()]
-    socket.append(_refuse(errno.EACCES))
-    for number, body in ((numbers["clone"], clone), (numbers["socket"], socket)):
-        lines += [(_EQUAL, 0, len(body), number), *body]
+    for name, body in {"clone": clone, **judged}.items():
+        lines += [(_EQUAL, 0, len(body), numbers[name]), *body]
     lines.append(_allow())
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 

@@ -40,10 +40,14 @@ _ROUNDS_MAX = 30
 EXIT_UNCONFINED = 125
 LEFT_RUNNING, TOO_MANY, UNCONFINED = b"left ", b"processes ", b"unconfined "
 """What the keeper tells the worker."""
+LISTENS, NOTICES = b"L", b"N"
+"""What kind of descriptor a command's first process sends to the proxy (``sandbox/doors.py``)."""
 
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SECCOMP_SET_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 8, 32
 _SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446
 _LANDLOCK_VERSION, _RULE_PATH = 1, 1
 _ATTRIBUTE_BYTES = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
@@ -226,7 +230,7 @@ def _become(plan: dict[str, Any], argv: list[str]) -> None:
         if plan["drops_capabilities"]:
             _drop_capabilities()
         if plan["seccomp"]:
-            _filter(plan["seccomp"])
+            _filter(plan["seccomp"], plan["door"])
         os.set_inheritable(plan["verdict"], False)
         os.execv(argv[0], argv)
     except OSError as error:
@@ -272,9 +276,29 @@ class _Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_char_p))
 
 
-def _filter(program: bytes) -> None:
+def _filter(program: bytes, door: int | None) -> None:
     wanted = _Filter(len(program) // 8, program)
-    _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(wanted), 0, 0), "seccomp")
+    if door is None:
+        mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
+        _checked(_libc.prctl(_PR_SET_SECCOMP, mode, ctypes.byref(wanted), 0, 0), "seccomp")
+        return
+    number = _SYS_SECCOMP[os.uname().machine]
+    # Signals need not interrupt who waits for an answer; kernels before 5.19 do not know that.
+    for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
+        listener = _libc.syscall(number, _SECCOMP_SET_FILTER, ctypes.c_ulong(flags), ctypes.byref(wanted))
+        if listener >= 0 or ctypes.get_errno() != errno.EINVAL:
+            break
+    hand_out(door, NOTICES, _checked(listener, "seccomp listener"))
+
+
+def hand_out(door: int, kind: bytes, descriptor: int) -> None:
+    """Send ``descriptor`` through ``door``, and close both."""
+    import _socket
+
+    channel = _socket.socket(fileno=door)
+    channel.sendmsg([kind], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor.to_bytes(4, sys.byteorder))])
+    channel.close()
+    os.close(descriptor)
 
 
 def landlock_abi() -> int:
