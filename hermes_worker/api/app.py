@@ -15,8 +15,9 @@ from hermes_worker.api.auth import Guard, needs_key, require_safe
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import DefectLog, install_handlers
 from hermes_worker.api.followers import Followers, FollowPolicy
-from hermes_worker.api.limits import BodyLimit, OneLength
+from hermes_worker.api.limits import JSON, BodyLimit, OneLength
 from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, trees, webhooks
+from hermes_worker.api.routes.events import EVENTS, EventStream
 from hermes_worker.server_key import keep_server_key
 from hermes_worker.wiring import Client
 
@@ -64,15 +65,31 @@ class Api(FastAPI):
         return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(stack), key=self.state.key))))
 
     def openapi(self) -> dict[str, Any]:
-        document = super().openapi()
-        for path in document["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)  # FastAPI's own; we answer 400
-        document["components"]["securitySchemes"] = {_KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
-        for path, operations in document["paths"].items():
-            for operation in operations.values():
-                operation["security"] = [{_KEY_SCHEME: []}] if needs_key(path) else []
-        return document
+        if self.openapi_schema is None:
+            document = super().openapi()
+            document["components"]["securitySchemes"] = {_KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
+            for path, operations in document["paths"].items():
+                for operation in operations.values():
+                    operation["security"] = [{_KEY_SCHEME: []}] if needs_key(path) else []
+                    _correct(operation)
+        return super().openapi()
+
+
+def _correct(operation: dict[str, Any]) -> None:
+    """Say what FastAPI does not know of an operation."""
+    operation["responses"].pop("422", None)  # FastAPI's own; we answer 400
+    for status, response in operation["responses"].items():
+        content = response.get("content", {})
+        if EventStream.media_type in content:
+            # Of a route that streams FastAPI believes that its errors are streams, too, and that an event is a text.
+            described = content.pop(EventStream.media_type)
+            content |= {EventStream.media_type: EVENTS} if status.startswith("2") else {JSON: described}
+    for parameter in operation.get("parameters", ()):
+        # One that may be left out cannot be null all the same: in an address that would be the word "null".
+        described = parameter["schema"]
+        if choices := [choice for choice in described.get("anyOf", ()) if choice != {"type": "null"}]:
+            del described["anyOf"]
+            described |= choices[0] if len(choices) == 1 else {"anyOf": choices}
 
 
 def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:

@@ -18,7 +18,7 @@ HEAD_PATIENCE_S = 20.0
 connection for as long as it likes. Slow networks need a few seconds."""
 _OF_OTHERS = "/webhooks/"
 JSON = "application/json"
-_FORM = "application/x-www-form-urlencoded"
+FORM = "application/x-www-form-urlencoded"
 """GitHub sends events as such when it is told to. A page of a foreign site can have a browser do so, too: it lacks the
 signature, and a route that wants none takes only JSON."""
 
@@ -92,7 +92,7 @@ class BodyLimit:
 def _wrong_type(path: str, headers: Headers) -> ApiError | None:
     """Only JSON, and only under its name: a page of a foreign site can make a browser send any other type here."""
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0").strip("0")
-    taken = (JSON, _FORM) if path.startswith(_OF_OTHERS) else (JSON,)
+    taken = (JSON, FORM) if path.startswith(_OF_OTHERS) else (JSON,)
     if not has_body or media_type(headers.getlist("content-type")) in taken:
         return None
     message = f"The Content-Type of a request body must be {' or '.join(taken)}."

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
+from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.api.sse import wire_usage
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
@@ -15,36 +16,86 @@ from hermes_worker.core.standing import Standing, StandingReason
 from hermes_worker.store.deliveries import DeliveryState
 from hermes_worker.store.trees import Share, TreeBudget
 from hermes_worker.store.views import CallView, RunView
+from hermes_worker.submission import TEXT_CHARS_MAX
 
 VERSION = __version__
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+"""Takes a whole number that is written with a fraction: in JSON, 1.0 is one."""
+
+_TEXT = {"type": "string", "maxLength": TEXT_CHARS_MAX}
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"enum": ["text", "input_text", "output_text"]}, "text": _TEXT},
+    "required": ["type", "text"],
+}
+_ADDRESS = {
+    "type": "string",
+    "pattern": r"^(https?://[!-~]{1,8000}|data:image/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=_-]+)$",
+}
+_DETAIL = {"enum": ["auto", "low", "high"]}
+_IMAGE_PART = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["image_url", "input_image"]},
+        "image_url": {
+            "anyOf": [
+                _ADDRESS,
+                {"type": "object", "properties": {"url": _ADDRESS, "detail": _DETAIL}, "required": ["url"]},
+            ]
+        },
+        "detail": _DETAIL,
+    },
+    "required": ["type", "image_url"],
+}
+
+
+def _message(roles: list[str], parts: list[dict[str, Any]], *, is_role_told: bool) -> dict[str, Any]:
+    listed = {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": parts}}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "type": {"enum": ["message"]},
+            "role": {"enum": roles},
+            "content": {"anyOf": [_TEXT, listed]},
+            "id": {},
+            "status": {},
+        },
+        "required": ["role", "content"] if is_role_told else ["content"],
+    }
+
+
 _MESSAGES_SCHEMA = {
     "type": "array",
+    "maxItems": ITEMS_MAX,
     "items": {
-        "oneOf": [
-            {"type": "string", "minLength": 1},
-            {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "role": {"enum": ["user", "assistant", "system", "developer"]},
-                    "content": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
-                },
-                "required": ["content"],
-            },
+        "anyOf": [
+            {"type": "string", "minLength": 1, "maxLength": TEXT_CHARS_MAX},
+            _message(["user"], [_TEXT, _TEXT_PART, _IMAGE_PART], is_role_told=False),
+            _message(["assistant", "system", "developer"], [_TEXT, _TEXT_PART], is_role_told=True),
         ]
     },
 }
 _INPUT_SCHEMA = {
-    "oneOf": [{"type": "string", "pattern": r"\S"}, {**_MESSAGES_SCHEMA, "minItems": 1}],
+    "anyOf": [{"type": "string", "pattern": r"\S", "maxLength": TEXT_CHARS_MAX}, {**_MESSAGES_SCHEMA, "minItems": 1}],
     "description": "The user's message, or a list of messages: the last is the user's, those before it are history.",
 }
 
 Input = Annotated[Any, WithJsonSchema(_INPUT_SCHEMA)]
 """Checked by ``api.messages``, which names the exact place of what is wrong in it."""
 History = Annotated[Any, WithJsonSchema({**_MESSAGES_SCHEMA, "description": "Earlier turns, oldest first."})]
+
+
+_SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
+_MODEL = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 
 class CreateRun(BaseModel):
@@ -55,23 +106,27 @@ class CreateRun(BaseModel):
     input: Input
     instructions: str | None = Field(None, max_length=200_000, description="Joins a new session's system prompt.")
     conversation_history: History = None
-    session_id: str | None = Field(
+    session_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": _SESSION})] | None = Field(
         None, description="Continue this session, or begin it. Default: a new one, named after the run."
     )
-    model: str | None = Field(
+    model: Annotated[str, WithJsonSchema({"type": "string", "pattern": _MODEL})] | None = Field(
         None, description="As the provider calls it. Default, and meaning of 'hermes-agent': the configured model."
     )
     toolsets: list[Annotated[str, StringConstraints(min_length=1, max_length=64)]] | None = Field(
         None, min_length=1, max_length=50, description="Toolsets of a new session."
     )
-    max_iterations: int | None = Field(None, ge=1, le=100_000, description="Model calls before a last summary.")
+    max_iterations: Annotated[int, Field(ge=1, le=100_000), WHOLE] | None = Field(
+        None, description="Model calls before a last summary."
+    )
     max_wall_s: float | None = Field(
         None, gt=0, le=31 * 86_400, allow_inf_nan=False, description="Seconds from now after which the run expires."
     )
-    max_total_tokens: int | None = Field(
-        None, ge=1, le=10**12, description="Tokens that the run and all it delegates may use."
+    max_total_tokens: Annotated[int, Field(ge=1, le=10**12), WHOLE] | None = Field(
+        None, description="Tokens that the run and all it delegates may use."
     )
-    max_tool_calls: int | None = Field(None, ge=1, le=10**9, description="Tool calls, likewise.")
+    max_tool_calls: Annotated[int, Field(ge=1, le=10**9), WHOLE] | None = Field(
+        None, description="Tool calls, likewise."
+    )
     max_cost_usd: float | None = Field(
         None, gt=0, le=1_000_000, allow_inf_nan=False, description="US dollars, likewise. Needs known prices."
     )

@@ -67,6 +67,8 @@ def _crc(text: str, begun: int = 0) -> int:
 
 
 _NOTHING = Mark()
+CURSOR_FORM = r"^[0-9]{1,10}(\.[0-9]{1,9}(\.[0-9]{1,10}-[0-9a-f]{1,8}){2}\.[0-9a-f]{1,64}\.[0-9]{1,10})?$"
+"""The text form of a cursor, for the API's document."""
 _CURSOR = re.compile(
     r"(?P<seq>\d{1,10})"
     r"(?:\.(?P<iteration>\d{1,9})\.(?P<text>\d{1,10}-[0-9a-f]{1,8})\.(?P<reasoning>\d{1,10}-[0-9a-f]{1,8})"

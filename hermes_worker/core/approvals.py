@@ -46,6 +46,8 @@ class Choice(StrEnum):
 
 
 _ALIASES: Final = {"approve": Choice.ONCE, "approved": Choice.ONCE, "allow": Choice.ONCE}
+CHOICE_WORDS: Final = (*Choice, *_ALIASES)
+"""What ``choice_of`` takes, in any case."""
 
 
 def choice_of(text: str) -> Choice:

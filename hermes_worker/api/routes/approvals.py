@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from hermes_worker import answering
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.core.approvals import choice_of
+from hermes_worker.api.schema import WHOLE
+from hermes_worker.core.approvals import CHOICE_WORDS, choice_of
 from hermes_worker.core.run import WaitKind
 from hermes_worker.live import Live
 from hermes_worker.redaction import redact
@@ -30,10 +31,10 @@ class Approval(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    choice: str = Field(max_length=20, description="once, session, always or deny.")
+    choice: Annotated[str, WithJsonSchema({"enum": list(CHOICE_WORDS)})]
     reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
     arguments: dict[str, Any] | None = Field(None, description="Run the call with these instead; only with once.")
-    wait_id: int | None = Field(None, ge=1, le=_ID_MAX, description=_WAIT_ID)
+    wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)
 
 
 class Answer(BaseModel):
@@ -41,8 +42,12 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    text: str = Field(max_length=100_000, description="The number of a choice, or the answer in words.")
-    wait_id: int | None = Field(None, ge=1, le=_ID_MAX, description=_WAIT_ID)
+    text: str = Field(
+        max_length=100_000,
+        json_schema_extra={"pattern": r"\S"},
+        description="The number of a choice, or the answer in words.",
+    )
+    wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)
 
 
 class Answered(BaseModel):

@@ -18,7 +18,7 @@ class Steer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    text: str = Field(max_length=STEER_CHARS_MAX)
+    text: str = Field(max_length=STEER_CHARS_MAX, json_schema_extra={"pattern": r"\S"})
 
 
 class Controlled(BaseModel):

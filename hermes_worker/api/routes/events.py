@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
+from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
 from hermes_worker.api import sse
@@ -27,6 +28,13 @@ _PAGE = 500
 """Rows in one read."""
 _CALLS_OF_AN_ITERATION = 256
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+EVENTS = {"schema": {"description": "Server-sent events: an 'id', and 'data', which is one JSON object per event."}}
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": EVENTS}, "description": "What happened, and then what happens."}
+}
+EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": sse.CURSOR_FORM})]
 
 
 class EventStream(StreamingResponse):
@@ -62,13 +70,13 @@ class EventStream(StreamingResponse):
 @router.get(
     "/{run_id}/events",
     response_class=EventStream,
-    responses={200: {"content": {"text/event-stream": {}}, "description": "One JSON object per event."}},
+    responses=STREAMED,
 )
 async def run_events(
     context: Context,
     run_id: str,
-    after: Annotated[str | None, Query(description="Id of the last event seen; 0 for all.")] = None,
-    last_event_id: Annotated[str | None, Header()] = None,
+    after: Annotated[EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
+    last_event_id: Annotated[EventId | None, Header()] = None,
 ) -> EventStream:
     """Everything that happened to a run and, as it happens, everything that will."""
     told = _cursor(last_event_id, after)

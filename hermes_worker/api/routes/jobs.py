@@ -5,90 +5,41 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hermes_worker.api.context import Context
+from hermes_worker.api.job_schema import (
+    CHANGED_JOB,
+    NEW_JOB,
+    JobBody,
+    JobHistory,
+    JobList,
+    JobRemoved,
+    OneJob,
+    OneJobInFull,
+)
 from hermes_worker.api.schema import EITHER_ERROR
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.store.job_rows import JobRow
 from hermes_worker.store.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
-from scheduler.definition import NAME_CHARS_MAX, PROMPT_CHARS_MAX
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=EITHER_ERROR)
 _JOB_ID = re.compile(r"[0-9a-f]{12}")
 _HISTORY_MAX = 500
 
 
-class _Body(BaseModel):
-    """What a request may say of a job."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: str | None = Field(None, max_length=NAME_CHARS_MAX)
-    schedule: str | None = None
-    prompt: str | None = Field(None, max_length=PROMPT_CHARS_MAX)
-    deliver: str | list[str] | None = None
-    repeat: int | None = Field(None, ge=1)
-    timezone: str | None = None
-    starts_at: str | None = None
-    ends_at: str | None = None
-    jitter_s: int | None = None
-    enabled: bool | None = None
-    # What follows is checked with the job; an empty value takes a field back to its default.
-    skill: str | None = None
-    skills: list[str] | None = None
-    model: str | None = None
-    provider: str | None = None
-    base_url: str | None = None
-    origin: str | dict[str, str | None] | None = None
-    enabled_toolsets: list[str] | None = None
-    script: str | None = None
-    no_agent: bool | None = None
-    context_from: list[str] | None = None
-    attach_to_session: str | None = None
-    wrap_response: bool | None = None
-    overlap: str | None = None
-    catch_up: str | None = None
-    misfire_grace_s: int | None = None
-    failures_max: int | None = None
-    iterations_max: int | None = None
-    tokens_max: int | None = None
-    wall_s_max: float | None = None
-    idle_s_max: float | None = None
-    iterations_per_day: int | None = None
-    tokens_per_day: int | None = None
-    cost_usd_per_day: float | str | None = None
-    cost_usd_max: float | str | None = None
-    approvals: str | None = None
-    approval_s: float | None = None
-    network: str | None = None
-
-    @property
-    def as_request(self) -> work.JobRequest:
-        said = {name: getattr(self, name) for name in self.model_fields_set - {"enabled"}}
-        plain = {name: said.pop(name) for name in _REQUEST_FIELDS & said.keys()}
-        return work.JobRequest(**plain, more={_OUR_NAMES.get(name, name): value for name, value in said.items()})
+_Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": _HISTORY_MAX})]
+_Id = Annotated[str, Path(json_schema_extra={"pattern": f"^{_JOB_ID.pattern}$"})]
 
 
-_REQUEST_FIELDS = frozenset(item.name for item in fields(work.JobRequest)) - {"more"}
-_OUR_NAMES = {
-    "skill": "skills",
-    "enabled_toolsets": "toolsets",
-    "attach_to_session": "attach_to",
-    "wrap_response": "wraps",
-}
-"""Where the reference's names are other than ours."""
-
-
-_BODY_SCHEMA = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": _Body.model_json_schema()}}}
-}
+def _answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """What a route answers when all is well."""
+    return {200: {"model": model}}
 
 
 def _error(status: int, message: str) -> JSONResponse:
@@ -107,9 +58,9 @@ async def _answered(context: Context, call: Callable[[Jobs], Any]) -> JSONRespon
         return _error(400, str(error))
 
 
-async def _body(request: Request) -> _Body | JSONResponse:
+async def _body(request: Request) -> JobBody | JSONResponse:
     try:
-        return _Body.model_validate(json.loads(await request.body()))
+        return JobBody.model_validate(json.loads(await request.body()))
     except (ValidationError, ValueError, RecursionError) as error:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
@@ -124,7 +75,7 @@ async def _on_job(context: Context, job_id: str, call: Callable[[Jobs], Any]) ->
     return await _answered(context, call)
 
 
-@router.get("")
+@router.get("", responses=_answers(JobList))
 async def list_jobs(context: Context, include_disabled: bool = False) -> JSONResponse:
     """Every job that is scheduled, or every job."""
 
@@ -134,7 +85,7 @@ async def list_jobs(context: Context, include_disabled: bool = False) -> JSONRes
     return await _answered(context, found)
 
 
-@router.post("", openapi_extra=_BODY_SCHEMA)
+@router.post("", openapi_extra=NEW_JOB, responses=_answers(OneJob))
 async def create_job(context: Context, request: Request) -> JSONResponse:
     """Keep a job."""
     body = await _body(request)
@@ -155,14 +106,14 @@ def _seen(request: Request) -> dict[str, str]:
     return {"platform": "api_server", "chat_id": "api", **kept}
 
 
-@router.get("/{job_id}")
-async def get_job(context: Context, job_id: str) -> JSONResponse:
+@router.get("/{job_id}", responses=_answers(OneJobInFull))
+async def get_job(context: Context, job_id: _Id) -> JSONResponse:
     """One job."""
     return await _on_job(context, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
 
 
-@router.patch("/{job_id}", openapi_extra=_BODY_SCHEMA)
-async def edit_job(context: Context, job_id: str, request: Request) -> JSONResponse:
+@router.patch("/{job_id}", openapi_extra=CHANGED_JOB, responses=_answers(OneJob))
+async def edit_job(context: Context, job_id: _Id, request: Request) -> JSONResponse:
     """Change what the body names."""
     body = await _body(request)
     if isinstance(body, JSONResponse):
@@ -180,8 +131,8 @@ async def edit_job(context: Context, job_id: str, request: Request) -> JSONRespo
     return await _on_job(context, job_id, change)
 
 
-@router.delete("/{job_id}")
-async def remove_job(context: Context, job_id: str) -> JSONResponse:
+@router.delete("/{job_id}", responses=_answers(JobRemoved))
+async def remove_job(context: Context, job_id: _Id) -> JSONResponse:
     """Forget a job; its history is kept."""
 
     def remove(jobs: Jobs) -> Any:
@@ -191,26 +142,26 @@ async def remove_job(context: Context, job_id: str) -> JSONResponse:
     return await _on_job(context, job_id, remove)
 
 
-@router.post("/{job_id}/pause")
-async def pause_job(context: Context, job_id: str) -> JSONResponse:
+@router.post("/{job_id}/pause", responses=_answers(OneJob))
+async def pause_job(context: Context, job_id: _Id) -> JSONResponse:
     """Nothing comes due until the job is resumed."""
     return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id))})
 
 
-@router.post("/{job_id}/resume")
-async def resume_job(context: Context, job_id: str) -> JSONResponse:
+@router.post("/{job_id}/resume", responses=_answers(OneJob))
+async def resume_job(context: Context, job_id: _Id) -> JSONResponse:
     """Go on with the next slot."""
     return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.resume(jobs, job_id))})
 
 
-@router.post("/{job_id}/run")
-async def run_job(context: Context, job_id: str) -> JSONResponse:
+@router.post("/{job_id}/run", responses=_answers(OneJob))
+async def run_job(context: Context, job_id: _Id) -> JSONResponse:
     """Due at the next tick."""
     return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.run_now(jobs, job_id))})
 
 
-@router.get("/{job_id}/history")
-async def job_history(context: Context, job_id: str, limit: int = 50, before: float | None = None) -> JSONResponse:
+@router.get("/{job_id}/history", responses=_answers(JobHistory))
+async def job_history(context: Context, job_id: _Id, limit: _Limit = 50, before: float | None = None) -> JSONResponse:
     """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
     if not 1 <= limit <= _HISTORY_MAX:
         return _error(400, f"limit must be from 1 to {_HISTORY_MAX}")

@@ -7,7 +7,7 @@ import json
 from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
-from pydantic import ValidationError
+from pydantic import ValidationError, WithJsonSchema
 from starlette.requests import ClientDisconnect
 
 from hermes_worker.api import schema
@@ -28,6 +28,7 @@ from hermes_worker.wiring import Client
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 _ATTENTION_MAX = 100
+_Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"})]
 
 
 # --- submit ----------------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ async def create_run(
     body: Annotated[schema.CreateRun, Depends(_create_run)],
     response: Response,
     later: BackgroundTasks,
-    idempotency_key: Annotated[str | None, Header()] = None,
+    idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> schema.Started:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
     submission = _submission(body, idempotency_key)

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
+from pydantic import WithJsonSchema
 
 from hermes_worker.api import sse
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.followers import Feed
-from hermes_worker.api.routes.events import EventStream
+from hermes_worker.api.routes.events import STREAMED, EventStream
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS
@@ -24,18 +25,19 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 _PAGE = 500
 _SEQ_MAX = 2**31 - 1
+_EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,9}$"})]
 
 
 @router.get(
     "/{run_id}/tree/events",
     response_class=EventStream,
-    responses={200: {"content": {"text/event-stream": {}}, "description": "One JSON object per event."}},
+    responses=STREAMED,
 )
 async def tree_events(
     context: Context,
     run_id: str,
-    after: Annotated[str | None, Query(description="Id of the last event seen; 0 for all.")] = None,
-    last_event_id: Annotated[str | None, Header()] = None,
+    after: Annotated[_EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
+    last_event_id: Annotated[_EventId | None, Header()] = None,
 ) -> EventStream:
     """The events of all runs of the tree that ``run_id`` is in. Their ids count from 1 without gaps, and every reader
     gets the same. The stream ends when every run of the tree has ended."""

@@ -10,14 +10,16 @@ import uuid
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from fastapi import APIRouter, BackgroundTasks, Request
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.limits import BODY_PATIENCE_S, JSON, media_type
+from hermes_worker.api.limits import BODY_PATIENCE_S, FORM, JSON, media_type
 from hermes_worker.api.schema import EITHER_ERROR
 from hermes_worker.delivery.signature import Scheme, verify
 from hermes_worker.observe import count, log
@@ -42,7 +44,31 @@ class _Refused(Exception):
         self.response = JSONResponse({"error": message}, status_code=status)
 
 
-@router.post("/{name}", status_code=202, response_class=JSONResponse)
+class Taken(BaseModel):
+    """What became of an event: ``accepted`` (202), or ``duplicate`` or ``ignored`` (200)."""
+
+    status: Literal["accepted", "duplicate", "ignored"]
+    route: str | None = None
+    event: str | None = None
+    delivery_id: str | None = None
+    reason: str | None = None
+    run_id: str | None = None
+    """Of the run that the event began."""
+    deliveries: list[str] | None = None
+    """Of a route that only delivers."""
+
+
+_EVENT = {"type": "object", "description": "What happened, as its sender writes it."}
+_BODY_SCHEMA = {"requestBody": {"required": True, "content": {JSON: {"schema": _EVENT}, FORM: {"schema": _EVENT}}}}
+
+
+@router.post(
+    "/{name}",
+    status_code=202,
+    response_model=None,
+    openapi_extra=_BODY_SCHEMA,
+    responses={200: {"model": Taken}, 202: {"model": Taken}},
+)
 async def receive(context: Context, name: str, request: Request, later: BackgroundTasks) -> JSONResponse:
     """Take an event in."""
     try:

@@ -1,0 +1,232 @@
+"""Jobs on the wire: what a request may say of one, and what answers show (reference, around §3.8)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from hermes_worker.api.schema import WHOLE
+from scheduler import jobs as work
+from scheduler.definition import LIST_MAX, NAME_CHARS_MAX, PROMPT_CHARS_MAX
+from scheduler.grammar import JITTER_S_MAX
+from scheduler.policy import CatchUp, Overlap
+
+REPEAT_MAX = 1_000_000_000
+_DAYS_S = 31 * 86_400
+
+
+# What follows only describes: the values are checked with the job, and an empty one takes a field back to its default.
+
+
+def _form(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^({pattern})?$"})
+
+
+def _one_of(*words: str) -> WithJsonSchema:
+    return WithJsonSchema({"enum": [*words, ""]})
+
+
+def _list_of(pattern: str) -> WithJsonSchema:
+    item = {"type": "string", "pattern": f"^{pattern}$"}
+    return WithJsonSchema({"type": "array", "maxItems": LIST_MAX, "items": item})
+
+
+def _from(low: float, high: float, kind: str = "integer") -> WithJsonSchema:
+    return WithJsonSchema({"type": kind, "minimum": low, "maximum": high})
+
+
+_DOLLARS = WithJsonSchema(
+    {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000}, {"enum": [""]}]},
+)
+_WORD = "[A-Za-z0-9_.:-]{1,64}"
+_SKILL = "[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}"
+_JOB_ID = "[0-9a-f]{12}"
+_SESSION = r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}"
+
+
+class JobBody(BaseModel):
+    """What a request may say of a job."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: (
+        Annotated[
+            str,
+            Field(max_length=NAME_CHARS_MAX),
+            WithJsonSchema({"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": r"\S"}),
+        ]
+        | None
+    ) = None
+    schedule: str | None = Field(
+        None,
+        json_schema_extra={"minLength": 1},
+        description="When it runs: 'every 5m', '0 9 * * *', '2027-01-01T09:00'.",
+    )
+    prompt: str | None = Field(None, max_length=PROMPT_CHARS_MAX)
+    deliver: str | list[str] | None = Field(None, description="Targets that are sent the answer: 'telegram:123'.")
+    repeat: Annotated[int, Field(ge=1, le=REPEAT_MAX), WHOLE] | None = None
+    timezone: str | None = Field(None, description="IANA name of the clock to go by.")
+    starts_at: str | None = None
+    ends_at: str | None = None
+    jitter_s: Annotated[int, WHOLE, _from(0, JITTER_S_MAX)] | None = None
+    enabled: bool | None = None
+    skill: Annotated[str, _form(_SKILL)] | None = None
+    skills: Annotated[list[str], _list_of(_SKILL)] | None = None
+    model: Annotated[str, _form("[A-Za-z0-9_.:/@+-]{1,200}")] | None = None
+    provider: Annotated[str, _form(_WORD)] | None = None
+    base_url: str | None = Field(None, description="A condition, as the provider, which it needs.")
+    origin: str | dict[str, str | None] | None = Field(None, description="One chat, such as 'telegram:123'.")
+    enabled_toolsets: Annotated[list[str], _list_of(_WORD)] | None = None
+    script: str | None = Field(None, description="A file below the home directory's 'scripts'.")
+    no_agent: bool | None = Field(None, description="The script is the job; it needs one.")
+    context_from: Annotated[list[str], _list_of(_JOB_ID)] | None = Field(None, description="Jobs that there are.")
+    attach_to_session: Annotated[str, _form(_SESSION)] | None = None
+    wrap_response: bool | None = None
+    overlap: Annotated[str, _one_of(*Overlap)] | None = None
+    catch_up: Annotated[str, _one_of(*CatchUp)] | None = None
+    misfire_grace_s: Annotated[int, WHOLE, _from(0, 86_400)] | None = None
+    failures_max: Annotated[int, WHOLE, _from(1, 1_000_000)] | None = None
+    iterations_max: Annotated[int, WHOLE, _from(1, 100_000)] | None = None
+    tokens_max: Annotated[int, WHOLE, _from(1, 10**12)] | None = None
+    wall_s_max: Annotated[float, _from(1, _DAYS_S, "number")] | None = None
+    idle_s_max: Annotated[float, _from(0, _DAYS_S, "number")] | None = None
+    iterations_per_day: Annotated[int, WHOLE, _from(1, 10**9)] | None = None
+    tokens_per_day: Annotated[int, WHOLE, _from(1, 10**15)] | None = None
+    cost_usd_per_day: Annotated[float | str, _DOLLARS] | None = None
+    cost_usd_max: Annotated[float | str, _DOLLARS] | None = None
+    approvals: Annotated[str, _one_of("ask", "deny", "approve")] | None = None
+    approval_s: Annotated[float, _from(1, _DAYS_S, "number")] | None = None
+    network: Annotated[str, _one_of("open", "proxy", "none")] | None = None
+
+    @property
+    def as_request(self) -> work.JobRequest:
+        said = {name: getattr(self, name) for name in self.model_fields_set - {"enabled"}}
+        plain = {name: said.pop(name) for name in _REQUEST_FIELDS & said.keys()}
+        return work.JobRequest(**plain, more={_OUR_NAMES.get(name, name): value for name, value in said.items()})
+
+
+_REQUEST_FIELDS = frozenset(item.name for item in fields(work.JobRequest)) - {"more"}
+_OUR_NAMES = {
+    "skill": "skills",
+    "enabled_toolsets": "toolsets",
+    "attach_to_session": "attach_to",
+    "wrap_response": "wraps",
+}
+"""Where the reference's names are other than ours."""
+
+
+def _body(**more: Any) -> dict[str, Any]:
+    described = {**JobBody.model_json_schema(), **more}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": described}}}}
+
+
+_PLAIN = JobBody.model_json_schema()["properties"]
+NEW_JOB = _body(
+    required=["name", "schedule"],
+    properties={
+        **_PLAIN,
+        "name": {"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": r"\S"},
+        "schedule": {"type": "string", "minLength": 1, "description": _PLAIN["schedule"]["description"]},
+    },
+)
+CHANGED_JOB = _body(minProperties=1)
+
+
+class Repeat(BaseModel):
+    times: int | None
+    completed: int
+
+
+class FiringObject(BaseModel):
+    """What became of one slot of a job."""
+
+    slot: float
+    """The cursor of the next page."""
+    slot_at: datetime
+    outcome: str
+    reason: str | None
+    run_id: str | None
+    run_status: str | None
+    execution: str | None
+    remark: str | None
+    ended_at: datetime | None
+
+
+class JobObject(BaseModel):
+    """A job, under the reference's names. Times are ISO 8601 in UTC."""
+
+    id: str
+    name: str
+    prompt: str
+    schedule: dict[str, Any]
+    schedule_display: str | None
+    repeat: Repeat
+    enabled: bool
+    state: str
+    deliver: str
+    origin: dict[str, str | None] | None
+    skill: str | None
+    skills: list[str]
+    model: str | None
+    provider: str | None
+    base_url: str | None
+    model_snapshot: str | None
+    provider_snapshot: str | None
+    enabled_toolsets: list[str] | None
+    workdir: str | None
+    script: str | None
+    no_agent: bool
+    context_from: list[str] | None
+    attach_to_session: str | None
+    overlap: Overlap
+    catch_up: CatchUp
+    misfire_grace_s: int | None
+    failures_max: int | None
+    iterations_max: int | None
+    tokens_max: int | None
+    wall_s_max: float | None
+    idle_s_max: float | None
+    iterations_per_day: int | None
+    tokens_per_day: int | None
+    cost_usd_per_day: str | None
+    cost_usd_max: str | None
+    approvals: str | None
+    approval_s: float | None
+    network: str | None
+    created_at: datetime
+    next_run_at: datetime | None
+    last_run_at: datetime | None
+    last_status: str | None
+    last_error: str | None
+    paused_at: datetime | None
+    paused_reason: str | None
+
+
+class JobInFull(JobObject):
+    last_delivery_error: str | None
+    latest_execution: FiringObject | None
+
+
+class OneJob(BaseModel):
+    job: JobObject
+
+
+class OneJobInFull(BaseModel):
+    job: JobInFull
+
+
+class JobList(BaseModel):
+    jobs: list[JobInFull]
+
+
+class JobRemoved(BaseModel):
+    ok: Literal[True]
+
+
+class JobHistory(BaseModel):
+    """Newest first."""
+
+    firings: list[FiringObject]
