@@ -60,6 +60,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "iteration.failed": "A model call ended without a reply.",
         "tool_call.claimed": "This worker took a tool call.",
         "tool_call.settled": "A tool's result was stored.",
+        "home.closed": "The home, or a file of ours in it, could be used by others, and cannot any more.",
+        "worker.root": "The worker runs as root.",
         "sandbox.missing": "Commands are not confined, because nothing that could do it works here.",
         "egress.connected": "The proxy for commands connected to a server.",
         "egress.refused": "The proxy for commands refused to connect to a server.",

@@ -29,6 +29,7 @@ __all__ = [
     "SECRET",
     "SECRETS",
     "SERVER_KEY",
+    "UMASK",
     "WEB_URL",
     "Kind",
     "Secret",
@@ -96,6 +97,8 @@ class Kind(Generic[_T]):
     """Back to text that ``parse`` takes."""
     is_quotable: bool = True
     """Whether a message may show a wrong value."""
+    is_secret: bool = False
+    """Whether the value is a secret, or has one in it. ``role_secrets`` says who gets it."""
 
 
 def _as_text(raw: object) -> str:
@@ -268,6 +271,13 @@ def _parse_directory(raw: object) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def _parse_umask(raw: object) -> int:
+    # YAML takes 022 for 18, and 22 for itself: a number does not say what was meant.
+    if not isinstance(raw, str) or not re.fullmatch(r"0?[0-7]{3}", raw.strip()):
+        raise ValueError
+    return int(raw, 8)
+
+
 def _parse_fault_plan(raw: object) -> str:
     text = _as_text(raw)
     parse_faults(text)
@@ -296,6 +306,7 @@ PRICES: Kind[tuple[str, ...]] = Kind(
 )
 APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
 DIRECTORY = Kind("a directory", _parse_directory)
+UMASK: Kind[int] = Kind("three octal digits in quotes, such as '022'", _parse_umask, lambda value: f"{value:03o}")
 FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)
 
 
@@ -320,18 +331,20 @@ def _parse_server_key(raw: object) -> Secret:
     return secret
 
 
-SECRET = Kind("printable ASCII text without spaces", _parse_secret, Secret.reveal, is_quotable=False)
+SECRET = Kind("printable ASCII text without spaces", _parse_secret, Secret.reveal, is_quotable=False, is_secret=True)
 SECRETS: Kind[tuple[Secret, ...]] = Kind(
     "a list of keys without spaces, in YAML or separated by commas",
     lambda raw: tuple(dict.fromkeys(_parse_secret(item) for item in _as_list(raw))),
     lambda keys: ",".join(key.reveal() for key in keys),
     is_quotable=False,
+    is_secret=True,
 )
 SERVER_KEY = Kind(
     f"at least {_SERVER_KEY_CHARS_MIN} printable ASCII characters without spaces",
     _parse_server_key,
     Secret.reveal,
     is_quotable=False,
+    is_secret=True,
 )
 
 
@@ -403,9 +416,11 @@ DATABASE_URL = Kind(
     "a postgresql+psycopg://, postgresql:// or sqlite:/// URL (a file, not :memory:)",
     _parse_database_url,
     is_quotable=False,
+    is_secret=True,
 )
 BROKER_URL = Kind(
     "a redis://, rediss://, redis+socket:// or unix:// URL with a numbered database",
     _parse_broker_url,
     is_quotable=False,
+    is_secret=True,
 )

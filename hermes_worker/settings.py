@@ -34,7 +34,9 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import TURNS_MAX
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.handover import STARTED_UMASK, Handover, taken
 from hermes_worker.plainfiles import read_plain
+from hermes_worker.role_secrets import READ_BY_LIBRARIES, Role, owners, withheld_from
 from hermes_worker.setting_kinds import (
     APPROVALS_MODE,
     BROKER_URL,
@@ -47,6 +49,7 @@ from hermes_worker.setting_kinds import (
     SECRETS,
     SERVER_KEY,
     SWITCH,
+    UMASK,
     WEB_URL,
     Kind,
     Secret,
@@ -79,7 +82,9 @@ __all__ = [
     "TerminalSettings",
     "as_environ",
     "describe",
+    "handed_to",
     "is_loopback",
+    "is_supervised",
     "load",
     "markdown_table",
 ]
@@ -437,6 +442,9 @@ class TerminalSettings:
         "terminal.cpu_s_max", "HERMES_COMMAND_CPU_S_MAX", optional_integer(1, 1_000_000), 3600
     )
     """Processor time that one process of a command may use, in seconds; 0 for no limit."""
+    umask: int | None = _setting("terminal.umask", "HERMES_COMMAND_UMASK", UMASK)
+    """Permissions that new files of commands and file tools do not get, in octal digits (`022`). Not set: those of
+    the user who started the program. Its own files are always for itself alone."""
     free_mb_min: int = _setting("terminal.free_mb_min", "HERMES_FREE_MB_MIN", integer(0, 10_000_000), 100)
     """Megabytes that must be free on the disk of the workspace before `terminal` or `write_file` begins."""
 
@@ -549,6 +557,9 @@ class WorkerSettings:
     )
     """`read` answers the commands of Celery's remote control that read, `all` also those that change a fleet
     (`shutdown`, `rate_limit`, `cancel_consumer`, `pool_grow` ...): whoever reaches the broker may send them."""
+    is_debuggable: bool = _setting("worker.debuggable", "HERMES_DEBUGGABLE", SWITCH, False)
+    """Whether other programs of the same user may look into the memory of the processes: for `py-spy`, `gdb` and core
+    files. It holds secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -637,6 +648,7 @@ _DECLARATIONS: tuple[_Declaration, ...] = tuple(
 )
 _DECLARATION_OF = MappingProxyType({declaration.key: declaration for declaration in _DECLARATIONS})
 _VARIABLES = frozenset(variable for declaration in _DECLARATIONS for variable in declaration.variables)
+_SECRET_VARIABLES = frozenset(name for known in _DECLARATIONS if known.kind.is_secret for name in known.variables)
 
 
 # --- keys of the reference -------------------------------------------------------------------------------------------
@@ -703,7 +715,10 @@ class _Sources:
         environ: Mapping[str, str],
         dotenv: Mapping[str, str],
         config: Mapping[str, object],
+        withheld: frozenset[str] = frozenset(),
     ) -> None:
+        self.withheld = withheld
+        """Settings that exist and are not for this process."""
         self._overrides = overrides
         self._environ = environ
         self._dotenv = dotenv
@@ -757,22 +772,50 @@ def load(
     (``server.port``) to what the command line said; ``None`` means it said nothing. Raises ``ConfigurationError``:
     one sentence that names the key, where its value came from and what is allowed.
     """
-    environ = dict(os.environ if environ is None else environ)
+    handed = _handed_to_us() if environ is None else Handover()
+    environ = {**(os.environ if environ is None else environ), **handed.variables}
     _require_known_keys(overrides)
     home = _home(home or overrides.get("home"), environ)
-    dotenv = _read_dotenv(home / ".env")
-    config, notes = _read_config(home / "config.yaml")
-    sources = _Sources(overrides, environ, dotenv, config)
+    dotenv = {} if handed.is_complete else _read_dotenv(home / ".env")
+    config, notes = ({}, []) if handed.is_complete else _read_config(home / "config.yaml")
+    sources = _Sources(overrides, environ, dotenv, config, handed.withheld)
     settings = Settings(
         home=home,
-        **{name: group(**_values(group, sources)) for name, group in _GROUPS.items() if group is not ModelSettings},
+        **{name: group(**_values(group, sources)) for name, group in _GROUPS.items() if group not in _MADE_APART},
         model=_model(sources),
+        terminal=_terminal(sources),
         faults=_value(sources, _DECLARATION_OF["faults"], ""),
-        notes=(*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
+        notes=() if handed.is_complete else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
         environ=MappingProxyType({**dotenv, **environ}),
     )
-    _check_together(settings)
+    _check_together(settings, handed.withheld)
     return settings
+
+
+_MADE_APART = (ModelSettings, TerminalSettings)
+_handed = Handover()
+"""What was handed to this process, once it was looked for."""
+
+
+def _handed_to_us() -> Handover:
+    global _handed
+    if found := taken(os.environ):
+        _handed = found
+        for name in READ_BY_LIBRARIES & found.variables.keys():
+            os.environ[name] = found.variables[name]
+    return _handed
+
+
+def is_supervised() -> bool:
+    """Whether ``up`` or ``run`` started this process as one of its roles."""
+    return _handed.is_complete
+
+
+def _terminal(sources: _Sources) -> TerminalSettings:
+    given = TerminalSettings(**_values(TerminalSettings, sources))
+    if given.umask is None and (found := sources.variable(STARTED_UMASK)):
+        return replace(given, umask=UMASK.parse(found.raw))
+    return given
 
 
 def _require_known_keys(overrides: Mapping[str, object]) -> None:
@@ -816,9 +859,9 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _check_together(settings: Settings) -> None:
+def _check_together(settings: Settings, withheld: frozenset[str]) -> None:
     server = settings.server
-    if server.key is None and not server.is_loopback:
+    if server.key is None and not server.is_loopback and "server.key" not in withheld:
         raise ConfigurationError(
             f"server.key (HERMES_SERVER_KEY) must be set when server.host is {server.host!r},"
             " because others than this machine can connect to that address."
@@ -869,7 +912,7 @@ _VENDORS = (
 
 def _model(sources: _Sources) -> ModelSettings:
     given = ModelSettings(**_values(ModelSettings, sources), vendor_keys=_vendor_keys(sources))
-    if given.provider == "scripted":
+    if given.provider == "scripted" or "model.api_key" in sources.withheld:
         return given
     if given.api_key is not None:
         return given if given.provider or given.base_url else replace(given, provider=_provider_of(given.api_key))
@@ -1053,7 +1096,8 @@ def as_environ(settings: Settings) -> dict[str, str]:
     """An environment for child processes, in which ``load`` gives these very settings.
 
     It is the environment this process was started with, with every setting spelled out, so that a child started
-    later does not pick up an edit of ``config.yaml`` that its siblings do not have. Holds secrets: for ``env=`` only.
+    later does not pick up an edit of ``config.yaml`` that its siblings do not have. Holds secrets: what is handed to
+    another process goes through ``handed_to``.
     """
     environ = {name: value for name, value in settings.environ.items() if name not in _VARIABLES}
     for group in (settings, *(getattr(settings, name) for name in _GROUPS)):
@@ -1064,6 +1108,29 @@ def as_environ(settings: Settings) -> dict[str, str]:
             if is_given and (text := declaration.kind.render(value)):
                 environ[declaration.variables[0]] = text
     return environ
+
+
+def handed_to(settings: Settings, *roles: Role) -> tuple[dict[str, str], Handover]:
+    """The environment of a child process that has these roles, without any secret, and what it gets by descriptor:
+    the secrets of its roles. Its ``load`` reads no file and gives ``settings``, but for the secrets of others."""
+    environ = {}
+    secrets = {}
+    for name, value in as_environ(settings).items():
+        whose = None if _is_harmless_setting(name) else owners(name, value)
+        if whose is None:
+            environ[name] = value
+        elif not whose.isdisjoint(roles) or _is_for_commands(settings, name, roles):
+            secrets[name] = value
+    return environ, Handover(variables=secrets, is_complete=True, withheld=withheld_from(roles))
+
+
+def _is_harmless_setting(variable: str) -> bool:
+    """One of ours that is not secret, whatever its name or value sounds like."""
+    return variable in _VARIABLES and variable not in _SECRET_VARIABLES
+
+
+def _is_for_commands(settings: Settings, variable: str, roles: Iterable[Role]) -> bool:
+    return variable in settings.terminal.env_passthrough and Role.TOOLS in roles
 
 
 class SettingRow(NamedTuple):

@@ -547,6 +547,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             hermes_home=str(settings.home),
             sandbox=sandbox,
             free_bytes_min=settings.terminal.free_mb_min * 1024**2,
+            umask=settings.terminal.umask,
         )
 
     redactor = redactor_of(settings)
@@ -600,6 +601,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         sandbox=sandbox,
         script_timeout_s=settings.cron.script_timeout_s,
         redactor=redactor,
+        umask=settings.terminal.umask,
     )
     sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
     keeper = Keeper(

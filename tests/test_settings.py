@@ -144,6 +144,8 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "terminal.network_api": "proxy",
         "terminal.network_unattended": "open",
         "terminal.network_hosts": "pypi.org,*.example.org",
+        "terminal.umask": "027",
+        "worker.debuggable": "true",
         "terminal.processes_max": "100",
         "terminal.open_files_max": "100",
         "terminal.memory_mb_max": "100",
@@ -538,4 +540,5 @@ def test_only_settings_reads_the_environment() -> None:
     ]
 
     # ``embedded.forked`` gives a forked child the environment that was made for it; the child reads it by settings.
-    assert sorted(readers) == ["embedded/forked.py", "settings.py"]
+    # ``handover`` takes the secrets out of the environment of a program that has just been started, for settings.
+    assert sorted(readers) == ["embedded/forked.py", "handover.py", "settings.py"]

@@ -19,6 +19,7 @@ from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.embedded.paths import FailedStart, failed_start, prepare_home, running_stack
+from hermes_worker.embedded.process import root_warning
 from hermes_worker.server_key import find_server_key, is_open_to_others, key_file, place_of_key
 from hermes_worker.settings import Settings
 
@@ -86,6 +87,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
     failed = failed_start(settings.home)
     checks: tuple[tuple[str, Callable[[], Finding | tuple[Grade, str]]], ...] = (
         ("home", lambda: _home(settings)),
+        ("user", _user),
         *((("start", lambda: _start(failed)),) if failed else ()),
         ("disk", lambda: _disk(settings)),
         ("database", lambda: _database(settings)),
@@ -119,7 +121,13 @@ def _line(finding: Finding) -> str:
 
 def _home(settings: Settings) -> tuple[Grade, str]:
     prepare_home(settings.home)
-    return Grade.OK, "can be written"
+    return Grade.OK, "can be written, and is closed to other users"
+
+
+def _user() -> tuple[Grade, str]:
+    if warning := root_warning():
+        return Grade.NOTE, warning
+    return Grade.OK, f"number {os.geteuid()}, not root"
 
 
 def _start(failed: FailedStart) -> tuple[Grade, str]:

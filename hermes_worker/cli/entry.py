@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import click
 
-from hermes_worker import heap
+from hermes_worker import handover, heap
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
 
 EXIT_FAILED = 1
@@ -122,7 +122,10 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process."""
+    """Run the command line and end the process. Without ``arguments`` they are the program's own, and it is hardened
+    first, which starts it again when its environment holds secrets."""
+    if arguments is None:
+        handover.begin()
     heap.begin()
     invocation = Invocation()
     _write_what_can_be_written()

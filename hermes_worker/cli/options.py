@@ -16,6 +16,7 @@ import click
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import Invocation
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.handover import show_memory
 from hermes_worker.settings import Settings
 
 PROMPT_BYTES_MAX = 10 * 1024 * 1024
@@ -102,6 +103,8 @@ def load_settings(home: Path | None, overrides: Mapping[str, object] = MappingPr
     settings = settings_module.load(home=home, overrides=overrides)
     for note in settings.notes:
         click.echo(f"note: {note}", err=True)
+    if settings.worker.is_debuggable:
+        show_memory()
     return settings
 
 

@@ -22,8 +22,9 @@ from hermes_worker.embedded.children import ChildExit, ChildSpec
 from hermes_worker.embedded.paths import logs_dir
 from hermes_worker.embedded.process import title_process
 from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.role_secrets import Role
 from hermes_worker.server_key import keep_server_key
-from hermes_worker.settings import Settings, as_environ
+from hermes_worker.settings import Settings, handed_to
 from hermes_worker.store.revisions import newest
 
 _SERVERS = "servers"
@@ -74,14 +75,15 @@ class Stack:
             self.settings = replace(self.settings, broker=broker)
         if self.settings.model.is_scripted:
             specs.append(self._scripted())
-        specs.append(self._worker("model", "model", self._plan.model_concurrency))
-        specs.append(self._worker("tools", "tools,delivery,system", self._plan.tool_concurrency))
+        # Who holds credentials runs no commands, and who runs commands gets as few as can be.
+        specs.append(self._worker("model", "model,delivery,system", self._plan.model_concurrency))
+        specs.append(self._worker("tools", "tools", self._plan.tool_concurrency))
         if self._plan.has_beat:
             alive = self._mark("beat.alive")
-            specs.append(self._role("beat", ["beat", "--alive-file", str(alive)], ready=alive.exists))
+            specs.append(self._role("beat", ["beat", "--alive-file", str(alive)], (Role.BEAT,), ready=alive.exists))
         if self._plan.has_api:
             server = self.settings.server
-            specs.append(self._role("api", ["api"], ready=_is_healthy_on(server.host, server.port)))
+            specs.append(self._role("api", ["api"], (Role.API,), ready=_is_healthy_on(server.host, server.port)))
         return specs
 
     def preload(self) -> None:
@@ -149,7 +151,7 @@ class Stack:
         # Its own entry point, because it starts in a fifth of the time of a command.
         pace = ["--port", str(port), "--chunks", "16", "--chunk-gap-s", "0.004"]
         return replace(
-            self._role("scripted", [], ready=ready),
+            self._role("scripted", [], (), ready=ready),
             argv=[sys.executable, "-m", "hermes_worker.providers.scripted", *pace],
             main=partial(_be_scripted, pace),
             group=_SERVERS,
@@ -163,7 +165,8 @@ class Stack:
         alive, consuming = self._mark(f"{name}.alive"), self._mark(f"{name}.ready")
         arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
-        return self._role(name, arguments, ready=lambda: alive.exists() and consuming.exists())
+        roles = tuple(Role(queue) for queue in queues.split(","))
+        return self._role(name, arguments, roles, ready=lambda: alive.exists() and consuming.exists())
 
     def _mark(self, name: str) -> Path:
         """A file that a role is to make, and that does not exist yet."""
@@ -171,13 +174,17 @@ class Stack:
         path.unlink(missing_ok=True)
         return path
 
-    def _role(self, name: str, arguments: Sequence[str], ready: Callable[[], bool] | None = None) -> ChildSpec:
+    def _role(
+        self, name: str, arguments: Sequence[str], roles: Sequence[Role], ready: Callable[[], bool] | None = None
+    ) -> ChildSpec:
         lease = self.settings.lease
+        environ, secrets = handed_to(self.settings, *roles)
         return ChildSpec(
             name=name,
             argv=[sys.executable, "-m", "hermes_worker.cli", *arguments],
             main=partial(_be, arguments),
-            env=as_environ(self.settings),
+            env=environ,
+            secrets=secrets.to_bytes() if roles else None,
             ready=ready,
             ready_timeout_s=_READY_PATIENCE_S,
             grace_s=lease.drain_s + lease.drain_once_s + _LEAVING_S,

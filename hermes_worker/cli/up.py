@@ -12,7 +12,7 @@ import click
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
 from hermes_worker.cli.stack import Plan, Stack
 from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
-from hermes_worker.embedded.process import title_process
+from hermes_worker.embedded.process import root_warning, title_process
 from hermes_worker.embedded.supervisor import StartFailed, Supervisor
 from hermes_worker.server_key import key_file, place_of_key
 from hermes_worker.settings import Settings
@@ -79,6 +79,8 @@ def _supervise(held: HeldHome, settings: Settings, plan: Plan) -> int:
         def announce() -> None:
             held.announce(note)
             click.echo(_welcome(stack, note, time.monotonic() - began))
+            if warning := root_warning():
+                click.echo(f"warning: {warning}", err=True)
 
         supervisor = Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload)
         status = supervisor.run(on_ready=announce)

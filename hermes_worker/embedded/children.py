@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import groupby
@@ -25,6 +25,7 @@ import psutil
 
 from hermes_worker.embedded.forked import ForkedProcess, can_fork, fork
 from hermes_worker.embedded.process import dies_with_parent
+from hermes_worker.handover import SECRETS_FD, sealed
 from hermes_worker.observe import log
 
 _READY_POLL_S = 0.02
@@ -57,7 +58,9 @@ class ChildSpec:
     """Stands in front of every line it prints."""
     argv: Sequence[str]
     env: Mapping[str, str]
-    """Its whole environment."""
+    """Its whole environment, which others can read: nothing secret."""
+    secrets: bytes | None = field(default=None, repr=False)
+    """What it finds behind the descriptor that ``handover.SECRETS_FD`` names in its environment."""
     ready: Callable[[], bool] | None = None
     """Whether it does its work; quick, never raises. ``None``: as soon as it is started."""
     ready_timeout_s: float = 30.0
@@ -281,10 +284,17 @@ class ChildLoop:
         log.info("child.started", child=child.spec.name, child_pid=child.process.pid)
 
     def _started(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
+        if spec.secrets is None:
+            return self._started_with(spec)
+        with sealed(spec.secrets) as descriptor:
+            env = {**spec.env, SECRETS_FD: str(descriptor)}
+            return self._started_with(replace(spec, env=env, pass_fds=(*spec.pass_fds, descriptor)))
+
+    def _started_with(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
         if spec.main is None or not can_fork():
             return _start_process(spec)
         self._preload()  # costs nothing the second time
-        return fork(f"hermes-{spec.name}", spec.main, spec.env)
+        return fork(f"hermes-{spec.name}", spec.main, spec.env, spec.pass_fds)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 

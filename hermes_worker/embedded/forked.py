@@ -15,8 +15,8 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from typing import IO
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import IO, NamedTuple
 
 from hermes_worker.embedded.process import dies_with_parent, name_process
 
@@ -54,8 +54,11 @@ def can_fork() -> bool:
     return sys.platform == "linux"
 
 
-def fork(name: str, main: Callable[[], object], env: Mapping[str, str]) -> ForkedProcess:
-    """Run ``main`` in a child with the environment ``env``. Only from the main thread of a process without others.
+def fork(
+    name: str, main: Callable[[], object], env: Mapping[str, str], pass_fds: Collection[int] = ()
+) -> ForkedProcess:
+    """Run ``main`` in a child with the environment ``env`` and the descriptors ``pass_fds`` beside the standard ones.
+    Only from the main thread of a process without others.
 
     ``main`` ends the child by returning (0), by raising ``SystemExit`` with its code, or with an error (1).
     """
@@ -65,7 +68,7 @@ def fork(name: str, main: Callable[[], object], env: Mapping[str, str]) -> Forke
     with _signals_held_back():
         pid = os.fork()
         if pid == 0:
-            _live(name, main, env, writer, ask_for_death_signal)
+            _live(_Life(name, main, env, writer, pass_fds), ask_for_death_signal)
     os.close(writer)
     return ForkedProcess(pid, os.fdopen(reader, "rb", buffering=0))
 
@@ -82,28 +85,30 @@ def _signals_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _live(
-    name: str,
-    main: Callable[[], object],
-    env: Mapping[str, str],
-    output: int,
-    ask_for_death_signal: Callable[[], None] | None,
-) -> None:
+class _Life(NamedTuple):
+    name: str
+    main: Callable[[], object]
+    env: Mapping[str, str]
+    output: int
+    kept: Collection[int]
+
+
+def _live(life: _Life, ask_for_death_signal: Callable[[], None] | None) -> None:
     """The child's whole life. Never returns."""
     status = 1
     try:
         if ask_for_death_signal is not None:
             ask_for_death_signal()
         os.setsid()
-        _take_descriptors(output)
+        _take_descriptors(life.output, life.kept)
         signal.set_wakeup_fd(-1)
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.environ.clear()
-        os.environ.update(env)
-        name_process(name)
-        main()
+        os.environ.update(life.env)
+        name_process(life.name)
+        life.main()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -116,10 +121,14 @@ def _live(
         os._exit(status)
 
 
-def _take_descriptors(output: int) -> None:
+def _take_descriptors(output: int, kept: Collection[int]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    os.closerange(_FIRST_FREE_DESCRIPTOR, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    first = _FIRST_FREE_DESCRIPTOR
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     # Objects of their own: the parent's may write elsewhere, and hold what the parent has not flushed.
     sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, errors="replace", closefd=False) for number in (1, 2))

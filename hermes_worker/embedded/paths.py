@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
+from hermes_worker.observe import log
 from hermes_worker.plainfiles import read_note
 
 _LOCK_PATIENCE_S = 0.5
@@ -134,17 +136,54 @@ class HeldHome:
 
 
 def prepare_home(home: Path) -> None:
-    """Make the home and what a stack needs in it. Raises ``ConfigurationError`` when that cannot be done."""
+    """Make the home and what a stack needs in it, and close it to other users. Raises ``ConfigurationError`` when that
+    cannot be done."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         for directory in (home / "run", logs_dir(home), workspaces_dir(home)):
             directory.mkdir(mode=0o700, exist_ok=True)
         _try_writing(home / "run" / f"probe.{os.getpid()}")
+        close_to_others(home)
     except OSError as error:
         raise ConfigurationError(
             f"the home {str(home)!r} cannot be used ({error.strerror}); "
             "choose a directory on a disk with room that you may write to, with --home or HERMES_HOME"
         ) from error
+
+
+_PRIVATE = (
+    *("run", "logs", "workspaces", "valkey", "cron", ".env", "config.yaml", "api.key"),
+    *(f"hermes-worker.db{ending}" for ending in ("", "-wal", "-shm", "-journal")),
+)
+"""What was made by an earlier version, or by hand, with whatever permissions were usual."""
+
+
+def close_to_others(home: Path) -> None:
+    """Take the permissions of other users from an existing home and from what it holds of ours.
+
+    Raises ``ConfigurationError`` when others can enter it and that is not ours to change, ``OSError``.
+    """
+    status = home.stat()
+    if status.st_uid != os.geteuid() and os.geteuid() != 0:
+        if status.st_mode & stat.S_IRWXO:
+            raise ConfigurationError(
+                f"the home {str(home)!r} is open to every user of this machine and belongs to user {status.st_uid}; "
+                f"have its owner run 'chmod o= {home}', or choose a directory of your own with --home or HERMES_HOME"
+            )
+        return  # a group may share it: that is how volumes are given to containers
+    for path in (home, *(home / name for name in _PRIVATE)):
+        if path is home or not path.is_symlink():
+            _close(path)
+
+
+def _close(path: Path) -> None:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        path.chmod(mode & ~(stat.S_IRWXG | stat.S_IRWXO))
+        log.warning("home.closed", path=str(path), mode=f"{mode:04o}")
 
 
 def _try_writing(probe: Path) -> None:

@@ -60,6 +60,16 @@ def name_process(name: str) -> None:
         _prctl()(_PR_SET_NAME, name.encode()[:15])
 
 
+def root_warning() -> str | None:
+    """What to tell somebody who runs a program of ours as root; ``None`` for any other user."""
+    if os.geteuid() != 0:
+        return None
+    return (
+        "this runs as root, from whom neither its secrets nor this machine can be kept; run it as a user of its own, "
+        "in a container for example with 'user: 65534:65534'"
+    )
+
+
 def title_process(role: str) -> None:
     """Show ``hermes-worker: ROLE`` as the command line of this process in ``ps``; its short name stays as it is."""
     name = _short_name()

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
 
+from hermes_worker import handover
 from hermes_worker import settings as settings_module
 from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
 from hermes_worker.core.errors import LeaseLost, UnavailableError
@@ -31,6 +34,8 @@ from hermes_worker.wiring import WorkerProcess, broker_url_of
 
 __all__ = ["build", "connect_signals", "process"]
 
+_CELERY = ("celery", "__main__.py")
+"""``celery -A`` and ``python -m celery -A``: programs that do nothing else, so they may be started again."""
 EX_STARVED = 71
 """EX_OSERR of sysexits.h: the system did not give the memory that a step needs."""
 
@@ -140,6 +145,8 @@ def __getattr__(name: str) -> Any:
     """``app`` is built when Celery's command line asks for it: importing this module has no side effects."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if Path(sys.argv[0]).name in _CELERY:
+        handover.begin()
     settings = settings_module.load()
     connect_signals(settings)
     app = build(settings)

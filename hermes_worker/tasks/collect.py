@@ -68,6 +68,8 @@ class CollectingParts:
     commit_patience_s: float = 600.0
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what scripts print."""
+    umask: int | None = None
+    """Permissions that new files of scripts do not get; ``None`` for those of the worker."""
 
 
 def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
@@ -153,6 +155,7 @@ def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]
         base_env=parts.environ,
         env_passthrough=parts.env_passthrough,
         sandbox=parts.sandbox.showing(str(path)) if parts.sandbox else None,
+        umask=parts.umask,
     )
     ran = workspace.execute(
         f"{shlex.quote(interpreter)} {shlex.quote(str(path))}",

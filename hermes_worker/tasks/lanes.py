@@ -27,7 +27,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -35,9 +35,11 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.embedded.children import restart_delay_s
 from hermes_worker.embedded.forked import can_fork
 from hermes_worker.embedded.process import dies_with_parent, name_process, title_process
+from hermes_worker.handover import SECRETS_FD, begin, sealed
 from hermes_worker.observe import log
 from hermes_worker.queue import lane_queues
-from hermes_worker.settings import Settings, as_environ, load
+from hermes_worker.role_secrets import Role
+from hermes_worker.settings import Settings, handed_to, load
 from hermes_worker.store.database import Database
 from hermes_worker.store.workers import Workers
 from hermes_worker.wiring import WorkerOptions, database_url_of
@@ -109,8 +111,7 @@ def open_lanes(settings: Settings, options: WorkerOptions) -> Lanes | None:
         pid = _forked(lambda: _be_parent(settings, lane, reader, writer))
     else:
         os.set_inheritable(reader, True)
-        arguments = [sys.executable, "-m", __name__, str(reader), base, ",".join(lane.queues)]
-        pid = os.posix_spawn(sys.executable, arguments, as_environ(settings))
+        pid = _spawned(settings, ["-m", __name__, str(reader), base, ",".join(lane.queues)])
     os.close(reader)
     return Lanes(writer, pid)
 
@@ -185,11 +186,19 @@ def _spawning(settings: Settings, queues: str) -> Callable[[str], int]:
 
     def start(name: str) -> int:
         arguments = ["worker", "--queues", queues, "--concurrency", "1", "--name", name]
-        command = [sys.executable, "-m", "hermes_worker.cli", *arguments]
         default = [signal.SIGCHLD, *_STOP_SIGNALS]
-        return os.posix_spawn(sys.executable, command, as_environ(settings), setsigdef=default)
+        return _spawned(settings, ["-m", "hermes_worker.cli", *arguments], default)
 
     return start
+
+
+def _spawned(settings: Settings, arguments: Sequence[str], default: Sequence[int] = ()) -> int:
+    """Start Python with everything this process was given, the secrets by descriptor; its number."""
+    environ, secrets = handed_to(settings, *Role)
+    with sealed(secrets.to_bytes()) as descriptor:
+        os.set_inheritable(descriptor, True)
+        environ[SECRETS_FD] = str(descriptor)
+        return os.posix_spawn(sys.executable, [sys.executable, *arguments], environ, setsigdef=default)
 
 
 class _Parent:
@@ -273,6 +282,7 @@ def _enter_crash(settings: Settings, name: str) -> bool:
 
 def main() -> NoReturn:
     """The parent of lanes as a program of its own: its arguments are a descriptor, a name and queues."""
+    begin()
     control, base, queues = sys.argv[1:]
     settings = load()
     os.set_inheritable(int(control), False)

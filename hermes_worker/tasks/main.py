@@ -23,10 +23,10 @@ from celery.worker import state
 
 from hermes_worker import faults, heap
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.embedded.process import title_process
+from hermes_worker.embedded.process import root_warning, title_process
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.queue import STANDING_QUEUES, QueueName
-from hermes_worker.settings import RemoteControl, Settings
+from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.tasks import lifecycle
 from hermes_worker.tasks.app import build, connect_signals, process
 from hermes_worker.tasks.celery import prepare_worker
@@ -171,6 +171,8 @@ class _Worker(Worker):  # type: ignore[misc]
         if self.ready_file is not None:
             self.ready_file.touch()
         log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
+        if not is_supervised() and not lifecycle.is_lane() and (warning := root_warning()):
+            log.warning("worker.root", warning=warning)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         if state.should_stop is not None:

@@ -46,8 +46,11 @@ class LocalWorkspace:
         hermes_home: str | None = None,
         sandbox: Sandbox | None = None,
         free_bytes_min: int = 0,
+        umask: int | None = None,
     ) -> None:
+        """``umask`` holds for what commands and the methods here write; ``None`` for that of the worker."""
         self._sandbox = sandbox
+        self._umask = umask
         self._free_bytes_min = free_bytes_min
         self._root = PurePosixPath(os.path.realpath(root))
         if not Path(self._root).is_dir():
@@ -99,7 +102,7 @@ class LocalWorkspace:
             mode = _mode_to_keep(path, name, folder)
             temporary = f".{name[:100]}.{secrets.token_hex(6)}.hermes-tmp"
             try:
-                _write_new(temporary, data, mode, folder)
+                _write_new(temporary, data, self._allowed(0o666) if mode is None else mode, folder)
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -151,6 +154,7 @@ class LocalWorkspace:
             confinement=confined.confinement if confined else None,
             limits=self._sandbox.limits if self._sandbox else None,
             has_own_errors=has_own_errors,
+            umask=self._umask,
         )
         result = shell.run(wanted, should_stop=should_stop)
         if self._sandbox is None:
@@ -182,15 +186,19 @@ class LocalWorkspace:
         descriptor = os.open(self._root, _FOLDER_FLAGS)
         try:
             for name in canonical.relative_to(self._root).parts:
-                if create:
-                    with suppress(FileExistsError):
-                        os.mkdir(name, dir_fd=descriptor)
+                is_new = create and _made(name, descriptor)
                 inner = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
+                if is_new and (mode := self._allowed(0o777)) is not None:
+                    os.fchmod(inner, mode | os.fstat(inner).st_mode & (stat.S_ISGID | stat.S_ISVTX))
                 os.close(descriptor)
                 descriptor = inner
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _allowed(self, mode: int) -> int | None:
+        """What is left of the permissions of a new file; ``None`` when the umask of the worker decides."""
+        return None if self._umask is None else mode & ~self._umask
 
     @contextmanager
     def _parent(self, canonical: PurePosixPath, *, create: bool = False) -> Iterator[tuple[int, str]]:
@@ -199,6 +207,15 @@ class LocalWorkspace:
             raise IsADirectoryError
         with self._folder(canonical.parent, create=create) as folder:
             yield folder, canonical.name
+
+
+def _made(name: str, folder: int) -> bool:
+    """Make a folder unless there is one; whether it was made."""
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -93,6 +93,8 @@ class Command:
     limits: Limits | None = None
     has_own_errors: bool = False
     """Whether stderr is kept apart from stdout."""
+    umask: int | None = None
+    """Permissions that its new files do not get; ``None`` for those of the worker."""
 
 
 def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
@@ -257,6 +259,7 @@ class _Running:
                 stderr=outputs[1],
                 pass_fds=descriptors,
                 start_new_session=True,
+                umask=-1 if command.umask is None else command.umask,
             )
         finally:
             os.close(entrance)

@@ -66,8 +66,9 @@ def test_a_home_that_is_a_file(hermes: Command, home: Path, command: list[str]) 
 
 @pytest.mark.parametrize("command", [["run"], ["up", "--port", "0"], ["migrate"]])
 def test_a_home_whose_database_is_damaged(hermes: Command, home: Path, command: list[str]) -> None:
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "hermes-worker.db").write_bytes(b"no database " * 1000)
+    (home / "hermes-worker.db").chmod(0o600)
     assert_one_sentence(hermes(*command), "damaged", "--home")
 
 

@@ -65,6 +65,20 @@ def test_it_holds_no_descriptor_of_its_parent(tmp_path: Path) -> None:
     assert open_ones.split() == ["0", "1", "2", "3"]  # the last is the listing itself
 
 
+def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(tmp_path: Path) -> None:
+    with (tmp_path / "a").open("w") as first, (tmp_path / "b").open("w"), (tmp_path / "c").open("w") as last:
+        wanted = [first.fileno(), last.fileno()]
+
+        def main() -> None:
+            folder = Path("/proc/self/fd")
+            print(len(list(folder.iterdir())), *((folder / str(fd)).readlink().name for fd in wanted))
+
+        child = fork("t", main, {}, wanted)
+        said = output_of(child)
+    child.wait()
+    assert said.split() == ["6", "a", "c"]  # with the standard ones, and the listing itself
+
+
 def test_it_has_a_session_and_a_name_of_its_own() -> None:
     child = fork("hermes-worker-of-tests", lambda: print(os.getsid(0), Path("/proc/self/comm").read_text()), {})
     assert output_of(child).split() == [str(child.pid), "hermes-worker-o"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -164,3 +166,49 @@ def test_many_who_start_at_once_make_one_stack(tmp_path: Path) -> None:
             if starter.poll() is None:
                 os.kill(starter.pid, signal.SIGKILL)
             starter.communicate()
+
+
+def test_an_existing_home_and_its_files_are_closed_to_other_users(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "logs").mkdir(parents=True)
+    for name in ("hermes-worker.db", ".env", "notes of the user"):
+        (home / name).write_text("")
+        (home / name).chmod(0o644)
+    home.chmod(0o755)
+    (home / "run").mkdir(mode=0o755)
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (home / "cron").symlink_to(tmp_path / "elsewhere")
+
+    prepare_home(home)
+
+    modes = {path.name: path.lstat().st_mode & 0o777 for path in home.iterdir() if not path.is_symlink()}
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert modes.pop("notes of the user") == 0o644
+    assert not [name for name, mode in modes.items() if mode & 0o077]
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize(("mode", "is_refused"), [(0o777, True), (0o2770, False)])
+def test_the_home_of_somebody_else_is_refused_when_every_user_can_enter_it(mode: int, is_refused: bool) -> None:
+    home = Path(tempfile.mkdtemp(dir="/tmp"))
+    os.chown(home, 0, 65534)
+    home.chmod(mode)
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            prepare_home(home)
+            os.write(writer, b"taken")
+        except ConfigurationError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    said = os.read(reader, 10_000).decode()
+    os.close(reader)
+    shutil.rmtree(home)
+    assert ("have its owner run" in said and str(home) in said) if is_refused else said == "taken"

@@ -25,6 +25,8 @@ from typing import IO, Any
 
 import setproctitle
 
+from hermes_worker import handover
+
 REQUEST_BYTES_MAX = 1 << 17
 _MODULES = ("scheduler.beat", "hermes_worker.api.server", "hermes_worker.providers.scripted.__main__")
 
@@ -152,6 +154,8 @@ def _be_the_command(request: Mapping[str, Any], streams: Sequence[int], child_is
             os.dup2(stream, number)
         os.environ.clear()
         os.environ.update(request["environ"])
+        handover.keep_files_private()
+        handover.hide_memory()
         os.closerange(3, child_is_set_up)
         os.closerange(child_is_set_up + 1, 4096)
         os.close(child_is_set_up)

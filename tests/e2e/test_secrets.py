@@ -1,0 +1,84 @@
+"""Nothing secret stands where other processes can read it, in any role of a stack that really runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.commandline import CommandLine, Running, call, script
+
+from hermes_worker.role_secrets import DELIVERY_SECRETS, READ_BY_LIBRARIES, SECRET_SETTINGS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")]
+
+MARK = "PLANTED"
+HANDED_ON = ("model", "tools", "beat", "api")
+
+
+def planted() -> dict[str, str]:
+    """Every secret there is, but for the places of servers, which have to be real ones."""
+    settings = [name for row in SECRET_SETTINGS if not row.key.endswith(".url") for name in row.variables]
+    others = [*DELIVERY_SECRETS, "GROQ_API_KEY", "GROQ_API_KEY_2", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"]
+    secrets = {name: f"{MARK}-{name}-0123456789" for name in (*settings, *others)}
+    proxies = dict.fromkeys(READ_BY_LIBRARIES - {"PGPASSWORD"}, f"http://user:{MARK}@127.0.0.1:9")
+    return secrets | proxies | {"SOME_SERVICE": f"https://user:{MARK}@127.0.0.1:9/"}
+
+
+def everybody(running: Running) -> Iterator[psutil.Process]:
+    root = psutil.Process(running.pid)
+    yield root
+    yield from root.children(recursive=True)
+
+
+def test_no_role_shows_a_secret_or_holds_the_descriptor_it_came_by(tmp_path: Path) -> None:
+    needed = {"HERMES_PROVIDER": "custom", "HERMES_MODEL": "m", "HERMES_BASE_URL": "http://127.0.0.1:9/v1"}
+    token = {"HERMES_TOKEN_URL": "http://127.0.0.1:9/token"}
+    hermes = CommandLine(tmp_path / "home", {**planted(), **needed, **token}, is_installed=True)
+    with hermes.up() as up:
+        seen = set()
+        for process in everybody(up):
+            folder = Path("/proc", str(process.pid))
+            shown = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+            assert MARK.encode() not in shown, process
+            held = [str(link.readlink()) for link in (folder / "fd").iterdir()]
+            assert not [name for name in held if "hermes-secrets" in name], process
+            seen |= {name for name in (*HANDED_ON, "valkey") if name in " ".join(process.cmdline())}
+        assert seen == {*HANDED_ON, "valkey"}
+        assert MARK not in up.output
+
+
+def test_a_stack_works_with_secrets_from_the_environment_and_from_files(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    (home / ".env").write_text(f"HERMES_SERVER_KEY={MARK}-0123456789\n")
+    (home / "config.yaml").write_text("agent: {max_turns: 5}\n")
+    project = tmp_path / "project"
+    project.mkdir()
+    hermes = CommandLine(home, {"TELEGRAM_BOT_TOKEN": f"1:{MARK}"}, is_installed=True)
+    with hermes.up() as up:
+        watched = hermes.inline(
+            "submit",
+            script(call("terminal", command="touch made"), final="Done."),
+            "--workspace",
+            str(project),
+            "--watch",
+        )
+        assert watched.code == 0, watched.said + up.output
+        assert hermes.inline("doctor").code == 0
+    assert (project / "made").stat().st_mode & 0o777 == 0o644
+    private = [path for path in home.rglob("*") if "workspaces" not in path.parts and not path.is_symlink()]
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert not [path for path in private if path.stat().st_mode & 0o077]
+    assert MARK not in up.output
+
+
+def test_who_runs_it_as_root_is_told_so_once(tmp_path: Path) -> None:
+    hermes = CommandLine(tmp_path / "home")
+    with hermes.up() as up:
+        is_root = psutil.Process().uids().effective == 0
+        up.wait_for_line("a second Ctrl-C stops")
+        assert up.output.count("runs as root") == int(is_root)
+        assert ("runs as root" in hermes.inline("doctor").out) == is_root

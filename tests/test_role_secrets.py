@@ -1,0 +1,161 @@
+"""Which role gets which secrets: one table, complete, and kept when a process is handed its settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hermes_worker import settings as settings_module
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.delivery.adapters import secret_variables
+from hermes_worker.handover import SECRETS_FD, Handover, sealed
+from hermes_worker.role_secrets import DELIVERY_SECRETS, SECRET_SETTINGS, Role, is_secret, owners
+from hermes_worker.settings import Secret, Settings, handed_to, load
+
+KEY = "0123456789abcdef-server"
+ENVIRON = {
+    "PATH": "/bin",
+    "HERMES_DATABASE_URL": "postgresql://u:database-password@h/d",
+    "HERMES_BROKER_URL": "redis://:broker-password@h/1",
+    "HERMES_API_KEY": "model-key",
+    "HERMES_MORE_API_KEYS": "second-key,third-key",
+    "HERMES_PROVIDER": "openrouter",
+    "HERMES_REFRESH_TOKENS": "refresh-token-0123456789",
+    "HERMES_TOKEN_URL": "https://login.example/token",
+    "HERMES_OAUTH_CLIENT_SECRET": "client-secret",
+    "HERMES_SERVER_KEY": KEY,
+    "HERMES_SERVER_HOST": "0.0.0.0",
+    "GROQ_API_KEY_2": "vendor-key",
+    "TELEGRAM_BOT_TOKEN": "1:bot-token",
+    "AWS_SECRET_ACCESS_KEY": "somebody-elses",
+    "BUILD_TOKEN": "for-commands",
+    "HERMES_ENV_PASSTHROUGH": "BUILD_TOKEN",
+    "HTTPS_PROXY": "http://u:proxy-password@h:1",
+    "PGPASSWORD": "library-password",
+}
+STATE = {"HERMES_DATABASE_URL", "HERMES_BROKER_URL", "HTTPS_PROXY", "PGPASSWORD"}
+MODELS = {"HERMES_API_KEY", "HERMES_MORE_API_KEYS", "HERMES_REFRESH_TOKENS", "HERMES_OAUTH_CLIENT_SECRET"}
+
+
+def test_every_secret_setting_has_a_row_and_every_row_is_a_setting() -> None:
+    declared = {known.key: known.variables for known in settings_module._DECLARATIONS if known.kind.is_secret}
+    assert {row.key: row.variables for row in SECRET_SETTINGS} == declared
+
+
+def test_a_setting_that_is_parsed_to_a_secret_is_marked_as_one() -> None:
+    for known in settings_module._DECLARATIONS:
+        try:
+            value = known.kind.parse("0123456789abcdef")
+        except (ValueError, TypeError, ConfigurationError):
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        assert known.kind.is_secret or not any(isinstance(item, Secret) for item in values), known.key
+
+
+def test_every_credential_of_a_platform_is_known() -> None:
+    assert secret_variables() == DELIVERY_SECRETS
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OPENAI_API_KEY", "k"),
+        ("OPENAI_API_KEY_12", "k"),
+        ("AWS_SESSION_TOKEN", "t"),
+        ("DB_PASSWORD", "p"),
+        ("DB_PASSWORD_2", "p"),
+        ("DJANGO_SECRET_KEY", "p"),
+        ("SERVICE_URL", "https://user:pass@host/"),
+        ("http_proxy", "http://user:pass@host/"),
+    ],
+)
+def test_what_sounds_like_a_secret_or_has_a_password_in_it_does_not_stay(variable: str, value: str) -> None:
+    assert is_secret(variable, value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PWD", "/home/u"),
+        ("OLDPWD", "/"),
+        ("PATH", "/bin"),
+        ("HERMES_MAX_TOKENS", "4000"),
+        ("HERMES_TOKEN_URL", "https://login.example/token"),
+        ("SSH_AUTH_SOCK", "/tmp/agent"),
+        ("HTTPS_PROXY", "http://proxy:3128"),
+        ("SERVICE_URL", "https://host/a@b"),
+        ("OPENAI_API_KEY", " "),
+    ],
+)
+def test_other_variables_stay(variable: str, value: str) -> None:
+    assert not is_secret(variable, value)
+
+
+@pytest.mark.parametrize(
+    ("role", "gets"),
+    [
+        (Role.MODEL, STATE | MODELS | {"GROQ_API_KEY_2"}),
+        (Role.DELIVERY, STATE | {"TELEGRAM_BOT_TOKEN"}),
+        (Role.SYSTEM, STATE),
+        (Role.BEAT, STATE),
+        (Role.API, STATE | {"HERMES_SERVER_KEY"}),
+        (Role.SCRIPTED, set()),
+    ],
+)
+def test_a_role_gets_its_secrets_and_no_others(tmp_path: Path, role: Role, gets: set[str]) -> None:
+    environ, handed = handed_to(load(ENVIRON, home=tmp_path), role)
+    assert set(handed.variables) == gets
+    assert not {name for name, value in environ.items() if is_secret(name, value)}
+
+
+def test_tools_get_what_commands_may_have_and_no_credentials_of_chats_or_of_the_api(tmp_path: Path) -> None:
+    gets = handed_to(load(ENVIRON, home=tmp_path), Role.TOOLS)[1].variables
+    assert {*STATE, "BUILD_TOKEN"} <= set(gets)
+    assert not {"TELEGRAM_BOT_TOKEN", "HERMES_SERVER_KEY", "AWS_SECRET_ACCESS_KEY"} & set(gets)
+
+
+def test_a_worker_of_several_queues_gets_what_each_of_them_needs(tmp_path: Path) -> None:
+    gets = handed_to(load(ENVIRON, home=tmp_path), Role.MODEL, Role.DELIVERY, Role.SYSTEM)[1].variables
+    assert {"HERMES_API_KEY", "TELEGRAM_BOT_TOKEN"} <= set(gets)
+    assert "HERMES_SERVER_KEY" not in gets
+
+
+@pytest.mark.parametrize("role", sorted(Role))
+def test_a_role_reads_the_same_settings_but_for_the_secrets_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: Role
+) -> None:
+    (tmp_path / ".env").write_text("DISCORD_BOT_TOKEN=in-a-file\nHERMES_OAUTH_CLIENT_ID=me\n")
+    (tmp_path / "config.yaml").write_text("agent: {max_turns: 7}")
+    given = load(ENVIRON, home=tmp_path)
+
+    found = _as_child(monkeypatch, *handed_to(given, role))
+
+    assert found.agent.iterations_max == 7
+    assert found.model.provider == given.model.provider
+    assert found.model.client_id == "me"
+    assert found.server.host == "0.0.0.0"
+    assert found.environ.get("DISCORD_BOT_TOKEN") == ("in-a-file" if role is Role.DELIVERY else None)
+    assert (found.server.key is not None) == (role is Role.API)
+    assert (found.database.url is not None) == (role is not Role.SCRIPTED)
+    assert (found.model.api_key is not None) == (role in owners("HERMES_API_KEY", "x"))
+
+
+def test_no_role_reads_a_file_that_was_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed = handed_to(load(ENVIRON, home=tmp_path), Role.TOOLS)
+    (tmp_path / ".env").write_text("HERMES_SERVER_KEY=0123456789abcdef-later\n")
+    (tmp_path / "config.yaml").write_text("nonsense: [")
+    assert _as_child(monkeypatch, *handed).server.key is None
+
+
+def _as_child(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str], handed: Handover) -> Settings:
+    """What ``load`` gives in a process that was started with these."""
+    with sealed(handed.to_bytes()) as descriptor:
+        monkeypatch.setattr(settings_module, "_handed", Handover())
+        for name in os.environ:
+            monkeypatch.delenv(name)
+        for name, value in {**environ, SECRETS_FD: str(os.dup(descriptor))}.items():
+            monkeypatch.setenv(name, value)
+        return load()
