@@ -77,6 +77,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "delivery.failed": "A delivery was given up; 'hermes-worker deliveries retry' sends it again.",
         "delivery.refused": "A delivery's outcome came too late: the claim was no longer ours and nothing was stored.",
         "webhook.accepted": "An event of a webhook was taken in.",
+        "webhook.conflict": "An event came under the delivery id of another one and was not taken.",
+        "webhook.replayed": "A signed body that was taken before came under another delivery id.",
         "webhook.duplicate": "An event came again and was not taken again.",
         "webhook.list_unreadable": "A file that a filter of a webhook names cannot be read, so it counts as empty.",
         "webhook.limited": "A webhook got more events in a minute than its route allows.",

@@ -59,7 +59,7 @@ def turn_result(views: Views, run_id: str) -> dict[str, Any]:
         "cost_status": view.cost_status.value if view.cost_status else None,
         "doubtful_cost_usd": float(view.doubtful_cost_usd),
         "cost_source": _COST_SOURCES[view.cost_status] if view.cost_status else None,
-        "session_id": view.session_id,
+        "session_id": view.session.known_to("api"),
         **({"pending_steer": view.pending_steer} if view.pending_steer else {}),
     }
 

@@ -21,6 +21,7 @@ from hermes_worker import faults
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.pricing import is_priced, own_price
+from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.delivery.targets import TargetError, normalize_deliver, parse_targets, text_of
 from hermes_worker.embedded.paths import workspaces_dir
@@ -32,7 +33,7 @@ from hermes_worker.providers.catalog import find_provider, provider_of_host
 from hermes_worker.providers.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity
 from hermes_worker.setting_kinds import provider_model_address
 from hermes_worker.settings import ModelSettings, Settings
-from hermes_worker.store.runs import Created, Multitask, NewRun, fingerprint, new_run_id
+from hermes_worker.store.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
 from hermes_worker.tools.catalog import Catalog, default_catalog
 from hermes_worker.wiring import Client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, session_workspace
@@ -74,7 +75,8 @@ class Submission:
     history: Sequence[Mapping[str, Any]] = ()
     """Earlier turns to start a new session with; ignored when the session exists."""
     session_id: str | None = None
-    """Continue this conversation, or start it under this name; ``None`` starts a new one."""
+    """Continue the conversation that has this id, or that ``source`` calls so, or start it under this name; ``None``
+    starts a new one."""
     model: str | None = None
     endpoint: str | None = None
     """Who serves the model (``providers.identity``), where the caller knows better than the settings."""
@@ -99,7 +101,7 @@ class Submission:
     network: str | None = None
     """Less network for commands than the installation gives them: ``proxy`` or ``none``."""
     source: str = "api"
-    """``api``, ``cli``, ``cron`` or ``webhook``."""
+    """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     multitask: Multitask = Multitask.QUEUE
     """What to do when another run is at work in the session."""
@@ -107,6 +109,10 @@ class Submission:
     """Targets that are told how the run ended, as ``delivery.targets`` reads them."""
     idempotency_key: str | None = None
     """The same key with the same submission gives the same run, however often it is submitted."""
+    request: str | None = None
+    """What the key stands for, where that is not this submission but what it was made from."""
+    proof: str | None = None
+    """The signature that the request came with: it is taken once, whatever key it comes with."""
 
 
 TEXT_CHARS_MAX = 1_000_000
@@ -134,8 +140,9 @@ _FORMS: Mapping[str, _Form] = {
 def submit(client: Client, submission: Submission) -> Created:
     """Accept a run and announce it. Idempotent under ``submission.idempotency_key``.
 
-    Raises ``InvalidSubmission``, ``IdempotencyConflict``, ``SessionBusy`` and ``UnavailableError`` (it is then not
-    known whether the run was accepted; with an idempotency key it is safe to ask again).
+    Raises ``InvalidSubmission``, ``IdempotencyConflict``, ``RequestReplayed``, ``SessionBusy`` and
+    ``UnavailableError`` (it is then not known whether the run was accepted; with an idempotency key it is safe to ask
+    again).
     """
     created = accept(client, submission)
     announce(client, created)
@@ -144,7 +151,10 @@ def submit(client: Client, submission: Submission) -> Created:
 
 def accept(client: Client, submission: Submission) -> Created:
     """Commit a run without announcing it. Raises as ``submit``."""
-    created = client.runs.create(new_run(client.settings, submission))
+    try:
+        created = client.runs.create(new_run(client.settings, submission))
+    except SessionNotFound as error:
+        raise InvalidSubmission("session_id", str(error)) from None
     if not created.was_replayed:
         count("run.submitted")
         log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=submission.source)
@@ -201,21 +211,21 @@ def _require_valid(submission: Submission) -> None:
 def new_run(settings: Settings, submission: Submission) -> NewRun:
     """What the store needs to write the run. Raises ``InvalidSubmission``."""
     _require_valid(submission)
-    run_id = new_run_id()
+    run_id, kind = new_run_id(), kind_of(submission.source)
     model, provider = resolve_model(settings.model, submission.model)
     endpoint = _endpoint(settings, submission)
     _require_served(model, endpoint)
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
-    toolsets = tuple(submission.toolsets or settings.agent.toolsets or _usual_toolsets(submission.source))
-    names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if submission.source == "cron" else ())
-    workspace = _workspace(settings, submission, submission.session_id or run_id)
+    toolsets = tuple(submission.toolsets or settings.agent.toolsets or _usual_toolsets(kind))
+    names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else ())
+    workspace = _workspace(settings, submission, run_id)
     prompt = PromptParts(
         model=model,
         provider=provider,
         today=datetime.now().astimezone().date(),
         tools=names,
-        source=submission.source,
+        source=kind,
         workspace=f"Your tools act in the directory {workspace.root}; relative paths are relative to it.",
         instructions=submission.instructions or "",
     )
@@ -228,14 +238,15 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
         workspace=workspace.to_json(),
         idempotency_key=submission.idempotency_key,
         multitask=submission.multitask,
-        fingerprint=_fingerprint(submission) if submission.idempotency_key is not None else "",
+        fingerprint=_fingerprint(submission),
+        proof=submission.proof,
         deliver=deliver_list(submission.deliver),
     )
 
 
-def _usual_toolsets(source: str) -> tuple[str, ...]:
+def _usual_toolsets(kind: str) -> tuple[str, ...]:
     """Whoever types a task is there to answer a question; a client of the API asks for that by name."""
-    return ("hermes-cli",) if source == "cli" else ("hermes-api-server",)
+    return ("hermes-cli",) if kind == "cli" else ("hermes-api-server",)
 
 
 def deliver_list(deliver: str | Sequence[str] | None) -> list[str]:
@@ -316,11 +327,15 @@ def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:
 
 def _fingerprint(submission: Submission) -> str:
     """Of what was asked for, not of what the settings made of it: a retry after a change of settings is a retry."""
+    if submission.idempotency_key is None and submission.proof is None:
+        return ""
+    if submission.request is not None:
+        return fingerprint(submission.request)
     asked_for = asdict(submission)
     for name in ("deliver", "idle_s_max"):
         if asked_for[name] in (None, "", [], ()):
             del asked_for[name]  # so that a key from before there was this still fits its request
-    for name in ("idempotency_key", "endpoint"):
+    for name in ("idempotency_key", "endpoint", "request", "proof"):
         del asked_for[name]
     return fingerprint(asked_for)
 
@@ -339,9 +354,10 @@ def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[frozen
     return frozenset(names), f"[{','.join(_catalog().tool_definitions(names))}]"
 
 
-def _workspace(settings: Settings, submission: Submission, session_id: str) -> WorkspaceRef:
+def _workspace(settings: Settings, submission: Submission, run_id: str) -> WorkspaceRef:
+    """Called as the session's id, and never as its name: two callers may have chosen the same."""
     if submission.directory is None:
-        return session_workspace(str(workspaces_dir(settings.home)), session_id)
+        return session_workspace(str(workspaces_dir(settings.home)), run_id)
     path = Path(submission.directory)
     if not path.is_absolute() or not path.is_dir():
         raise InvalidSubmission("directory", f"{submission.directory!r} is not an absolute path of a directory")

@@ -45,8 +45,12 @@ _LIMITS = (
 _PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 
 
-def create(jobs: Jobs, request: JobRequest, seen: Mapping[str, str] | None = None) -> JobRow:
-    """Keep a new job. ``seen`` is its origin when the request names none. Raises ``InvalidJob``, ``ScheduleError``."""
+def create(
+    jobs: Jobs, request: JobRequest, seen: Mapping[str, str] | None = None, *, source: str | None = None
+) -> JobRow:
+    """Keep a new job. ``seen`` is its origin when the request names none, ``source`` who names the session it is
+    attached to; ``None`` for a session's id. Raises ``InvalidJob``, ``ScheduleError``."""
+    request = _with_session_id(jobs, request, source)
     if request.schedule is None:
         raise InvalidJob("A job needs a schedule.")
     now = jobs.now()
@@ -73,8 +77,9 @@ def create(jobs: Jobs, request: JobRequest, seen: Mapping[str, str] | None = Non
     return jobs.create(name, spec.to_json(), place)
 
 
-def edit(jobs: Jobs, reference: str, request: JobRequest) -> JobRow:
+def edit(jobs: Jobs, reference: str, request: JobRequest, *, source: str | None = None) -> JobRow:
     """Change what ``request`` names. A new schedule begins now. Raises as ``create``, and ``JobNotFound``."""
+    request = _with_session_id(jobs, request, source)
 
     def change(row: JobRow, now: float) -> JobEdit:
         spec = _edited(JobSpec.from_json(row.definition), request)
@@ -92,6 +97,18 @@ def edit(jobs: Jobs, reference: str, request: JobRequest) -> JobRow:
     if request.more.get("context_from"):
         _require_known(jobs, JobSpec(prompt="", schedule={}, **checked_fields(request.more)))
     return jobs.change(reference, change)
+
+
+def _with_session_id(jobs: Jobs, request: JobRequest, source: str | None) -> JobRequest:
+    """The session by its id: a name means something to whoever gave it only. Raises ``InvalidJob``."""
+    named = request.more.get("attach_to")
+    if source is None or not named:
+        return request
+    checked_fields({"attach_to": named})
+    session_id = jobs.session_id(source, str(named))
+    if session_id is None:
+        raise InvalidJob(f"There is no session {named!r} to attach the job to; name one that exists, or give its id.")
+    return replace(request, more={**request.more, "attach_to": session_id})
 
 
 def _edited(spec: JobSpec, request: JobRequest) -> JobSpec:

@@ -18,7 +18,8 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.redaction import redact
 from hermes_worker.store.deliveries import DeliveryBusy, DeliveryNotFound
-from hermes_worker.store.runs import IdempotencyConflict, RunNotFound, SessionActive, SessionBusy
+from hermes_worker.store.keys import IdempotencyConflict
+from hermes_worker.store.runs import RunNotFound, SessionActive, SessionBusy
 from hermes_worker.submission import InvalidSubmission
 
 INVALID_REQUEST = "invalid_request_error"

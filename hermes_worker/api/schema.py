@@ -107,7 +107,9 @@ class CreateRun(BaseModel):
     instructions: str | None = Field(None, max_length=200_000, description="Joins a new session's system prompt.")
     conversation_history: History = None
     session_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": _SESSION})] | None = Field(
-        None, description="Continue this session, or begin it. Default: a new one, named after the run."
+        None,
+        description="Continue the session of this name or id, or begin one of this name. Names are those of the API's "
+        "callers alone; an id (run_...) may be of any session. Default: a new one, with the id of the run.",
     )
     model: Annotated[str, WithJsonSchema({"type": "string", "pattern": _MODEL})] | None = Field(
         None, description="As the provider calls it. Default, and meaning of 'hermes-agent': the configured model."

@@ -69,7 +69,10 @@ def _fields(command: Any) -> Any:
             click.option("--no-agent/--agent", default=None, help="The script is the job; no model is asked."),
             click.option("--context-from", type=TEXT, multiple=True, help="Id of a job whose latest answer is given."),
             click.option(
-                "--attach-to-session", "attach_to", type=TEXT, help="Session that gets every answer as a note."
+                "--attach-to-session",
+                "attach_to",
+                type=TEXT,
+                help="Name or id of a session that gets every answer as a note.",
             ),
             click.option("--wrap/--no-wrap", "wraps", default=None, help="Name the job in what is delivered."),
             click.option(
@@ -136,7 +139,7 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
     jobs = Jobs(records_of(settings).database)
     if not force:
         require_all(settings, _needs(given))
-    row = work.create(jobs, _request(prompt, schedule, given))
+    row = work.create(jobs, _request(prompt, schedule, given), source="cli")
     click.echo(
         json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}"
     )
@@ -167,7 +170,7 @@ def edit(
     request = _request(prompt, schedule, given)
     if clear_skills:
         request = replace(request, more={**request.more, "skills": None})
-    row = work.edit(jobs, jobs.full_id(job), request)
+    row = work.edit(jobs, jobs.full_id(job), request, source="cli")
     click.echo(f"{row.job_id} {row.state}, next {moment(row.next_slot)}")
 
 

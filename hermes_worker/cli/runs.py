@@ -40,12 +40,17 @@ def runs() -> None:
 @common
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--status", type=OneOf([status.value for status in RunStatus]), help="Only runs of this status.")
-@click.option("--session", type=TEXT, help="Only runs of this session.")
+@click.option(
+    "--session",
+    type=TEXT,
+    help="Only runs of this session: its id, or its name among those that the command line gave.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_runs(home: Path | None, limit: int, status: str | None, session: str | None, as_json: bool) -> None:
     """The newest runs first."""
     records = open_records(home)
-    found = records.views.runs(limit=limit, status=RunStatus(status) if status else None, session_id=session)
+    wanted = RunStatus(status) if status else None
+    found = records.views.runs(limit=limit, status=wanted, session_id=session, source="cli")
     if as_json:
         for view in found:
             click.echo(json.dumps(run_document(view, ())))
@@ -281,7 +286,7 @@ def _description(view: RunView, calls: list[CallView]) -> str:
     lines = [
         f"{view.run_id} {summary(view, len(calls))}",
         f"  exit      {view.exit_text or '-'}",
-        f"  session   {clean(view.session_id)}",
+        f"  session   {clean(view.session.described_to('cli'))}",
         *([f"  title     {one_line(view.title, 80)}"] if view.title else []),
         f"  model     {clean(view.model)}",
         f"  created   {moment(view.created_at)}",

@@ -18,7 +18,7 @@ from hermes_worker.settings import Settings
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
 @common
 @click.argument("prompt", type=TEXT)
-@click.option("--session", type=TEXT, help="Continue this conversation, or start it under this name.")
+@click.option("--session", type=TEXT, help="Continue the conversation of this name or id, or start one of this name.")
 @click.option(
     "--workspace",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.sources import kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,8 @@ class RunSpec:
     budget: str | None = None
     """How its children share these limits (``core.budget.BudgetMode``); ``None`` for what the installation says."""
     source: str = "api"
-    """Where it came from: ``api``, ``cli``, ``cron``, ``webhook``, ``delegation``."""
+    """Who asked, and within which the names it chose mean something: ``api``, ``cli``, ``cron``, ``webhook:ROUTE``,
+    ``delegation``."""
     network: str | None = None
     """The network that was asked for its commands: ``open``, ``proxy`` or ``none``. It never widens what the
     installation allows."""
@@ -48,6 +50,11 @@ class RunSpec:
     approval_s: float | None = None
     """Seconds until a dangerous command that nobody allowed is refused; ``None`` for what the installation says."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source_kind(self) -> str:
+        """``api``, ``cli``, ``cron``, ``webhook`` or ``delegation``."""
+        return kind_of(self.source)
 
     def to_json(self) -> str:
         return canonical_json({name: getattr(self, name) for name in self.__slots__})

@@ -44,6 +44,9 @@ class Verification:
     is_valid: bool
     scheme: Scheme | None
     reason: str
+    proof: str | None = None
+    """What only the holder of the secret could have made for this very request, whatever header it came in; ``None``
+    where nothing of the request is signed."""
 
 
 def sign(body: bytes, secret: str, at: datetime) -> dict[str, str]:
@@ -63,14 +66,16 @@ def verify(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) 
     if any(name in lowered for name in ("svix-id", "svix-timestamp", "svix-signature")):
         return _verify_svix(lowered, body, secret, now)
     if "x-hub-signature-256" in lowered:
-        expected = "sha256=" + _hex_hmac(secret, body)
-        return _verdict(Scheme.GITHUB, _is_same(lowered["x-hub-signature-256"], expected))
+        expected = _hex_hmac(secret, body)
+        is_valid = _is_same(lowered["x-hub-signature-256"], f"sha256={expected}")
+        return _verdict(Scheme.GITHUB, is_valid, expected)
     if "x-gitlab-token" in lowered:
         return _verdict(Scheme.GITLAB, _is_same(lowered["x-gitlab-token"], secret))
     if SIGNATURE_HEADER.lower() in lowered:
         return _verify_v2(lowered, body, secret, now)
     if "x-webhook-signature" in lowered:
-        return _verdict(Scheme.LEGACY, _is_same(lowered["x-webhook-signature"], _hex_hmac(secret, body)))
+        expected = _hex_hmac(secret, body)
+        return _verdict(Scheme.LEGACY, _is_same(lowered["x-webhook-signature"], expected), expected)
     return Verification(is_valid=False, scheme=None, reason="the request is not signed")
 
 
@@ -79,7 +84,7 @@ def _verify_v2(headers: Mapping[str, str], body: bytes, secret: str, now: dateti
     if not _is_fresh(timestamp, now):
         return Verification(is_valid=False, scheme=Scheme.V2, reason=_STALE)
     expected = _hex_hmac(secret, timestamp.encode() + b"." + body)
-    return _verdict(Scheme.V2, _is_same(headers[SIGNATURE_HEADER.lower()], expected))
+    return _verdict(Scheme.V2, _is_same(headers[SIGNATURE_HEADER.lower()], expected), expected)
 
 
 def _verify_svix(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
@@ -96,7 +101,7 @@ def _verify_svix(headers: Mapping[str, str], body: bytes, secret: str, now: date
     expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     given = [part.partition(",") for part in headers.get("svix-signature", "").split()]
     matches = [_is_same(signature, expected) for version, _, signature in given if version == "v1"]
-    return _verdict(Scheme.SVIX, any(matches))
+    return _verdict(Scheme.SVIX, any(matches), expected)
 
 
 def _svix_key(secret: str) -> bytes:
@@ -118,9 +123,9 @@ def _is_fresh(timestamp: str, now: datetime) -> bool:
     return abs(now.timestamp() - int(timestamp)) <= TOLERANCE_S
 
 
-def _verdict(scheme: Scheme, is_valid: bool) -> Verification:
+def _verdict(scheme: Scheme, is_valid: bool, proof: str | None = None) -> Verification:
     reason = "the signature is right" if is_valid else "the signature is wrong"
-    return Verification(is_valid=is_valid, scheme=scheme, reason=reason)
+    return Verification(is_valid=is_valid, scheme=scheme, reason=reason, proof=proof if is_valid else None)
 
 
 def _hex_hmac(secret: str, message: bytes) -> str:

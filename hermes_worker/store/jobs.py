@@ -32,6 +32,7 @@ from hermes_worker.store.job_rows import (
     place_columns,
 )
 from hermes_worker.store.rows import Hint, plain
+from hermes_worker.store.runs import session_is
 from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import deliveries, firings, jobs, runs, sessions
 
@@ -190,6 +191,12 @@ class Jobs:
         with self._database.read() as connection:
             errors = connection.execute(failed.order_by(deliveries.c.pk)).scalars()
             return "; ".join(error or "it failed" for error in errors) or None
+
+    def session_id(self, source: str, reference: str) -> str | None:
+        """The id of the session that a caller from ``source`` means; ``None`` when there is none."""
+        with self._database.read() as connection:
+            wanted = sa.select(sessions.c.session_id).where(session_is(source, reference))
+            return connection.execute(wanted).scalar()
 
     def answered_to(self, session_id: str) -> Sequence[str]:
         """The targets that are told what the run at work in a session answers."""

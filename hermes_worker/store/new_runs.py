@@ -7,6 +7,7 @@ each open a conversation of their own have nothing to ask the database first, so
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.run import STATE_VERSION, RunStatus
+from hermes_worker.core.sources import is_session_id
 from hermes_worker.store import budgets
 from hermes_worker.store.database import db_now
 from hermes_worker.store.inputs import first_message, keep_specs
@@ -40,11 +42,12 @@ _INSERT_RUNS = (
 def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[int, Created]]:
     """Write runs in the caller's transaction, in the order given; returns what ``insert_run`` does for each. Raises as
     ``Runs.create``."""
+    news = [new if new.run_id is not None else replace(new, run_id=new_run_id()) for new in news]
     opened = _open_sessions(connection, [new for new in news if _opens_session(new)])
     fresh: dict[int, NewRun] = {}
     others: list[NewRun] = []
     for new in news:
-        session_pk = opened.pop(new.session_id, None) if _opens_session(new) else None
+        session_pk = opened.get(new.run_id)
         if session_pk is None:
             others.append(new)  # the conversation is there already, or there is more to look at
         else:
@@ -55,11 +58,13 @@ def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[in
 
 
 def _opens_session(new: NewRun) -> bool:
-    return new.session_id is not None and new.idempotency_key is None and not new.spec.history
+    is_new_name = new.session_id is not None and not is_session_id(new.session_id)
+    return is_new_name and new.idempotency_key is None and not new.spec.history
 
 
 def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str | None, int]:
-    """The numbers of the conversations that were opened; those that were there already are left out."""
+    """The numbers of the conversations that were opened, by the runs that open them; those that were there already are
+    left out."""
     if not news:
         return {}
     # In one order, so that two schedulers that are the first to need these do not wait for each other.
@@ -68,14 +73,14 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
         insert_ignoring(connection, sessions)
         .values(created_at=db_now())
         .returning(sessions.c.session_id, sessions.c.pk),
-        [{"session_id": new.session_id, **session_values(new, hashes[new.tools])} for new in news],
+        [{"session_id": new.run_id, **session_values(new, hashes[new.tools])} for new in news],
     )
     return {row.session_id: int(row.pk) for row in rows}
 
 
 def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
     """Runs by the number of the conversation each opens; returns them by the identity of their request."""
-    run_ids = {session_pk: new.run_id or new_run_id() for session_pk, new in fresh.items()}
+    run_ids = {session_pk: str(new.run_id) for session_pk, new in fresh.items()}
     rows = connection.execute(
         _INSERT_RUNS, [_run_values(session_pk, run_ids[session_pk], new) for session_pk, new in fresh.items()]
     ).all()

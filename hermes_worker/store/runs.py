@@ -22,10 +22,11 @@ from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assist
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, CostStatus, Spent, worst_of
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.core.titles import first_title
-from hermes_worker.store import budgets, steering
+from hermes_worker.store import budgets, keys, steering
 from hermes_worker.store.chains import stop_caused, stop_run
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import keep_specs
@@ -42,7 +43,7 @@ from hermes_worker.store.rows import (
     to_loaded,
     with_run,
 )
-from hermes_worker.store.tables import blobs, idempotency_keys, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, runs, sessions, tool_calls
 from hermes_worker.store.transitions import (
     Additions,
     StateMoved,
@@ -62,8 +63,8 @@ class RunNotFound(HermesError):
     """No run has this id."""
 
 
-class IdempotencyConflict(HermesError):
-    """The idempotency key was used before, with another request."""
+class SessionNotFound(HermesError):
+    """No session has this id."""
 
 
 class SessionBusy(HermesError):
@@ -76,10 +77,6 @@ class SessionActive(HermesError):
 
 class _TurnMoved(Exception):
     """The session's turn went to another run between two looks at it; look again."""
-
-
-class _KeyTaken(Exception):
-    """Somebody else wrote this idempotency key while we were about to."""
 
 
 _SESSIONS_KEPT = 5_000
@@ -106,7 +103,8 @@ class NewRun:
     run_id: str | None = None
     """``run_`` and 32 hexadecimal digits, for a caller who must know the id before the run exists."""
     session_id: str | None = None
-    """Continue this conversation, or start it under this name; ``None`` starts a new one."""
+    """Continue the conversation that has this id, or that ``spec.source`` calls so, or start it under this name;
+    ``None`` starts a new one."""
     system_prompt: str
     """Stored with a new session, and used as stored ever after (invariant I7)."""
     tools: str
@@ -116,6 +114,8 @@ class NewRun:
     idempotency_key: str | None = None
     fingerprint: str = ""
     """Hash of the request that ``idempotency_key`` stands for."""
+    proof: str | None = None
+    """The signature that let the request in: with another key it is not taken again."""
     deliver: Sequence[str] = ()
     """Targets that are told how the run ended."""
     multitask: Multitask = Multitask.QUEUE
@@ -123,11 +123,18 @@ class NewRun:
     is_held: bool = False
     """Do not begin, even when the session is free: ``start_held`` does."""
 
+    @property
+    def keys(self) -> RequestKeys:
+        return RequestKeys(
+            source=self.spec.source, key=self.idempotency_key, fingerprint=self.fingerprint, proof=self.proof
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
     run_id: str
     session_id: str
+    """What its caller says to go on with the session: the name it gave, or the id."""
     hints: Sequence[Hint]
     was_replayed: bool
     """An earlier request with the same idempotency key made this run; nothing new was written."""
@@ -230,22 +237,23 @@ class Runs:
     def create(self, new: NewRun) -> Created:
         """Accept a run durably. Idempotent under ``new.idempotency_key``.
 
-        Raises ``IdempotencyConflict`` when the key belongs to another request, ``SessionBusy`` when 32 runs already
-        wait in the session, and ``SessionActive`` when another run has its turn and ``new.multitask`` is reject.
+        Raises ``IdempotencyConflict`` when the key belongs to another request, ``RequestReplayed`` when the signed
+        request was accepted under another key, ``SessionNotFound`` for an id that no session has, ``SessionBusy`` when
+        32 runs already wait in the session, and ``SessionActive`` when another run has its turn and ``new.multitask``
+        is reject.
         """
         while True:
             try:
                 with self._database.write() as connection:
-                    if new.idempotency_key is not None:
-                        earlier = _earlier(connection, new.idempotency_key, new.fingerprint)
-                        if earlier is not None:
-                            return earlier
+                    earlier = keys.earlier(connection, new.keys)
+                    if earlier is not None:
+                        return _replayed(connection, new, earlier)
                     if new.multitask is not Multitask.QUEUE and new.session_id is not None:
                         return _admit(connection, new, new.session_id)
                     return insert_run(connection, new)[1]
             except _TurnMoved:
                 continue
-            except _KeyTaken:
+            except keys.KeyTaken:
                 continue  # by a request that came at the same time: its run is there to be found now
 
     def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None:
@@ -555,18 +563,33 @@ def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplie
     )
 
 
-def _earlier(connection: Connection, key: str, fingerprint: str) -> Created | None:
+def _replayed(connection: Connection, new: NewRun, earlier: keys.Earlier) -> Created:
     row = connection.execute(
-        sa.select(idempotency_keys.c.fingerprint, runs.c.run_id, sessions.c.session_id)
-        .join(runs, runs.c.pk == idempotency_keys.c.run_pk)
+        sa.select(runs.c.run_id, sessions.c.session_id)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
-        .where(idempotency_keys.c.key == key)
-    ).first()
-    if row is None:
-        return None
-    if row.fingerprint != fingerprint:
-        raise IdempotencyConflict(f"Idempotency-Key {key!r} was already used with another request; use a new key")
-    return Created(run_id=row.run_id, session_id=row.session_id, hints=(), was_replayed=True)
+        .where(runs.c.pk == earlier.run_pk)
+    ).one()
+    session_id = new.session_id or row.session_id
+    return Created(run_id=row.run_id, session_id=session_id, hints=(), was_replayed=True)
+
+
+SESSION_LABEL = (
+    sessions.c.session_id,
+    sessions.c.source.label("session_source"),
+    sessions.c.name.label("session_name"),
+)
+
+
+def label_of(row: Any) -> SessionLabel:
+    """Of a row with the columns ``SESSION_LABEL``."""
+    return SessionLabel(id=row.session_id, source=row.session_source, name=row.session_name)
+
+
+def session_is(source: str, reference: str) -> sa.ColumnElement[bool]:
+    """The session that a caller from ``source`` means: by its id, or by a name of theirs."""
+    if is_session_id(reference):
+        return sessions.c.session_id == reference
+    return sa.and_(sessions.c.source == source, sessions.c.name == reference)
 
 
 def new_run_id() -> str:
@@ -578,7 +601,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
 
     The run at work is locked before the session, as everybody does; if the turn has moved meanwhile, ``_TurnMoved``.
     """
-    this = sessions.c.session_id == session_id
+    this = session_is(new.spec.source, session_id)
     seen = connection.execute(sa.select(sessions.c.active_run_pk).where(this)).scalar()
     if seen is None:
         _, created = insert_run(connection, new)
@@ -597,8 +620,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
         _deliver_also(connection, loaded.pk, new.deliver)
         event = RunEvent(name=RunEventName.STEERED, data={"text": said})
         save(connection, loaded, loaded.run, Additions(events=[event]))
-        if new.idempotency_key is not None:
-            _claim_key(connection, new, loaded.pk)
+        keys.claim(connection, new.keys, loaded.pk)
         return Created(run_id=loaded.run.run_id, session_id=session_id, hints=(), was_replayed=False, was_steered=True)
     if new.multitask is not Multitask.INTERRUPT:
         return insert_run(connection, new)[1]
@@ -624,7 +646,7 @@ def asked_values(new: NewRun) -> dict[str, Any]:
     return {
         "model": spec.model,
         "endpoint": spec.endpoint,
-        "origin": spec.source,
+        "origin": spec.source_kind,
         "network": spec.network,
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
@@ -636,8 +658,7 @@ def asked_values(new: NewRun) -> dict[str, Any]:
 def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     """Write a run in the caller's transaction; returns its number as well. Raises as ``Runs.create``."""
     run_id = new.run_id or new_run_id()
-    session_id = new.session_id or run_id
-    session_pk, active, message_seq = _session_for(connection, session_id, new)
+    session_pk, active, message_seq = _session_for(connection, run_id, new)
     spec = new.spec
     run_pk = connection.execute(
         sa.insert(runs)
@@ -656,12 +677,11 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     keep_specs(connection, [(int(run_pk), spec)])
     if budgets.has_limits(spec):
         budgets.open_budget(connection, int(run_pk), spec)
-    if new.idempotency_key is not None:
-        _claim_key(connection, new, run_pk)
+    keys.claim(connection, new.keys, int(run_pk))
     hints: list[Hint] = []
     if active is None and not new.is_held:
         hints = [activate(connection, session_pk, run_pk, run_id, message_seq)]
-    return int(run_pk), Created(run_id=run_id, session_id=session_id, hints=hints, was_replayed=False)
+    return int(run_pk), Created(run_id=run_id, session_id=new.session_id or run_id, hints=hints, was_replayed=False)
 
 
 def start_held(connection: Connection, run_pk: int) -> list[Hint]:
@@ -681,19 +701,11 @@ def start_held(connection: Connection, run_pk: int) -> list[Hint]:
     return [activate(connection, row.session_pk, run_pk, row.run_id, row.message_seq)] if row else []
 
 
-def _claim_key(connection: Connection, new: NewRun, run_pk: int) -> None:
-    written = connection.execute(
-        insert_ignoring(connection, idempotency_keys)
-        .values(key=new.idempotency_key, fingerprint=new.fingerprint, run_pk=run_pk, created_at=db_now())
-        .returning(idempotency_keys.c.key)
-    )
-    if written.first() is None:
-        raise _KeyTaken
-
-
 def session_values(new: NewRun, tools_hash: str) -> dict[str, Any]:
     """The columns of a session that ``new`` opens, but for its id and its time."""
     return {
+        "source": new.spec.source if new.session_id is not None else None,
+        "name": new.session_id,
         "system_prompt": new.system_prompt,
         "tools_hash": tools_hash,
         "workspace": new.workspace,
@@ -701,23 +713,27 @@ def session_values(new: NewRun, tools_hash: str) -> dict[str, Any]:
     }
 
 
-def _session_for(connection: Connection, session_id: str, new: NewRun) -> tuple[int, int | None, int]:
+def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int]:
     """The session's number, its active run and its length, with its row locked."""
-    tools_hash = store_blob(connection, new.tools)
-    inserted = connection.execute(
-        insert_ignoring(connection, sessions)
-        .values(**session_values(new, tools_hash), session_id=session_id, created_at=db_now())
-        .returning(sessions.c.pk)
-    ).scalar()
-    if inserted is not None:
-        return int(inserted), None, _insert_history(connection, int(inserted), new.spec)
+    if new.session_id is None or not is_session_id(new.session_id):
+        tools_hash = store_blob(connection, new.tools)
+        inserted = connection.execute(
+            insert_ignoring(connection, sessions)
+            .values(**session_values(new, tools_hash), session_id=run_id, created_at=db_now())
+            .returning(sessions.c.pk)
+        ).scalar()
+        if inserted is not None:
+            return int(inserted), None, _insert_history(connection, int(inserted), new.spec)
+    reference = new.session_id or run_id
     row = connection.execute(
         sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
-        .where(sessions.c.session_id == session_id)
+        .where(session_is(new.spec.source, reference))
         .with_for_update()
-    ).one()
+    ).first()
+    if row is None:
+        raise SessionNotFound(f"no session has the id {reference!r}; a name of your own must not look like an id")
     if row.active_run_pk is not None:
-        _refuse_overflow(connection, row.pk, session_id)
+        _refuse_overflow(connection, row.pk, reference)
     return row.pk, row.active_run_pk, row.message_seq
 
 

@@ -52,7 +52,9 @@ sessions = sa.Table(
     "sessions",
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
-    sa.Column("session_id", sa.String(256), nullable=False, unique=True),
+    sa.Column("session_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("source", sa.String(100)),
+    sa.Column("name", sa.String(256)),
     sa.Column("active_run_pk", BigId),
     sa.Column("message_seq", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("system_prompt", sa.Text(), nullable=False),
@@ -60,8 +62,12 @@ sessions = sa.Table(
     sa.Column("workspace", sa.Text(), nullable=False),
     sa.Column("title", sa.String(80)),
     sa.Column("created_at", Seconds, nullable=False),
+    sa.UniqueConstraint("source", "name"),
+    sa.CheckConstraint("(source is null) = (name is null)", name="named_by_somebody"),
 )
-"""A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order."""
+"""A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order.
+``session_id`` is ours, the id of the run that opened it; ``name`` is a caller's, and means something within its
+``source`` only."""
 
 session_documents = sa.Table(
     "session_documents",
@@ -365,12 +371,15 @@ tree_events = sa.Table(
 idempotency_keys = sa.Table(
     "idempotency_keys",
     metadata,
+    sa.Column("source", sa.String(100), primary_key=True),
     sa.Column("key", sa.String(256), primary_key=True),
     sa.Column("fingerprint", sa.String(64), nullable=False),
-    sa.Column("run_pk", BigId, nullable=False),
+    sa.Column("run_pk", BigId),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Index("ix_idempotency_keys_created_at", "created_at"),
 )
+"""Requests of the last day: by the key that a caller from ``source`` chose, and by the signature of those that were
+signed. ``run_pk`` is the run that came of it; null for what was delivered without one."""
 
 maintenance = sa.Table(
     "maintenance",
@@ -542,18 +551,8 @@ webhook_events = sa.Table(
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("route", sa.String(64), nullable=False),
-    sa.Column("event_id", sa.String(100)),
     sa.Column("received_at", Seconds, nullable=False),
     sa.Index("ix_webhook_events_received", "received_at"),
-    _partial("ix_webhook_events_rate", "route", "received_at", where="event_id is null"),
-    sa.Index(
-        "ix_webhook_events_once",
-        "route",
-        "event_id",
-        unique=True,
-        postgresql_where=sa.text("event_id is not null"),
-        sqlite_where=sa.text("event_id is not null"),
-    ),
+    sa.Index("ix_webhook_events_rate", "route", "received_at"),
 )
-"""Events that came: without an id to count them, with one so that what was delivered at once is not delivered again.
-Events that became runs are known by the runs' idempotency keys."""
+"""Events that came, to count them. Those that were taken in are known by ``idempotency_keys``."""

@@ -16,10 +16,11 @@ from hermes_worker.core.messages import Message, Usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, exit_text
 from hermes_worker.core.run_events import StoredEvent
+from hermes_worker.core.sources import SessionLabel
 from hermes_worker.store import steering
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import read_messages
-from hermes_worker.store.runs import RunNotFound, find
+from hermes_worker.store.runs import SESSION_LABEL, RunNotFound, find, label_of, session_is
 from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls
 
@@ -29,7 +30,7 @@ class RunView:
     """A run. Times are epoch seconds."""
 
     run_id: str
-    session_id: str
+    session: SessionLabel
     status: RunStatus
     exit_reason: str | None
     exhausted: str | None
@@ -127,7 +128,7 @@ _IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cance
 """Spelled as in the index ``ix_runs_open``: with bound values in it SQLite would read the whole table."""
 _VIEW = sa.select(
     runs,
-    sessions.c.session_id,
+    *SESSION_LABEL,
     sessions.c.title,
     _LAST_EVENT.label("last_event"),
     _OUTPUT.label("output_body"),
@@ -161,13 +162,15 @@ class Views:
         before: str | None = None,
         status: RunStatus | None = None,
         session_id: str | None = None,
+        source: str = "api",
     ) -> list[RunView]:
-        """Newest first. ``before`` is the run id that ended the page before. Raises ``RunNotFound`` for it."""
+        """Newest first. ``before`` is the run id that ended the page before. Raises ``RunNotFound`` for it.
+        ``session_id`` is an id, or what ``source`` calls a session."""
         statement = _VIEW.order_by(runs.c.pk.desc()).limit(limit)
         if status is not None:
             statement = statement.where(runs.c.status == status.value)
         if session_id is not None:
-            statement = statement.where(sessions.c.session_id == session_id)
+            statement = statement.where(session_is(source, session_id))
         with self._database.read() as connection:
             if before is not None:
                 statement = statement.where(runs.c.pk < find(connection, before))
@@ -290,7 +293,7 @@ def read_event(connection: Connection, session_pk: int, row: sa.Row[Any]) -> Sto
 def _view(row: sa.Row[Any]) -> RunView:
     return RunView(
         run_id=row.run_id,
-        session_id=row.session_id,
+        session=label_of(row),
         status=RunStatus(row.status),
         exit_reason=row.exit_reason,
         exhausted=row.exhausted,

@@ -32,6 +32,7 @@ from hermes_worker.core.questions import (
 )
 from hermes_worker.core.run import CallStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sources import SessionLabel
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.redaction import redact
@@ -39,7 +40,7 @@ from hermes_worker.store.calls import CallClaim
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, lock_run_after_call, plain
-from hermes_worker.store.runs import find
+from hermes_worker.store.runs import SESSION_LABEL, find, label_of
 from hermes_worker.store.tables import (
     allowed_patterns,
     blobs,
@@ -73,7 +74,7 @@ class WaitView:
 
     wait_id: int
     run_id: str
-    session_id: str
+    session: SessionLabel
     kind: WaitKind
     iteration: int
     position: int
@@ -102,7 +103,7 @@ _OPEN = (
     sa.select(
         waits.c.pk,
         runs.c.run_id,
-        sessions.c.session_id,
+        *SESSION_LABEL,
         waits.c.kind,
         waits.c.iteration,
         waits.c.position,
@@ -141,7 +142,7 @@ class Waits:
             allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key)).scalars()
             spec = RunSpec.from_json(text)
             return Terms(
-                source=spec.source,
+                source=spec.source_kind,
                 approvals=spec.approvals,
                 allowed=frozenset(allowed),
                 approval_s=spec.approval_s,
@@ -394,7 +395,7 @@ def _view(row: Any) -> WaitView:
     return WaitView(
         wait_id=row.pk,
         run_id=row.run_id,
-        session_id=row.session_id,
+        session=label_of(row),
         kind=WaitKind(row.kind),
         iteration=row.iteration,
         position=row.position,

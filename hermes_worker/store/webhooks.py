@@ -1,4 +1,4 @@
-"""Routes of inbound webhooks, how often events came, and which were seen before."""
+"""Routes of inbound webhooks, how often events came, and what is delivered of them at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.sources import RequestKeys
+from hermes_worker.store import keys
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.deliveries import owe
 from hermes_worker.store.rows import Hint, insert_ignoring, plain
@@ -71,7 +73,6 @@ class Webhooks:
         came to: the route's row is locked."""
         recent = sa.select(sa.func.count()).where(
             webhook_events.c.route == name,
-            webhook_events.c.event_id.is_(None),
             webhook_events.c.received_at > db_now() - WINDOW_S,
         )
         with self._database.write() as connection:
@@ -83,16 +84,18 @@ class Webhooks:
             connection.execute(sa.insert(webhook_events).values(route=name, received_at=db_now()))
         return True
 
-    def owe_once(self, name: str, event_id: str | None, targets: Sequence[str], body: str) -> list[Hint] | None:
-        """Owe ``body`` to the targets; ``None`` when this event was taken before. Returns what to send."""
-        with self._database.write() as connection:
-            if event_id is not None:
-                seen = insert_ignoring(connection, webhook_events).values(
-                    route=name, event_id=event_id, received_at=db_now()
-                )
-                if connection.execute(seen.returning(webhook_events.c.pk)).first() is None:
-                    return None
-            return owe(connection, targets, body=body)
+    def owe_once(self, request: RequestKeys, targets: Sequence[str], body: str) -> list[Hint] | None:
+        """Owe ``body`` to the targets; ``None`` when this event was taken before. Returns what to send. Raises
+        ``IdempotencyConflict``, ``RequestReplayed``."""
+        while True:
+            try:
+                with self._database.write() as connection:
+                    if keys.earlier(connection, request) is not None:
+                        return None
+                    keys.claim(connection, request, None)
+                    return owe(connection, targets, body=body)
+            except keys.KeyTaken:
+                continue  # by the same event, which came at the same time
 
 
 def _route(row: sa.Row[tuple[object, ...]]) -> RouteRow:

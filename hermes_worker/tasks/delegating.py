@@ -52,7 +52,7 @@ def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_b
     asked = parts.calls.spec_of(claim.run_pk)
     policy = replace(policy, budget=BudgetMode(asked.budget) if asked.budget else policy.budget)
     new = [_child(policy, claim, asked, session, task) for task in tasks]
-    is_background = is_background and may_be_background(depth=depth, source=asked.source)
+    is_background = is_background and may_be_background(depth=depth, source=asked.source_kind)
     hints = parts.calls.delegate(
         claim,
         new,

@@ -47,8 +47,9 @@ def report_of(claim: DeliveryClaim, views: Views) -> Report:
         return Report(text=text, document=text, title="Hermes", file_name=f"notices/{claim.delivery_id}.md")
     view = views.run(claim.run_id)
     spec = RunSpec.from_json(claim.spec or "{}")
-    facts = {"id": view.run_id, "status": view.status.value, "session_id": view.session_id}
-    if JOB_ID not in spec.metadata:
+    facts = {"id": view.run_id, "status": view.status.value, "session_id": view.session.known_to("api")}
+    # Metadata are whatever a caller says; only those of a scheduled run are ours.
+    if spec.source_kind != "cron" or JOB_ID not in spec.metadata:
         text = _of_run(view)
         title = f"Run {view.run_id} {view.status.value}"
         return Report(

@@ -71,6 +71,18 @@ def test_a_mistake_is_400_with_a_flat_error(http: httpx.Client, change: dict[str
     assert said in answer.json()["error"]
 
 
+def test_a_job_is_attached_to_a_session_of_the_api_or_to_one_by_its_id(http: httpx.Client, api: Served) -> None:
+    talk = Store.over(api.client.database).submit(session_id="talk", source="api").run_id
+    theirs = Store.over(api.client.database).submit(session_id="theirs", source="cli").run_id
+    job = {"name": "n", "schedule": "every 2h", "prompt": "p"}
+    for said, meant in (("talk", talk), (theirs, theirs)):
+        made = http.post("/api/jobs", json={**job, "attach_to_session": said}).json()["job"]
+        assert made["attach_to_session"] == meant
+    for said in ("theirs", "nowhere"):
+        refused = http.post("/api/jobs", json={**job, "attach_to_session": said})
+        assert refused.status_code == 400 and "There is no session" in refused.json()["error"]
+
+
 def test_ids_that_are_none_and_jobs_that_are_not_there(http: httpx.Client) -> None:
     assert http.get("/api/jobs/ZZZ").json() == {"error": "Invalid job ID format"}
     missing = http.get("/api/jobs/0123456789ab")

@@ -14,7 +14,7 @@ from support.store import Store
 from hermes_worker import faults
 from hermes_worker.faults import FaultInjected
 from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
-from hermes_worker.store.runs import IdempotencyConflict
+from hermes_worker.store.keys import IdempotencyConflict
 from hermes_worker.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
 from hermes_worker.wiring import Client, open_client
 
@@ -65,7 +65,7 @@ def test_a_retry_after_a_change_of_settings_is_still_a_retry(client: Client) -> 
     changed = with_settings(client, agent=AgentSettings(iterations_max=3))
     assert submit(changed, asked).run_id == first.run_id
     with pytest.raises(IdempotencyConflict):
-        submit(client, replace(asked, source="cli"))
+        submit(client, replace(asked, model="other"))
 
 
 def test_tools_are_the_same_bytes_whatever_the_order_of_the_toolsets(client: Client, store: Store) -> None:
@@ -110,6 +110,17 @@ def test_whoever_asks_is_told_which_field_is_wrong(client: Client, wrong: dict[s
 @pytest.mark.parametrize("name", ["a", "agent:main:telegram:dm:42", "!", "~", "[", "]", "^", "s" * 256, "a.b"])
 def test_a_session_may_have_any_harmless_name(client: Client, name: str) -> None:
     assert submit(client, Submission(input="x", session_id=name)).session_id == name
+
+
+def test_an_id_that_no_session_has_is_refused(client: Client) -> None:
+    with pytest.raises(InvalidSubmission, match="no session has the id") as caught:
+        submit(client, Submission(input="x", session_id=f"run_{'0' * 32}"))
+    assert caught.value.field == "session_id"
+
+
+def test_one_name_from_two_sources_means_two_conversations_in_two_directories(client: Client, store: Store) -> None:
+    asked = [Submission(input="x", session_id="s", source=source) for source in ("api", "cli", "webhook:r")]
+    assert len({root_of(client, store, one) for one in asked}) == 3
 
 
 # --- where it works --------------------------------------------------------------------------------------------------

@@ -35,6 +35,16 @@ def test_our_signature_covers_timestamp_and_body():
     }
 
 
+def test_what_proves_a_request_is_the_same_in_whatever_header_it_comes():
+    github = {"X-Hub-Signature-256": f"sha256={mac(BODY).hex()}"}
+    legacy = {"X-Webhook-Signature": mac(BODY).hex()}
+    stamped = [sign(BODY, SECRET, NOW), sign(BODY, SECRET, NOW + timedelta(seconds=1)), svix(), svix(identifier="2")]
+    proofs = [verify(headers, BODY, SECRET, NOW).proof for headers in (github, legacy, *stamped)]
+    assert proofs[0] == proofs[1] and len(set(proofs)) == 5 and None not in proofs
+    assert verify({"X-Gitlab-Token": SECRET}, BODY, SECRET, NOW).proof is None, "a token signs nothing"
+    assert verify({"X-Hub-Signature-256": "sha256=00"}, BODY, SECRET, NOW).proof is None
+
+
 def test_nothing_is_signed_with_an_empty_secret():
     with pytest.raises(ValueError, match="empty secret"):
         sign(BODY, "", NOW)

@@ -193,6 +193,15 @@ def test_a_failure_is_delivered_however_the_run_ended(store: Store, tmp_path: Pa
     assert created.run_id in Path(here.only.receipt or "").read_text()
 
 
+def test_nobody_passes_a_run_off_as_a_job_s(store: Store, tmp_path: Path) -> None:
+    claims = {"job_id": "0123456789ab", "job_name": "News"}
+    run_id = store.submit(deliver=["local"], source="api", metadata=claims).run_id
+    store.answer(run_id, ModelReply(text="planted"))
+    here = office(store, tmp_path)
+    here.work()
+    assert Path(here.only.receipt or "").name == f"{run_id}.md"
+
+
 def test_a_webhook_is_signed_and_says_which_run(store: Store, tmp_path: Path, sink: Sink) -> None:
     run_id = store.submit(deliver=[f"webhook:{sink.url}/hook?a=1"]).run_id
     store.answer(run_id, ModelReply(text="Ready; key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"))

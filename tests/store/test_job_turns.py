@@ -439,7 +439,7 @@ def test_a_job_is_told_the_latest_answer_of_another_and_nothing_else(desk: Desk)
 def said_in(desk: Desk, session_id: str) -> list[tuple[str, str]]:
     with desk.store.database.read() as connection:
         found = sa.text(
-            "select m.body from messages m join sessions s on s.pk = m.session_pk where s.session_id = :id order by seq"
+            "select m.body from messages m join sessions s on s.pk = m.session_pk where s.name = :id order by seq"
         )
         rows = [json.loads(body) for body in connection.execute(found, {"id": session_id}).scalars()]
     return [(row["role"], row["content"]) for row in rows]
@@ -447,7 +447,7 @@ def said_in(desk: Desk, session_id: str) -> list[tuple[str, str]]:
 
 def test_an_answer_is_noted_in_the_session_once_nobody_is_at_work_there(desk: Desk) -> None:
     talk = desk.store.submit(session_id="talk").run_id
-    row = desk.add(attach_to="talk", name="News")
+    row = desk.add(attach_to=talk, name="News")
     at_slot(desk)
     desk.store.answer(desk.run_ids(row)[0], replace(ANSWER, text="It rains."))
     desk.tick()

@@ -15,7 +15,8 @@ from hermes_worker.core.effects import AskModel
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
-from hermes_worker.store.runs import SESSION_QUEUE_MAX, Created, IdempotencyConflict, SessionBusy
+from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
+from hermes_worker.store.runs import SESSION_QUEUE_MAX, Created, Multitask, SessionBusy, SessionNotFound
 from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions
 
 BROKEN = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="internal_error", message="a defect"))
@@ -90,6 +91,53 @@ def test_another_request_under_the_same_key_is_refused(store: Store) -> None:
     assert len(store.views.runs()) == 1
 
 
+SOURCES = ("api", "cli", "cron", "webhook:r", "webhook:s")
+
+
+def test_a_key_of_one_source_is_none_of_another(store: Store) -> None:
+    made = [store.submit(idempotency_key="k", fingerprint=source, source=source) for source in SOURCES]
+    again = [store.submit(idempotency_key="k", fingerprint=source, source=source) for source in SOURCES]
+
+    assert len({created.run_id for created in made}) == len(SOURCES)
+    assert [created.run_id for created in again] == [created.run_id for created in made]
+    assert all(created.was_replayed for created in again)
+
+
+def test_a_signed_request_is_taken_once_whatever_key_it_comes_with(store: Store) -> None:
+    first = store.submit(idempotency_key="e1", fingerprint="f", proof="p", source="webhook:r")
+
+    for key in ("e2", None):
+        with pytest.raises(RequestReplayed):
+            store.submit(idempotency_key=key, fingerprint="f", proof="p", source="webhook:r")
+    assert store.submit(idempotency_key="e1", fingerprint="f", proof="p", source="webhook:r").run_id == first.run_id
+    assert store.submit(idempotency_key="e1", fingerprint="f", proof="p2", source="webhook:r").run_id == first.run_id
+    with pytest.raises(IdempotencyConflict):
+        store.submit(idempotency_key="e1", fingerprint="g", proof="p3", source="webhook:r")
+    store.submit(idempotency_key="e1", fingerprint="f", proof="p", source="webhook:s")
+    assert len(store.views.runs()) == 2
+
+
+def test_sixteen_ids_for_one_signed_request_at_the_same_time_make_one_run(store: Store) -> None:
+    start = threading.Barrier(16)
+
+    def submit(number: int) -> str:
+        start.wait()
+        try:
+            made = store.runs.create(
+                new_run(idempotency_key=f"e{number}", fingerprint="f", proof="p", source="webhook:r")
+            )
+        except RequestReplayed:
+            return "replayed"
+        return made.run_id
+
+    with ThreadPoolExecutor(16) as pool:
+        outcomes = list(pool.map(submit, range(16)))
+
+    assert outcomes.count("replayed") == 15
+    assert len(store.views.runs()) == 1
+    check(store)
+
+
 def test_a_key_outlives_its_run(store: Store) -> None:
     first = store.submit(idempotency_key="k", fingerprint="f")
     store.answer(first.run_id)
@@ -130,8 +178,8 @@ def test_sixteen_conflicting_submissions_at_the_same_time_make_one_run_and_refus
     assert len(store.views.runs()) == 1
 
 
-def test_old_keys_are_forgotten(store: Store) -> None:
-    store.submit(idempotency_key="old", fingerprint="f")
+def test_old_keys_and_signatures_are_forgotten(store: Store) -> None:
+    store.submit(idempotency_key="old", fingerprint="f", proof="p")
     store.let_pass(90_000)
     store.submit(idempotency_key="new", fingerprint="f")
 
@@ -142,6 +190,35 @@ def test_old_keys_are_forgotten(store: Store) -> None:
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_of_one_source_is_none_of_another(store: Store) -> None:
+    made = [store.submit(session_id="s", source=source, input=source) for source in SOURCES]
+    assert all(created.hints for created in made), "nobody waits for anybody else's conversation"
+
+    for source, created in zip(SOURCES, made, strict=True):
+        assert [view.run_id for view in store.views.runs(session_id="s", source=source)] == [created.run_id]
+        assert store.bodies(created.run_id) == [{"role": "user", "content": source}]
+        label = store.views.run(created.run_id).session
+        assert (label.id, label.known_to(source), label.known_to("other")) == (created.run_id, "s", created.run_id)
+
+
+def test_an_id_continues_a_session_whoever_named_it(store: Store) -> None:
+    named = store.submit(session_id="s", source="webhook:r")
+    nameless = store.submit(source="cli")
+
+    for opened in (named, nameless):
+        following = store.submit(session_id=opened.run_id, source="api")
+        assert following.hints == []
+        assert store.views.run(following.run_id).session.id == opened.run_id
+    check(store)
+
+
+@pytest.mark.parametrize("multitask", list(Multitask))
+def test_a_name_that_looks_like_an_id_begins_nothing(store: Store, multitask: Multitask) -> None:
+    with pytest.raises(SessionNotFound, match="must not look like an id"):
+        store.submit(session_id=f"run_{'0' * 32}", multitask=multitask)
+    assert store.views.runs() == []
 
 
 def test_a_run_waits_while_its_session_is_busy_and_is_due_when_its_turn_comes(store: Store) -> None:

@@ -37,7 +37,8 @@ def test_a_due_slot_becomes_a_row_a_run_and_the_next_slot(desk: Desk) -> None:
     assert desk.ledger(row) == [(10, "fired")]
     view = desk.store.views.run(desk.run_ids(row)[0])
     assert hint.effect.run_id == view.run_id
-    assert view.session_id.startswith(f"cron_{row.job_id}_20270310_121001")
+    assert (view.session.source, view.session.id) == ("cron", view.run_id)
+    assert str(view.session.name).startswith(f"cron_{row.job_id}_20270310_121001")
     assert desk.jobs.get(row.job_id).next_slot == NOON + 1200
 
 

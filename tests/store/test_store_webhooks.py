@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 from support.store import Store
 
+from hermes_worker.core.sources import RequestKeys
 from hermes_worker.store.deliveries import Deliveries
+from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
 from hermes_worker.store.tables import webhook_events
 from hermes_worker.store.webhooks import RouteExists, RouteNotFound, Webhooks
+
+
+def event(event_id: str | None, *, fingerprint: str = "f", proof: str | None = None) -> RequestKeys:
+    return RequestKeys(source="webhook:r", key=event_id, fingerprint=fingerprint, proof=proof)
 
 
 def test_a_route_is_added_once_replaced_and_removed(store: Store) -> None:
@@ -39,15 +46,30 @@ def test_the_rate_is_exact_when_many_come_at_once(store: Store) -> None:
 def test_an_event_is_owed_once_when_it_comes_twice_at_once(store: Store) -> None:
     webhooks = Webhooks(store.database)
     with ThreadPoolExecutor(8) as pool:
-        owed = list(pool.map(lambda _: webhooks.owe_once("r", "e1", ["local"], "text"), range(8)))
+        owed = list(pool.map(lambda _: webhooks.owe_once(event("e1"), ["local"], "text"), range(8)))
     assert [hints is None for hints in owed].count(False) == 1
     assert len(Deliveries(store.database).list()) == 1
-    assert webhooks.owe_once("r", None, ["local"], "text") != webhooks.owe_once("r", None, ["local"], "text")
+    nameless = event(None)
+    assert webhooks.owe_once(nameless, ["local"], "text") != webhooks.owe_once(nameless, ["local"], "text")
+
+
+def test_an_id_or_a_signature_of_another_event_is_no_duplicate(store: Store) -> None:
+    webhooks = Webhooks(store.database)
+    assert webhooks.owe_once(event("e1", proof="p"), ["local"], "text") is not None
+    with pytest.raises(IdempotencyConflict):
+        webhooks.owe_once(event("e1", fingerprint="other"), ["local"], "text")
+    with pytest.raises(RequestReplayed):
+        webhooks.owe_once(event("e2", proof="p"), ["local"], "text")
+    assert webhooks.owe_once(replace(event("e1", proof="p"), source="webhook:s"), ["local"], "text") is not None
+    assert len(Deliveries(store.database).list()) == 2
 
 
 def test_events_long_past_are_forgotten(store: Store) -> None:
-    Webhooks(store.database).owe_once("r", "e1", ["local"], "text")
-    with store.database.write() as connection:
-        connection.execute(sa.update(webhook_events).values(received_at=webhook_events.c.received_at - 90_000))
+    webhooks = Webhooks(store.database)
+    webhooks.admit("r", 7)
+    webhooks.owe_once(event("e1", proof="p"), ["local"], "text")
+    store.let_pass(90_000)
     store.sweeper.prune()
-    assert Webhooks(store.database).owe_once("r", "e1", ["local"], "text") is not None
+    with store.database.read() as connection:
+        assert connection.execute(sa.select(webhook_events)).all() == []
+    assert webhooks.owe_once(event("e1", proof="p"), ["local"], "text") is not None

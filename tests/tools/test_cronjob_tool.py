@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,8 @@ def test_it_is_never_run_twice_and_without_a_desk_not_at_all(context: ToolContex
 
 
 def test_a_job_belongs_to_the_chat_that_its_maker_answers_to(desk: Desk, context: ToolContext) -> None:
-    desk.store.submit(session_id="talk", deliver=["local", "telegram:-100:17"])
+    talk = desk.store.submit(session_id="talk", deliver=["local", "telegram:-100:17"])
+    context = replace(context, session_id=talk.run_id)
     made = Asked(desk, context)(**PLAIN)
     spec = JobSpec.from_json(desk.jobs.get(made["job_id"]).definition)
     assert spec.origin == {"platform": "telegram", "chat_id": "-100", "thread_id": "17"}

@@ -150,7 +150,7 @@ def _object(view: WaitView) -> WaitObject:
     return WaitObject(
         id=view.wait_id,
         run_id=view.run_id,
-        session_id=view.session_id,
+        session_id=view.session.known_to("api"),
         kind=view.kind,
         tool=view.tool,
         iteration=view.iteration,

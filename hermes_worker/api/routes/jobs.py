@@ -94,7 +94,7 @@ async def create_job(context: Context, request: Request) -> JSONResponse:
     if not body.name or not body.name.strip() or not body.schedule:
         return _error(400, "Name and schedule are required")
     asked, seen = body.as_request, _seen(request)
-    return await _answered(context, lambda jobs: {"job": job_object(work.create(jobs, asked, seen))})
+    return await _answered(context, lambda jobs: {"job": job_object(work.create(jobs, asked, seen, source="api"))})
 
 
 def _seen(request: Request) -> dict[str, str]:
@@ -123,7 +123,7 @@ async def edit_job(context: Context, job_id: _Id, request: Request) -> JSONRespo
     asked, enabled = body.as_request, body.enabled
 
     def change(jobs: Jobs) -> Any:
-        row = work.edit(jobs, job_id, asked)
+        row = work.edit(jobs, job_id, asked, source="api")
         if enabled is not None:
             row = work.resume(jobs, job_id) if enabled else work.pause(jobs, job_id)
         return {"job": job_object(row)}

@@ -6,8 +6,10 @@ The order of the checks is the reference's: nothing is counted or parsed before 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -21,10 +23,11 @@ from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.limits import BODY_PATIENCE_S, FORM, JSON, media_type
 from hermes_worker.api.schema import EITHER_ERROR
+from hermes_worker.core.sources import RequestKeys, webhook_source
 from hermes_worker.delivery.signature import Scheme, verify
 from hermes_worker.observe import count, log
 from hermes_worker.plainfiles import read_plain
-from hermes_worker.store.runs import IdempotencyConflict, SessionBusy
+from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
 from hermes_worker.store.webhooks import Webhooks
 from hermes_worker.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.webhooks.events import Accepted, Ignored, Unreadable, read_event
@@ -45,9 +48,9 @@ class _Refused(Exception):
 
 
 class Taken(BaseModel):
-    """What became of an event: ``accepted`` (202), or ``duplicate`` or ``ignored`` (200)."""
+    """What became of an event: ``accepted`` (202), or ``duplicate``, ``replayed`` or ``ignored`` (200)."""
 
-    status: Literal["accepted", "duplicate", "ignored"]
+    status: Literal["accepted", "duplicate", "replayed", "ignored"]
     route: str | None = None
     event: str | None = None
     delivery_id: str | None = None
@@ -72,7 +75,7 @@ _BODY_SCHEMA = {"requestBody": {"required": True, "content": {JSON: {"schema": _
 async def receive(context: Context, name: str, request: Request, later: BackgroundTasks) -> JSONResponse:
     """Take an event in."""
     try:
-        route, body = await _genuine(context, name, request)
+        route, body, proof = await _genuine(context, name, request)
         lists = await asyncio.to_thread(_lists, route, context.client.settings.home / "webhooks")
         match read_event(route, _headers(request), body, lists):
             case Unreadable(reason=reason):
@@ -81,13 +84,34 @@ async def receive(context: Context, name: str, request: Request, later: Backgrou
                 ignored = {"status": "ignored", "event": event}
                 return JSONResponse(ignored | ({"reason": reason} if reason else {}))
             case Accepted() as event:
-                return await (_deliver if route.deliver_only else _run)(context, route, event, later)
+                taken = _Taken(route=route, event=event, body=body, proof=proof)
+                return await _answered(context, taken, later)
     except _Refused as refused:
         return refused.response
 
 
-async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Route, bytes]:
-    """The route, and the body that whoever holds its secret has sent. Raises ``_Refused``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """An event that a route wants."""
+
+    route: Route
+    event: Accepted
+    body: bytes
+    proof: str | None
+
+    @property
+    def keys(self) -> RequestKeys:
+        """It is the same request when it has the same body; what the route makes of that may have changed."""
+        return RequestKeys(
+            source=webhook_source(self.route.name),
+            key=self.event.event_id,
+            fingerprint=hashlib.sha256(self.body).hexdigest(),
+            proof=self.proof,
+        )
+
+
+async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Route, bytes, str | None]:
+    """The route, the body that whoever holds its secret has sent, and what proves that. Raises ``_Refused``."""
     webhooks = Webhooks(context.client.database)
     row = await context.store(webhooks.find, name)
     if row is None:
@@ -96,20 +120,21 @@ async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Ro
     if not route.enabled:
         raise _Refused(403, "Route is disabled")
     body = await _body(request)
+    proof = None
     if route.secret == NO_AUTH:
         if not context.client.settings.server.is_loopback or not is_for_loopback(request.headers):
             raise _Refused(403, "Route has no secret, so only this machine may send to it, under its own name")
         if body and media_type(request.headers.getlist("content-type")) != JSON:
             raise _Refused(415, f"The Content-Type must be {JSON}: this route has no secret")
     else:
-        _require_signed(route, _headers(request), body)
+        proof = _require_signed(route, _headers(request), body)
     if not await context.store(webhooks.admit, route.name, route.rate_per_min):
         count("webhook.limited")
         raise _Refused(429, "Rate limit exceeded")
-    return route, body
+    return route, body, proof
 
 
-def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> None:
+def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> str | None:
     found = verify(headers, body, route.secret, datetime.now(UTC))
     if not found.is_valid:
         log.warning(
@@ -118,6 +143,7 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> No
         raise _Refused(401, "Invalid signature")
     if found.scheme is Scheme.LEGACY:
         log.warning("webhook.weak", route=route.name)
+    return found.proof
 
 
 async def _body(request: Request) -> bytes:
@@ -163,52 +189,68 @@ def _headers(request: Request) -> dict[str, str]:
     return {name.lower(): value for name, value in request.headers.items()}
 
 
-async def _run(context: ApiContext, route: Route, event: Accepted, later: BackgroundTasks) -> JSONResponse:
-    event_id = event.event_id or uuid.uuid4().hex
-    name = f"webhook:{route.name}:{event_id}"
-    submission = Submission(
-        input=await asyncio.to_thread(_with_skill, route, event.prompt, context.client.settings.home / "skills"),
-        session_id=name,
-        toolsets=list(route.toolsets) or None,
-        model=route.model,
-        source="webhook",
-        metadata={"webhook_route": route.name, "webhook_event": event.event},
-        deliver=list(event.deliver),
-        idempotency_key=name,
-    )
+async def _answered(context: ApiContext, taken: _Taken, later: BackgroundTasks) -> JSONResponse:
+    """Do what the route says, and say what became of it. Raises ``_Refused``."""
+    event_id = taken.event.event_id or uuid.uuid4().hex
     try:
-        created = await context.store(accept, context.client, submission)
+        made = await (_delivered if taken.route.deliver_only else _begun)(context, taken, event_id, later)
     except IdempotencyConflict:
-        return _duplicate(event_id)
-    except SessionBusy as busy:
-        raise _Refused(429, str(busy)) from None
-    except InvalidSubmission as error:
-        raise _Refused(400, f"The event cannot become a run: {error}") from None
-    if created.was_replayed:
-        return _duplicate(event_id)
-    later.add_task(context.tell_broker, announce, context.client, created)
-    return _accepted(route, event, event_id, {"run_id": created.run_id}, later)
-
-
-async def _deliver(context: ApiContext, route: Route, event: Accepted, later: BackgroundTasks) -> JSONResponse:
-    event_id = event.event_id or uuid.uuid4().hex
-    webhooks = Webhooks(context.client.database)
-    hints = await context.store(webhooks.owe_once, route.name, event_id, event.deliver, event.prompt)
-    if hints is None:
-        return _duplicate(event_id)
-    later.add_task(context.tell_broker, context.client.publisher.send, hints)
-    return _accepted(route, event, event_id, {"deliveries": [hint.effect.run_id for hint in hints]}, later)
-
-
-def _accepted(
-    route: Route, event: Accepted, event_id: str, made: Mapping[str, object], later: BackgroundTasks
-) -> JSONResponse:
+        count("webhook.conflict")
+        log.warning("webhook.conflict", route=taken.route.name)
+        message = (
+            "Another event came under this delivery id, so this one was not taken. Send it under an id of its own."
+        )
+        return JSONResponse({"status": "conflict", "delivery_id": event_id, "error": message}, status_code=409)
+    except RequestReplayed:
+        count("webhook.replayed")
+        log.warning("webhook.replayed", route=taken.route.name)
+        message = "This signed body was taken under another delivery id. Sign a timestamp to send the same again."
+        return JSONResponse({"status": "replayed", "delivery_id": event_id, "reason": message})
+    if made is None:
+        count("webhook.duplicate")
+        return JSONResponse({"status": "duplicate", "delivery_id": event_id})
     count("webhook.accepted")
-    log.info("webhook.accepted", route=route.name, webhook_event=event.event)
-    document = {"status": "accepted", "route": route.name, "event": event.event, "delivery_id": event_id, **made}
+    name, event = taken.route.name, taken.event.event
+    log.info("webhook.accepted", route=name, webhook_event=event)
+    document = {"status": "accepted", "route": name, "event": event, "delivery_id": event_id, **made}
     return JSONResponse(document, status_code=202, background=later)
 
 
-def _duplicate(event_id: str) -> JSONResponse:
-    count("webhook.duplicate")
-    return JSONResponse({"status": "duplicate", "delivery_id": event_id})
+async def _begun(
+    context: ApiContext, taken: _Taken, event_id: str, later: BackgroundTasks
+) -> Mapping[str, object] | None:
+    """A run in a session of its own; ``None`` for an event that has one. Raises ``IdempotencyConflict``,
+    ``RequestReplayed``, ``_Refused``."""
+    route, event, keys = taken.route, taken.event, taken.keys
+    submission = Submission(
+        input=await asyncio.to_thread(_with_skill, route, event.prompt, context.client.settings.home / "skills"),
+        toolsets=list(route.toolsets) or None,
+        model=route.model,
+        source=keys.source,
+        metadata={"webhook_route": route.name, "webhook_event": event.event, "webhook_delivery": event_id},
+        deliver=list(event.deliver),
+        idempotency_key=keys.key,
+        request=keys.fingerprint,
+        proof=keys.proof,
+    )
+    try:
+        created = await context.store(accept, context.client, submission)
+    except InvalidSubmission as error:
+        raise _Refused(400, f"The event cannot become a run: {error}") from None
+    if created.was_replayed:
+        return None
+    later.add_task(context.tell_broker, announce, context.client, created)
+    return {"run_id": created.run_id}
+
+
+async def _delivered(
+    context: ApiContext, taken: _Taken, event_id: str, later: BackgroundTasks
+) -> Mapping[str, object] | None:
+    """The prompt as it is; ``None`` for an event that was delivered. Raises ``IdempotencyConflict``,
+    ``RequestReplayed``."""
+    owe_once = Webhooks(context.client.database).owe_once
+    hints = await context.store(owe_once, taken.keys, taken.event.deliver, taken.event.prompt)
+    if hints is None:
+        return None
+    later.add_task(context.tell_broker, context.client.publisher.send, hints)
+    return {"deliveries": [hint.effect.run_id for hint in hints]}

@@ -32,11 +32,12 @@ def upgrade() -> None:
     )
     op.create_table(
         "idempotency_keys",
+        sa.Column("source", sa.String(length=100), nullable=False),
         sa.Column("key", sa.String(length=256), nullable=False),
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
-        sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("key", name=op.f("pk_idempotency_keys")),
+        sa.PrimaryKeyConstraint("source", "key", name=op.f("pk_idempotency_keys")),
     )
     op.create_index("ix_idempotency_keys_created_at", "idempotency_keys", ["created_at"], unique=False)
     op.create_table(
@@ -99,7 +100,9 @@ def upgrade() -> None:
     op.create_table(
         "sessions",
         sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
-        sa.Column("session_id", sa.String(length=256), nullable=False),
+        sa.Column("session_id", sa.String(length=40), nullable=False),
+        sa.Column("source", sa.String(length=100), nullable=True),
+        sa.Column("name", sa.String(length=256), nullable=True),
         sa.Column("active_run_pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("message_seq", sa.Integer(), server_default="0", nullable=False),
         sa.Column("system_prompt", sa.Text(), nullable=False),
@@ -107,33 +110,19 @@ def upgrade() -> None:
         sa.Column("workspace", sa.Text(), nullable=False),
         sa.Column("title", sa.String(length=80), nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
+        sa.CheckConstraint("(source is null) = (name is null)", name=op.f("ck_sessions_named_by_somebody")),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_sessions")),
         sa.UniqueConstraint("session_id", name=op.f("uq_sessions_session_id")),
+        sa.UniqueConstraint("source", "name", name=op.f("uq_sessions_source_name")),
     )
     op.create_table(
         "webhook_events",
         sa.Column("pk", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("route", sa.String(length=64), nullable=False),
-        sa.Column("event_id", sa.String(length=100), nullable=True),
         sa.Column("received_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("pk", name=op.f("pk_webhook_events")),
     )
-    op.create_index(
-        "ix_webhook_events_once",
-        "webhook_events",
-        ["route", "event_id"],
-        unique=True,
-        postgresql_where=sa.text("event_id is not null"),
-        sqlite_where=sa.text("event_id is not null"),
-    )
-    op.create_index(
-        "ix_webhook_events_rate",
-        "webhook_events",
-        ["route", "received_at"],
-        unique=False,
-        postgresql_where=sa.text("event_id is null"),
-        sqlite_where=sa.text("event_id is null"),
-    )
+    op.create_index("ix_webhook_events_rate", "webhook_events", ["route", "received_at"], unique=False)
     op.create_index("ix_webhook_events_received", "webhook_events", ["received_at"], unique=False)
     op.create_table(
         "webhook_routes",
@@ -937,18 +926,7 @@ def downgrade() -> None:
     op.drop_table("idempotency_keys")
     op.drop_table("webhook_routes")
     op.drop_index("ix_webhook_events_received", table_name="webhook_events")
-    op.drop_index(
-        "ix_webhook_events_rate",
-        table_name="webhook_events",
-        postgresql_where=sa.text("event_id is null"),
-        sqlite_where=sa.text("event_id is null"),
-    )
-    op.drop_index(
-        "ix_webhook_events_once",
-        table_name="webhook_events",
-        postgresql_where=sa.text("event_id is not null"),
-        sqlite_where=sa.text("event_id is not null"),
-    )
+    op.drop_index("ix_webhook_events_rate", table_name="webhook_events")
     op.drop_table("webhook_events")
     op.drop_table("dead_targets")
     op.drop_table("blobs")
