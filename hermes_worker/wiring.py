@@ -445,7 +445,7 @@ def sandbox_of(settings: Settings) -> Sandbox:
         Profile,
         SandboxMode,
         hidden_paths,
-        is_within,
+        unseen,
     )
 
     chosen = settings.terminal
@@ -465,11 +465,7 @@ def sandbox_of(settings: Settings) -> Sandbox:
     policy = Policy(
         profile=profile,
         egress=Egress(hosts=chosen.network_hosts, ports=Egress().ports | {int(port) for port in chosen.network_ports}),
-        readable=tuple(
-            path
-            for path in interpreter
-            if profile is Profile.TENANT or any(is_within(path, covered) for covered in hidden)
-        ),
+        readable=unseen(interpreter, profile, hidden),
         hidden=hidden,
         limits=limits,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,3 +74,23 @@ def test_who_asks_no_model_loads_no_sdk() -> None:
     roles = "scheduler.beat, hermes_worker.api.server, hermes_worker.tasks.main, hermes_worker.tasks.pieces"
     code = f"import sys, {roles}; assert not {{'openai', 'anthropic'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+_STARTING = re.compile(
+    r"\bsubprocess\.(?:run|Popen|call|check_call|check_output)\("
+    r"|\bos\.(?:fork|forkpty|system|popen|posix_spawnp?|exec[lv]p?e?|spawn\w+)\("
+    r"|\bcreate_subprocess_|\bmultiprocessing\b|\bProcessPoolExecutor\b|\bpty\.spawn\b|_SYS_CLONE\["
+)
+
+
+def test_the_documentation_names_every_module_that_starts_processes() -> None:
+    """What a model asks for must go through the workspace; a new way to start something is a decision."""
+    table = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition("## Who starts processes")[2]
+    named = set(re.findall(r"`([a-z_/]+\.py)`", table.partition("\n\nWeb pages")[0]))
+    named = {f"workspace/sandbox/{name}" if name.startswith("helper/") else name for name in named}
+    found = {
+        path.relative_to(PACKAGE if PACKAGE in path.parents else ROOT).as_posix()
+        for path, text in sources("hermes_worker", "scheduler")
+        if _STARTING.search(text)
+    }
+    assert named == found

@@ -391,13 +391,16 @@ def _sandbox(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.wiring import sandbox_of
     from hermes_worker.workspace.sandbox.helper.keeper import landlock_abi
     from hermes_worker.workspace.sandbox.policy import SandboxMode
+    from hermes_worker.workspace.sandbox.probing import bounds_processes
 
     sandbox = sandbox_of(settings)
     standing = sandbox.standing()
     kernel = f"Linux {os.uname().release}, Landlock ABI {landlock_abi()}"
     if standing.rung is not None:
         above = f"; not better, because {'; '.join(standing.reasons)}" if standing.reasons else ""
-        return Grade.OK, f"{standing.name} ({kernel}); it does not cover {', '.join(standing.rung.uncovered())}{above}"
+        limits = "rlimits, processes bounded by the kernel" if bounds_processes() else "rlimits, processes only watched"
+        missing = ", ".join(standing.rung.uncovered())
+        return Grade.OK, f"{standing.name} ({kernel}); limits by {limits}; it does not cover {missing}{above}"
     text = f"commands are not confined ({kernel}): {'; '.join(standing.reasons)}"
     if sandbox.mode is SandboxMode.OFF:
         return Grade.NOTE, text

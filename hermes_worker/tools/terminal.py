@@ -40,11 +40,11 @@ class TerminalTool:
         description=(
             "Run a shell command (bash) in the workspace and return its output and exit code. The current folder and "
             "exported variables carry over to the next call; processes do not: everything a command leaves running is "
-            "ended with it. To test a server, start it in the background, use it and stop it in one command. There is "
-            f"no terminal to answer questions, so pass flags like -y. timeout is {_TIMEOUT_DEFAULT_S} s unless you set "
-            f"it, at most {_TIMEOUT_MAX_S} s. The network may be limited to http and https through the proxy in "
-            "$https_proxy, or absent; a refusal says so. Prefer read_file, search_files, write_file and patch for "
-            "files."
+            "ended with it. To test a server, start it in the background, use it and stop it in one command. /tmp is "
+            "fresh in every call: what later calls need belongs in the workspace. There is no terminal to answer "
+            f"questions, so pass flags like -y. timeout is {_TIMEOUT_DEFAULT_S} s unless you set it, at most "
+            f"{_TIMEOUT_MAX_S} s. The network may be limited to http and https through the proxy in $https_proxy, or "
+            "absent; a refusal says so. Prefer read_file, search_files, write_file and patch for files."
         ),
         parameters={
             "type": "object",

@@ -15,7 +15,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -28,16 +28,21 @@ from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
 from hermes_worker.workspace.guardian import TAG_VARIABLE, guardian
 from hermes_worker.workspace.output import HeadTail
 from hermes_worker.workspace.sandbox.base import Confinement
-from hermes_worker.workspace.sandbox.keeping import OOM_SCORE, Kept, Verdict, kept, rlimits
+from hermes_worker.workspace.sandbox.helper import keeper
+from hermes_worker.workspace.sandbox.keeping import OOM_SCORE, Kept, Launch, Verdict, kept, rlimits
 from hermes_worker.workspace.sandbox.policy import Limits
+from hermes_worker.workspace.sandbox.starting import KeeperProcess
 
 _SHELL: Final = ("/bin/bash", "--noprofile", "--norc", "-c")
 _COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
 """The longest single argument Linux passes to a program (MAX_ARG_STRLEN)."""
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.03
 _READ_BYTES: Final = 65_536
-_TERM_GRACE_S: Final = 2.0
-"""Between SIGTERM and SIGKILL."""
+_END_SIGNALS: Final = {Ending.TIMED_OUT: signal.SIGTERM, Ending.CANCELLED: signal.SIGINT}
+"""What tells a keeper to end its command; how long the command may then take is the keeper's to say, and holds for
+commands without one, too."""
+_KEEPER_GRACE_S: Final = 3.0
+"""More than that, before its work is done for it."""
 _KILL_GRACE_S: Final = 2.0
 """After SIGKILL; a process that is stuck in the kernel longer than this is given up."""
 _FINISH_GRACE_S: Final = 0.3
@@ -78,6 +83,9 @@ _ULIMITS: Final = (
 """The letters and units of bash's ``ulimit``."""
 
 
+_Process = subprocess.Popen[bytes] | KeeperProcess
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """What to run. ``base_env`` is given to every command of the workspace, ``env`` is this session's own."""
@@ -107,7 +115,7 @@ def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
         running = _Running(command, state_descriptor=state.fileno())
         try:
             ending = running.wait(should_stop)
-            left_running = running.finish() if ending is Ending.EXITED else running.kill()
+            left_running = running.finish() if ending is Ending.EXITED else running.kill(ending)
         finally:
             # Reached with the command still running only when something outside interrupts this thread.
             running.close()
@@ -164,7 +172,7 @@ class _Running:
         guardian.entered(self._process.pid, self._tag)
         self._process_descriptor = _open_process(self._process.pid)
 
-    def _opened(self, command: Command, state: int) -> subprocess.Popen[bytes]:
+    def _opened(self, command: Command, state: int) -> _Process:
         """Start it with a pipe or two, whose reading ends are kept in ``_pipes``."""
         self._pipes: dict[int, HeadTail] = {}
         with ExitStack() as write_ends:
@@ -182,6 +190,7 @@ class _Running:
     def exit_code(self) -> int:
         """As shells count: 128 and the signal's number when a signal ended it."""
         code = self._process.returncode
+        assert code is not None, "close() has waited for it"
         return 128 - code if code < 0 else code
 
     def wait(self, should_stop: Callable[[], bool]) -> Ending:
@@ -223,17 +232,31 @@ class _Running:
                 self._destroy(self._session)
         return not are_gone
 
-    def kill(self) -> bool:
+    def kill(self, ending: Ending) -> bool:
         """End the shell and everything it started, also what left its session. Returns true."""
-        self._signal(self._family(), signal.SIGTERM)
-        if not self._are_gone_within(_TERM_GRACE_S, self._family):
-            self._destroy(self._family)
+        number = _END_SIGNALS[ending]
+        if not self._is_ended_by_keeper(number):
+            self._signal(self._family(), signal.SIGTERM)
+            if not self._are_gone_within(keeper.STOP_SIGNALS[number], self._family):
+                self._destroy(self._family)
         self._drain()
         return True
 
+    def _is_ended_by_keeper(self, number: signal.Signals) -> bool:
+        """Whether the keeper did it. It is the one that can tell when nothing of the command is left."""
+        if self._kept is None:
+            return False
+        self._signal([self._process.pid], number)
+        deadline = time.monotonic() + keeper.STOP_SIGNALS.get(number, 0) + _KEEPER_GRACE_S
+        while not self._has_exited():
+            if time.monotonic() >= deadline:
+                return False
+            self._collect(_POLL_S)
+        return not self._was_keeper_killed()
+
     def close(self) -> None:
         """Release what the command held; kills it if it is still running."""
-        if not self._has_exited():
+        if not self._has_exited() and not self._is_ended_by_keeper(signal.SIGUSR1):
             self._destroy(self._family)
         try:
             self._process.wait(_KILL_GRACE_S)
@@ -246,41 +269,44 @@ class _Running:
         if self._process_descriptor is not None:
             os.close(self._process_descriptor)
 
-    def _start(self, command: Command, outputs: tuple[int, int], state: int) -> subprocess.Popen[bytes]:
+    def _start(self, command: Command, outputs: tuple[int, int], state: int) -> _Process:
         entrance = guardian.entrance()
         try:
-            argv, descriptors = self._prepared(command, entrance, state)
-            return subprocess.Popen(
-                argv,
+            if command.confinement is None:
+                return self._unconfined(command, outputs, entrance, state)
+            self._kept = self._resources.enter_context(kept(command.confinement, tag=self._tag, limits=command.limits))
+            self.variables = self._kept.variables
+            script = _SCRIPT.format(enter="", state=keeper.FIRST_DESCRIPTOR)
+            launch = Launch(
                 cwd=command.cwd,
-                env={**command.base_env, **self.variables, **command.env, TAG_VARIABLE: self._tag},
-                stdin=subprocess.DEVNULL,
-                stdout=outputs[0],
-                stderr=outputs[1],
-                pass_fds=descriptors,
-                start_new_session=True,
-                umask=-1 if command.umask is None else command.umask,
+                env=self._environment(command),
+                outputs=outputs,
+                entrance=entrance,
+                for_command=(state,),
+                umask=command.umask,
             )
+            return self._kept.start([*_SHELL, script, "bash", command.text], launch)
         finally:
             os.close(entrance)
 
-    def _prepared(self, command: Command, entrance: int, state: int) -> tuple[Sequence[str], tuple[int, ...]]:
-        """The words that start the command, and the descriptors they need."""
-        if command.confinement is None:
-            enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_limiting(command.limits))
-            return [*_SHELL, _SCRIPT.format(enter=enter, state=state), "bash", command.text], (entrance, state)
-        self._kept = self._resources.enter_context(
-            kept(
-                command.confinement,
-                [*_SHELL, _SCRIPT.format(enter="", state=state), "bash", command.text],
-                entrance=entrance,
-                tag=self._tag,
-                limits=command.limits,
-                for_command=(state,),
-            )
+    def _unconfined(
+        self, command: Command, outputs: tuple[int, int], entrance: int, state: int
+    ) -> subprocess.Popen[bytes]:
+        enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_limiting(command.limits))
+        return subprocess.Popen(
+            [*_SHELL, _SCRIPT.format(enter=enter, state=state), "bash", command.text],
+            cwd=command.cwd,
+            env=self._environment(command),
+            stdin=subprocess.DEVNULL,
+            stdout=outputs[0],
+            stderr=outputs[1],
+            pass_fds=(entrance, state),
+            start_new_session=True,
+            umask=-1 if command.umask is None else command.umask,
         )
-        self.variables = self._kept.variables
-        return self._kept.argv, self._kept.descriptors
+
+    def _environment(self, command: Command) -> dict[str, str]:
+        return {**command.base_env, **self.variables, **command.env, TAG_VARIABLE: self._tag}
 
     def _collect(self, timeout_s: float) -> None:
         """Wait for output or for the shell's exit, at most ``timeout_s``, and take one piece of output."""

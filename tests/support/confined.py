@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from hermes_worker.workspace.sandbox.egress import EgressProxy
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.landlock import Landlock
 from hermes_worker.workspace.sandbox.network import Egress, Network
-from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths
+from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths, unseen
 
 SECRET = "tell-nobody-4711"
 RUNGS: dict[str, Rung] = {"bubblewrap": Bubblewrap(), "landlock": Landlock()}
@@ -41,6 +42,8 @@ class Machine:
     product: Path
     root: Path
     workspace: LocalWorkspace
+    rung: str | None
+    """Its name."""
 
     def __call__(self, command: str, *, timeout_s: float = 60, output_bytes_max: int = 20_000) -> CommandResult:
         return self.workspace.execute(
@@ -79,10 +82,12 @@ def machine(
         home / ".netrc",
     ):
         path.write_text(f"{SECRET}\n")
+    hidden = tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),)))
     policy = Policy(
         profile=profile,
         network=network,
-        hidden=tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),))),
+        readable=unseen((sys.prefix, sys.base_prefix), profile, hidden),
+        hidden=hidden,
         limits=limits or Limits(),
         egress=egress or Egress(),
     )
@@ -92,7 +97,7 @@ def machine(
         _listen(stack, str(product / "valkey" / "s"))
         _listen(stack, f"\0hermes-{os.getpid()}")
         workspace = LocalWorkspace(str(root), base_env=environ, sandbox=sandbox)
-        yield Machine(home=home, product=product, root=root, workspace=workspace)
+        yield Machine(home=home, product=product, root=root, workspace=workspace, rung=rung.name if rung else None)
 
 
 def _listen(stack: ExitStack, address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hermes_worker.workspace.sandbox.base import Confinement, Rung
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.landlock import Landlock
 from hermes_worker.workspace.sandbox.network import Network, NetworkRules, Origin
-from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths
+from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths, unseen
 
 
 class Stand(Rung):
@@ -101,6 +102,18 @@ def test_the_settings_say_who_gets_which_network(tmp_path: Path) -> None:
     hosts = {"HERMES_SANDBOX_NETWORK_HOSTS": "pypi.org, *.example.org", "HERMES_SANDBOX_NETWORK_PORTS": "8443"}
     egress = sandbox_of(load(hosts, home=tmp_path)).egress
     assert (egress.hosts, egress.ports) == (("pypi.org", "*.example.org"), {80, 443, 8443})
+
+
+def test_the_workers_interpreter_is_shown_where_a_command_would_not_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = ("/tmp/venv", "/tmp", "/usr", "/home/me/.ssh/python", "/dev/shm/python", "/tmp/venv")
+    hidden = ("/home/me/.ssh",)
+    shown = ("/tmp/venv", "/home/me/.ssh/python", "/dev/shm/python")
+    assert unseen(tools, Profile.WORKSTATION, hidden) == shown
+    assert unseen(tools, Profile.TENANT, hidden) == ("/tmp/venv", "/usr", "/home/me/.ssh/python", "/dev/shm/python")
+    monkeypatch.setattr(sys, "prefix", "/tmp/somewhere/venv")
+    assert "/tmp/somewhere/venv" in sandbox_of(load({}, home=tmp_path))._policy.readable
 
 
 def test_landlock_refuses_a_workspace_that_holds_credentials(tmp_path: Path) -> None:

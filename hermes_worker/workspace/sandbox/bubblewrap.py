@@ -22,6 +22,7 @@ from hermes_worker.workspace.sandbox.helper.keeper import LISTENS, landlock_abi
 from hermes_worker.workspace.sandbox.network import PROXY_PORT, PROXY_VARIABLES, Network
 from hermes_worker.workspace.sandbox.policy import (
     COMMAND_CACHES,
+    FRESH_DIRECTORIES,
     KEPT_OF_RUN,
     SYSTEM_DIRECTORIES,
     Policy,
@@ -29,7 +30,6 @@ from hermes_worker.workspace.sandbox.policy import (
     is_within,
 )
 
-_FRESH = ("/tmp", "/var/tmp", "/dev/shm")
 _SCOPES = 0x1 | 0x2
 """Landlock: abstract sockets and signals of others."""
 _FAMILIES = (seccomp.AF_UNIX, seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
@@ -135,7 +135,7 @@ def _mounts(policy: Policy) -> Iterator[list[str]]:
             wanted[path] = ["--symlink", str(Path(path).readlink()), path]
         elif Path(path).exists():
             wanted[path] = ["--ro-bind", path, path]
-    for path in _FRESH:
+    for path in FRESH_DIRECTORIES:
         wanted[path] = ["--perms", "1777", "--size", str(policy.limits.tmp_bytes), "--tmpfs", path]
     for path in policy.writable:
         wanted[path] = ["--bind", path, path]
@@ -166,7 +166,9 @@ def _cover(path: str, policy: Policy) -> list[str] | None:
     shown = (*SYSTEM_DIRECTORIES, *policy.writable, *policy.readable)
     if policy.profile is Profile.TENANT and not any(is_within(path, root) for root in shown):
         return None
-    if any(is_within(path, fresh) for fresh in _FRESH) and not any(is_within(path, root) for root in policy.writable):
+    if any(is_within(path, fresh) for fresh in FRESH_DIRECTORIES) and not any(
+        is_within(path, root) for root in policy.writable
+    ):
         return None
     try:
         mode = os.lstat(path).st_mode

@@ -1,27 +1,22 @@
-"""How a confined command is started: by a keeper, which is handed its plan through a descriptor."""
+"""How a confined command is started: by a keeper, which is handed its plan through a pipe."""
 
 from __future__ import annotations
 
-import marshal
 import os
 import resource
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hermes_worker.workspace.sandbox.base import DOOR_FD, SECCOMP_FD, Confinement
 from hermes_worker.workspace.sandbox.helper import keeper
 from hermes_worker.workspace.sandbox.policy import Limits
+from hermes_worker.workspace.sandbox.starting import KeeperProcess, starter
 
 OOM_SCORE: Final = 500
 """Added for commands, so that the kernel ends one of them before the worker when memory is short."""
-_HELPERS: Final = str(Path(keeper.__file__).parent)
-# By this name the keeper is compiled once, not for every command.
-_START: Final = f"import sys; sys.path.insert(0, {_HELPERS!r}); import keeper; keeper.main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +25,65 @@ class Verdict:
 
     left_running: bool = False
     has_too_many_processes: bool = False
+    bounds_processes: bool = False
+    """Whether the kernel bounded their number."""
     unconfined: str | None = None
     """Why the command was not started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A command that can be started: by ``argv``, with these ``descriptors`` and ``variables``."""
+class Launch:
+    """Where a command starts, and with what."""
 
-    argv: Sequence[str]
-    descriptors: tuple[int, ...]
-    variables: Mapping[str, str]
-    _verdict: int
+    cwd: str
+    env: Mapping[str, str]
+    outputs: tuple[int, int]
+    """Descriptors for its output and its errors."""
+    entrance: int
+    """The guardian's descriptor."""
+    for_command: Sequence[int] = ()
+    """Descriptors that the command itself is given, numbered from ``keeper.FIRST_DESCRIPTOR`` on."""
+    umask: int | None = None
+    """``None`` for that of the worker when it started its first command."""
+
+
+class Kept:
+    """A command that can be started, once."""
+
+    def __init__(self, confinement: Confinement, *, tag: str, limits: Limits | None, stack: ExitStack) -> None:
+        self._door = [stack.enter_context(confinement.door.opened())] if confinement.door else []
+        self.variables = confinement.variables
+        self._confinement = confinement
+        self._tag = tag
+        self._limits = limits
+        self._verdict, self._verdict_end = os.pipe()
+        stack.callback(os.close, self._verdict)
+        stack.callback(os.close, self._verdict_end)
+
+    def start(self, argv: Sequence[str], launch: Launch) -> KeeperProcess:
+        """Start ``argv``. Raises ``OSError``, ``ValueError`` for text that cannot be passed on."""
+        with ExitStack() as stack:
+            content = self._confinement.program
+            program = [_memory(stack, content)] if content else []
+            for_command = [*launch.for_command, *program, *self._door]
+            numbers = {
+                descriptor: number for number, descriptor in enumerate(for_command, start=keeper.FIRST_DESCRIPTOR)
+            }
+            door = numbers[self._door[0]] if self._door else None
+            named = {SECCOMP_FD: str(numbers[program[0]]) if program else "", DOOR_FD: str(door)}
+            words = [named.get(word, word) for word in self._confinement.prefix]
+            plan = keeper.framed(self._plan([*words, *argv], launch, door))
+            read_end, write_end = os.pipe()
+            stack.callback(os.close, write_end)
+            try:
+                process = KeeperProcess(
+                    starter.fork([read_end, self._verdict_end, launch.entrance, *launch.outputs, *for_command])
+                )
+            finally:
+                os.close(read_end)
+            while plan:
+                plan = plan[os.write(write_end, plan) :]
+            return process
 
     def verdict(self) -> Verdict:
         """To be asked once, after the keeper's end."""
@@ -54,57 +96,35 @@ class Kept:
         return Verdict(
             left_running=keeper.LEFT_RUNNING in said,
             has_too_many_processes=keeper.TOO_MANY in said,
+            bounds_processes=keeper.BOUNDED in said,
             unconfined=reason.decode("utf-8", "replace") if keeper.UNCONFINED in said else None,
         )
 
-
-@contextmanager
-def kept(
-    confinement: Confinement,
-    argv: Sequence[str],
-    *,
-    entrance: int,
-    tag: str,
-    limits: Limits | None = None,
-    for_command: Sequence[int] = (),
-) -> Iterator[Kept]:
-    """Prepare ``argv`` to be started under ``confinement``, while the block runs.
-
-    ``entrance`` is the guardian's, ``for_command`` are the descriptors that the command itself is given.
-    """
-    with ExitStack() as stack:
-        stack.callback(_remove, confinement.private_tmp)
-        read_end, write_end = os.pipe()
-        stack.callback(os.close, read_end)
-        stack.callback(os.close, write_end)
-        program = [_memory(stack, confinement.program)] if confinement.program else []
-        door = [stack.enter_context(confinement.door.opened())] if confinement.door else []
-        plan = _memory(stack, b"")
-        document = {
+    def _plan(self, argv: Sequence[str], launch: Launch, door: int | None) -> dict[str, Any]:
+        return {
             "parent": os.getpid(),
-            "entrance": entrance,
-            "tag": tag,
-            "verdict": write_end,
-            "for_command": [*for_command, *program, *door],
-            "processes_max": (limits.processes if limits else None) or 0,
-            "limits": rlimits(limits) if limits else [],
+            "tag": self._tag,
+            "argv": [_passable(word) for word in argv],
+            "env": {_passable(name): _passable(value) for name, value in launch.env.items()},
+            "cwd": _passable(launch.cwd),
+            "umask": launch.umask,
+            "processes_max": (self._limits.processes if self._limits else None) or 0,
+            "limits": rlimits(self._limits) if self._limits else [],
             "oom_score": OOM_SCORE,
             "drops_capabilities": False,
             "landlock": None,
             "seccomp": b"",
-            "door": door[0] if door else None,
-            **confinement.plan,
+            "door": door,
+            **self._confinement.plan,
         }
-        os.write(plan, marshal.dumps(document))
-        os.lseek(plan, 0, os.SEEK_SET)
-        numbers = {SECCOMP_FD: program, DOOR_FD: door}
-        prefix = [str(numbers[word][0]) if word in numbers else word for word in confinement.prefix]
-        yield Kept(
-            argv=[sys.executable, "-I", "-S", "-c", _START, str(plan), *prefix, *argv],
-            descriptors=(plan, write_end, entrance, *program, *door, *for_command),
-            variables=confinement.variables,
-            _verdict=read_end,
-        )
+
+
+@contextmanager
+def kept(confinement: Confinement, *, tag: str, limits: Limits | None = None) -> Iterator[Kept]:
+    """Hold what a command under ``confinement`` needs while the block runs."""
+    with ExitStack() as stack:
+        stack.callback(_remove, confinement.private_tmp)
+        yield Kept(confinement, tag=tag, limits=limits, stack=stack)
 
 
 def rlimits(limits: Limits) -> list[tuple[int, int]]:
@@ -119,12 +139,18 @@ def rlimits(limits: Limits) -> list[tuple[int, int]]:
     return [(kind, value) for kind, value in wanted if value is not None]
 
 
+def _passable(text: str) -> bytes:
+    data = os.fsencode(text)
+    if b"\0" in data:
+        raise ValueError("embedded null byte")
+    return data
+
+
 def _memory(stack: ExitStack, data: bytes) -> int:
-    descriptor = os.memfd_create("hermes-plan")
+    descriptor = os.memfd_create("hermes-program")
     stack.callback(os.close, descriptor)
-    if data:
-        os.write(descriptor, data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 

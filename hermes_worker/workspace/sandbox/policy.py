@@ -67,6 +67,9 @@ class Policy:
 SYSTEM_DIRECTORIES = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/opt", "/sbin", "/usr")
 """What a tenant's command sees beside its workspace."""
 
+FRESH_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
+"""What every command has of its own, where its rung can give it."""
+
 KEPT_OF_RUN = (
     "/run/NetworkManager/resolv.conf",
     "/run/resolvconf",
@@ -196,6 +199,16 @@ def hidden_paths(home: str | None, product: tuple[str, ...]) -> tuple[str, ...]:
 def is_within(path: str, directory: str) -> bool:
     """Whether ``path`` is ``directory`` or lies in it."""
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def unseen(paths: tuple[str, ...], profile: Profile, hidden: tuple[str, ...]) -> tuple[str, ...]:
+    """Of ``paths``, such as the worker's interpreter, those that a command sees only if they are shown to it."""
+    covered = (*hidden, *FRESH_DIRECTORIES)
+    return tuple(
+        path
+        for path in dict.fromkeys(paths)
+        if path not in covered and (profile is Profile.TENANT or any(is_within(path, other) for other in covered))
+    )
 
 
 def hidden_inside(policy: Policy, present: frozenset[str]) -> tuple[str, ...]:

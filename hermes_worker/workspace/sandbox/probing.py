@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from hermes_worker.workspace.sandbox.base import Confinement
-from hermes_worker.workspace.sandbox.keeping import Kept, kept
+from hermes_worker.workspace.sandbox.keeping import Kept, Launch, kept
+from hermes_worker.workspace.sandbox.policy import Limits
 
 _PATIENCE_S = 10.0
 _WORD = "confined"
@@ -18,15 +20,12 @@ _WORD = "confined"
 
 def failure(confinement: Confinement) -> str | None:
     """Why no command can be started this way; ``None`` when one was."""
-    entrance = os.open(os.devnull, os.O_WRONLY)
     tried = replace(confinement, door=_BlindDoor()) if confinement.needs_door else confinement
     try:
-        with kept(tried, ["/bin/sh", "-c", f"echo {_WORD}"], entrance=entrance, tag="probe") as prepared:
+        with kept(tried, tag="probe") as prepared:
             return _ran(prepared)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
-    finally:
-        os.close(entrance)
 
 
 class _BlindDoor:
@@ -39,19 +38,37 @@ class _BlindDoor:
             yield theirs.fileno()
 
 
+def bounds_processes() -> bool:
+    """Whether the kernel bounds how many processes a kept command has; otherwise its keeper only watches."""
+    try:
+        with kept(Confinement(), tag="probe", limits=Limits()) as prepared:
+            return _ran(prepared) is None and prepared.verdict().bounds_processes
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
 def _ran(prepared: Kept) -> str | None:
-    done = subprocess.run(
-        prepared.argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env={"PATH": "/usr/bin:/bin", **prepared.variables},
-        cwd="/",
-        pass_fds=prepared.descriptors,
-        start_new_session=True,
-        timeout=_PATIENCE_S,
-        check=False,
-    )
-    if done.returncode == 0 and done.stdout.decode().strip() == _WORD:
-        return None
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return prepared.verdict().unconfined or (said[-1] if said else f"exit code {done.returncode}")
+    with ExitStack() as stack:
+        output, errors = os.memfd_create("hermes-probe"), os.memfd_create("hermes-probe")
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (output, errors, nowhere):
+            stack.callback(os.close, descriptor)
+        launch = Launch(
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", **prepared.variables},
+            outputs=(output, errors),
+            entrance=nowhere,
+        )
+        process = prepared.start(["/bin/sh", "-c", f"echo {_WORD}"], launch)
+        try:
+            code = process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGUSR1)
+            raise
+        if code == 0 and _content(output) == [_WORD]:
+            return None
+        return prepared.verdict().unconfined or ([*_content(errors), f"exit code {code}"][-2:][0])
+
+
+def _content(descriptor: int) -> list[str]:
+    return os.pread(descriptor, 65_536, 0).decode("utf-8", "replace").strip().splitlines()

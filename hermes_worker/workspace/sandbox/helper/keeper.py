@@ -1,18 +1,20 @@
 """The process that starts one confined command, and ends whatever the command leaves behind.
 
-It runs with ``python -I -S`` and imports nothing of the product, because it is started for every command.
+It is forked by ``starter.py``, which imports nothing of the product, and reads its plan from a pipe.
 
 Theory of operation. The keeper forks. The child limits itself, applies its plan (Landlock, seccomp) and becomes the
 command, or bubblewrap, which does the rest. The keeper is not confined; it is the "subreaper" of everything the child
-starts, so a process that daemonizes becomes the keeper's child instead of leaving. When the command has ended it ends
-the rest: first by itself, then by SIGTERM, then by SIGKILL. The worker's death ends everything at once (SIGUSR1, which
-the kernel sends for the thread that waits for the command, and the guardian for the process).
+starts, so a process that daemonizes becomes the keeper's child instead of leaving. Where it may, it gives the command a
+process namespace: ``namespace.py`` says why. When the command has ended it ends the rest: first by itself, then by
+SIGTERM, then by SIGKILL. The worker asks for an end by a signal (``STOP_SIGNALS``), and its death ends everything at
+once (SIGUSR1, which the guardian sends; a keeper without a guardian notices that it has another parent).
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import marshal
 import os
 import resource
@@ -24,21 +26,40 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Iterable
     from typing import Any
+
+    from hermes_worker.workspace.sandbox.helper import namespace
 else:
-    # "signal" and "typing" take longer to import than all the rest takes to run.
+    # "typing" and "signal" take longer to import than all the rest.
     import _signal as signal
+
+    try:
+        import namespace  # in the starter
+    except ImportError:
+        from hermes_worker.workspace.sandbox.helper import namespace
 
 FINISH_GRACE_S = 0.3
 """How long processes that outlive the shell may take to finish by themselves."""
-STOP_GRACE_S = 2.0
-"""The same after the worker sent SIGTERM to all of them."""
+STOP_SIGNALS: dict[int, float] = {signal.SIGTERM: 2.0, signal.SIGINT: 0.08}
+"""What the worker sends when a command's time is over, and when somebody wants it to stop; and how long it may then
+take to finish, in seconds."""
+_DIE = signal.SIGUSR1
+_OURS = frozenset({*STOP_SIGNALS, _DIE, signal.SIGCHLD, signal.SIGIO, signal.SIGHUP})
 _TERM_GRACE_S = 0.2
 _KILL_PATIENCE_S = 10.0
 _TICK_S = 0.2
+_WATCHING_TICK_S = 0.03
+"""The same while nothing but the keeper's look bounds the number of processes."""
 _ROUNDS_MAX = 30
+FIRST_DESCRIPTOR = 17
+"""The number of the first of the descriptors that the command itself is given; the others follow. Scripts use lower
+ones for files of their own."""
+_PLAN_PATIENCE_S = 30
+_LENGTH_BYTES = 8
+_OWN_DESCRIPTORS = 64
+"""The keeper's own are at least this."""
 
 EXIT_UNCONFINED = 125
-LEFT_RUNNING, TOO_MANY, UNCONFINED = b"left ", b"processes ", b"unconfined "
+LEFT_RUNNING, TOO_MANY, BOUNDED, UNCONFINED = b"left ", b"processes ", b"bounded ", b"unconfined "
 """What the keeper tells the worker."""
 LISTENS, NOTICES = b"L", b"N"
 """What kind of descriptor a command's first process sends to the proxy (``sandbox/doors.py``)."""
@@ -59,93 +80,148 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-def main() -> None:
-    descriptor = int(sys.argv[1])
-    with os.fdopen(descriptor, "rb") as file:
-        plan: dict[str, Any] = marshal.loads(file.read())
-    sys.exit(keep(plan, sys.argv[2:]))
+class _Given:
+    """The descriptors that a keeper is handed, in this order. Out of the way of the command's."""
+
+    def __init__(self, descriptors: list[int]) -> None:
+        moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _OWN_DESCRIPTORS) for number in descriptors]
+        for number in descriptors:
+            os.close(number)
+        self.plan, self.verdict, self.entrance, *self.of_command = moved
+        """``of_command``: its output, its errors, and what else it is given."""
 
 
-def keep(plan: dict[str, Any], argv: list[str]) -> int:
+def framed(plan: dict[str, Any]) -> bytes:
+    """The plan, as a keeper reads it."""
+    text = marshal.dumps(plan)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def main(descriptors: list[int]) -> None:
+    """Keep the command that the plan describes. Never returns."""
+    given = _Given(descriptors)
+    status = EXIT_UNCONFINED
+    try:
+        signal.alarm(_PLAN_PATIENCE_S)
+        with os.fdopen(given.plan, "rb") as file:
+            text = file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little"))
+        signal.alarm(0)
+        # A worker that died, or took its word back, wrote nothing.
+        if text:
+            status = keep(marshal.loads(text), given)
+    except BaseException as error:
+        os.write(given.verdict, UNCONFINED + repr(error).encode())
+    finally:
+        os._exit(status)
+
+
+def keep(plan: dict[str, Any], given: _Given) -> int:
     """Run the command and whatever belongs to it to the end; the exit code, as shells count."""
-    ours = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    os.setsid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() != plan["parent"]:
-        return 128 + signal.SIGUSR1
-    os.write(plan["entrance"], b"+ %d %s\n" % (os.getpid(), plan["tag"].encode()))
-    os.close(plan["entrance"])
-    child = os.fork()
-    if child == 0:
+        return 128 + _DIE
+    os.write(given.entrance, b"+ %d %s\n" % (os.getpid(), plan["tag"].encode()))
+    os.close(given.entrance)
+
+    def become() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _become(plan, argv)
-    for number in plan["for_command"]:
+        _become(plan, given)
+
+    started = namespace.start(become, given.of_command, plan["processes_max"])
+    for number in given.of_command:
+        # The command's output ends when its last writer has closed it.
         os.close(number)
-    # The command's output ends when its last writer has closed it.
-    os.dup2(0, 1)
-    os.dup2(0, 2)
-    return _Kept(child, plan).wait()
+    return _Kept(started, plan, given.verdict).wait()
 
 
 class _Kept:
     """A started command and its descendants."""
 
-    def __init__(self, child: int, plan: dict[str, Any]) -> None:
-        self._child = child
-        self._verdict: int = plan["verdict"]
+    def __init__(self, started: namespace.Started, plan: dict[str, Any], verdict: int) -> None:
+        self._started = started
+        self._parent: int = plan["parent"]
+        self._verdict = verdict
         self._processes_max: int = plan["processes_max"]
         self._tasks_before = _tasks()
         self._code: int | None = None
         self._has_children = True
-        self._was_told_to_stop = False
+        self._grace_s: float | None = None
+        """Once the worker wants an end: how long it may take."""
 
     def wait(self) -> int:
         while self._code is None:
-            if self._was_told_to_die(_TICK_S):
+            is_watched = self._processes_max and not self._started.is_bounded
+            if self._was_told_to_die(_WATCHING_TICK_S if is_watched else _TICK_S):
                 return self._destroyed()
             self._reap()
-            if self._processes_max and _tasks() - self._tasks_before > self._processes_max:
-                pids = _descendants()
-                if len(pids) > self._processes_max:
-                    os.write(self._verdict, TOO_MANY)
-                    return self._destroyed()
+            if self._grace_s is not None:
+                return self._stopped(self._grace_s)
+            if self._has_too_many():
+                os.write(self._verdict, TOO_MANY)
+                return self._destroyed()
+        if self._started.is_bounded:
+            os.write(self._verdict, BOUNDED)
         self._finish()
         return self._code
 
+    def _has_too_many(self) -> bool:
+        if not self._processes_max or _tasks() - self._tasks_before <= self._processes_max:
+            return False
+        return len(_descendants()) > self._processes_max
+
+    def _stopped(self, grace_s: float) -> int:
+        """As the worker asked."""
+        _signal_all(_descendants(), signal.SIGTERM)
+        if not self._is_alone_within(grace_s):
+            self._destroyed()
+        return 128 + signal.SIGTERM
+
     def _finish(self) -> None:
         """After the command's own end."""
-        if self._is_alone_within(STOP_GRACE_S if self._was_told_to_stop else FINISH_GRACE_S):
+        if self._is_alone_within(FINISH_GRACE_S):
+            return
+        if self._grace_s is not None:
+            self._stopped(self._grace_s)
             return
         os.write(self._verdict, LEFT_RUNNING)
-        if not self._was_told_to_stop:
-            _signal_all(_descendants(), signal.SIGTERM)
-            if self._is_alone_within(_TERM_GRACE_S):
-                return
-        self._destroyed()
+        _signal_all(_descendants(), signal.SIGTERM)
+        if not self._is_alone_within(_TERM_GRACE_S):
+            self._destroyed()
 
     def _destroyed(self) -> int:
         deadline = time.monotonic() + _KILL_PATIENCE_S
         while self._has_children and time.monotonic() < deadline:
-            _freeze_and_kill()
+            if self._started.init is not None:
+                # The kernel kills whatever is in the namespace with its first process, which ends as the last.
+                _signal_all([self._started.init], signal.SIGKILL)
+            else:
+                _freeze_and_kill()
             self._is_alone_within(0.05)
         return 128 + signal.SIGKILL
 
     def _is_alone_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
+        was_stopping = self._grace_s is not None
         self._reap()
         while self._has_children and (left := deadline - time.monotonic()) > 0:
             if self._was_told_to_die(min(left, 0.02)):
-                _freeze_and_kill()
+                return False
             self._reap()
+            if self._grace_s is not None and not was_stopping:
+                return not self._has_children
         return not self._has_children
 
     def _was_told_to_die(self, seconds: float) -> bool:
         """Wait for a signal or the time."""
-        told = signal.sigtimedwait({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}, seconds)
-        if told is not None and told.si_signo == signal.SIGTERM:
-            self._was_told_to_stop = True
-        return told is not None and told.si_signo == signal.SIGUSR1
+        told = signal.sigtimedwait(_OURS, seconds)
+        number = _DIE if os.getppid() != self._parent else told.si_signo if told is not None else 0
+        if number == _DIE:
+            self._grace_s = 0.0
+        elif number in STOP_SIGNALS:
+            self._grace_s = STOP_SIGNALS[number]
+        return number == _DIE
 
     def _reap(self) -> None:
         while True:
@@ -153,12 +229,14 @@ class _Kept:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 self._has_children = False
-                return
+                break
             if pid == 0:
-                return
-            if pid == self._child:
-                code = os.waitstatus_to_exitcode(status)
-                self._code = code if code >= 0 else 128 - code
+                break
+            self._started.reaped(pid, status)
+        ended = self._started.status(is_over=not self._has_children)
+        if ended is not None:
+            code = os.waitstatus_to_exitcode(ended)
+            self._code = code if code >= 0 else 128 - code
 
 
 def _freeze_and_kill() -> None:
@@ -213,12 +291,16 @@ def _tasks() -> int:
 # --- the child ---
 
 
-def _become(plan: dict[str, Any], argv: list[str]) -> None:
+def _become(plan: dict[str, Any], given: _Given) -> None:
     """Limit and confine this process and make it the command. Never returns."""
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.chdir(plan["cwd"])
+        if plan["umask"] is not None:
+            os.umask(plan["umask"])
+        _arrange(given.of_command)
         _raise_oom_score(plan["oom_score"])
         for kind, value in plan["limits"]:
             _limit(kind, value)
@@ -231,13 +313,22 @@ def _become(plan: dict[str, Any], argv: list[str]) -> None:
             _drop_capabilities()
         if plan["seccomp"]:
             _filter(plan["seccomp"], plan["door"])
-        os.set_inheritable(plan["verdict"], False)
-        os.execv(argv[0], argv)
+        os.execve(plan["argv"][0], plan["argv"], plan["env"])
     except OSError as error:
-        try:
-            os.write(plan["verdict"], UNCONFINED + (error.strerror or "?").encode())
-        finally:
-            os._exit(EXIT_UNCONFINED)
+        os.write(given.verdict, UNCONFINED + (error.strerror or "?").encode())
+    except BaseException as error:
+        os.write(given.verdict, UNCONFINED + repr(error).encode())
+    finally:
+        os._exit(EXIT_UNCONFINED)
+
+
+def _arrange(descriptors: list[int]) -> None:
+    """Give them the numbers that the command knows; every other one is closed when it is executed."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+    for wanted, number in enumerate(descriptors[:2], start=1):
+        os.dup2(number, wanted)
+    for wanted, number in enumerate(descriptors[2:], start=FIRST_DESCRIPTOR):
+        os.dup2(number, wanted)
 
 
 def _raise_oom_score(score: int) -> None:
