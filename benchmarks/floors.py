@@ -79,7 +79,9 @@ def celery_loop(broker_url: str, hops: int) -> None:
 
     from celery import Celery
 
-    app = Celery("floor", broker=broker_url)
+    from hermes_worker.setting_kinds import socket_url
+
+    app = Celery("floor", broker=socket_url(broker_url, "redis+socket", "virtual_host"))
     app.conf.update(
         task_ignore_result=True,
         worker_prefetch_multiplier=1,

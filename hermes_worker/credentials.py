@@ -21,7 +21,7 @@ import redis
 
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.observe import broker_outage, count, log
-from hermes_worker.queue import KEY_PREFIX
+from hermes_worker.queue import KEY_PREFIX, broker_failed
 
 LEASE_S = 900.0
 """How long a key counts as in use by a turn that made no further call with it."""
@@ -114,7 +114,7 @@ class CredentialPool:
             answer = script(keys=keys, args=arguments)
         except (redis.RedisError, OSError) as error:
             self._away_until = time.monotonic() + AWAY_S
-            broker_outage.failed(doing="choosing a key", error=type(error).__name__)
+            broker_failed("choosing a key", error)
             return None
         broker_outage.worked()
         return answer

@@ -38,7 +38,7 @@ import redis
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.observe import broker_outage, count
-from hermes_worker.queue import KEY_PREFIX
+from hermes_worker.queue import KEY_PREFIX, broker_failed
 
 MINUTE_S = 60.0
 USED_PART = 0.98
@@ -243,7 +243,7 @@ class Governor:
             answer = script(keys=keys, args=[*arguments, *_CONSTANTS])
         except (redis.RedisError, OSError) as error:
             self._away_until = time.monotonic() + AWAY_S
-            broker_outage.failed(doing="governing", error=type(error).__name__)
+            broker_failed("governing", error)
             return None
         broker_outage.worked()
         return answer

@@ -111,6 +111,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "sweep.completed": "The sweeper looked through the table once.",
         "hint.sent": "Messages were published.",
         "hint.failed": "Messages could not be published; the sweeper will send them again.",
+        "message.dropped": "A message in a queue or a command over the broker is none of ours; said at intervals.",
         "hint.stale": "A message named work that was already done or taken.",
         "model.failed": "One attempt at a model call failed.",
         "model.outcome_unknown": "An attempt at a model call brought no reply and may have been billed.",

@@ -16,13 +16,12 @@ from typing import Any, assert_never
 
 import redis
 
+from hermes_worker.core.broker_rights import KEY_PREFIX as KEY_PREFIX
 from hermes_worker.core.effects import AskModel, Collect, Effect, RunTool, SendDelivery
 from hermes_worker.observe import broker_outage, count
 from hermes_worker.setting_kinds import socket_url
 from hermes_worker.store.rows import Hint
 
-KEY_PREFIX = "hermes:"
-"""In front of every Redis key of ours."""
 CONTROL_CHANNEL = f"{KEY_PREFIX}control"
 """Pub/sub: nudges to whichever worker holds a claim. Losing one costs time, never correctness."""
 SOCKET_TIMEOUT_S = 5.0
@@ -65,15 +64,30 @@ class TaskName(StrEnum):
 
 def redis_client(broker_url: str) -> redis.Redis:
     """A client for everything that is not a Celery message. Thread-safe; connects when first used."""
+    url = socket_url(broker_url, "unix", "db")
+    over_network: Mapping[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
     return redis.Redis.from_url(
-        socket_url(broker_url, "unix", "db"),
+        url,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_keepalive=True,
         health_check_interval=10,
         client_name="hermes-worker",
         decode_responses=True,
+        **over_network,
     )
+
+
+def broker_failed(doing: str, error: Exception, **facts: object) -> None:
+    """Say that the broker did not do what was asked: because it is away, or because it refuses us."""
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+        facts = {**facts, "advice": REFUSED_ADVICE}
+    broker_outage.failed(doing=doing, **facts, error=type(error).__name__)
+
+
+REFUSED_ADVICE = (
+    "the broker answers and refuses this user: correct the password in HERMES_BROKER_URL, or the user's rights on the "
+    "broker ('hermes-worker doctor' says which); runs go on as soon as it lets us in"
+)
 
 
 def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
@@ -114,7 +128,7 @@ class Publisher:
                 self._send_many(hints)
         except (redis.RedisError, OSError) as error:
             count("hint.failed", len(hints))
-            broker_outage.failed(doing="send", hints=len(hints), error=type(error).__name__)
+            broker_failed("send", error, hints=len(hints))
             return 0
         broker_outage.worked()
         count("hint.sent", len(hints))
@@ -144,7 +158,7 @@ class Publisher:
                 pipe.llen(_key(name))
             lengths = pipe.execute()
         except (redis.RedisError, OSError) as error:
-            broker_outage.failed(doing="measure the queues", error=type(error).__name__)
+            broker_failed("measure the queues", error)
             return None
         broker_outage.worked()
         return {name.value: int(length) for name, length in zip(QueueName, lengths, strict=True)}
@@ -161,7 +175,7 @@ class Publisher:
         try:
             self._client.publish(CONTROL_CHANNEL, f"{verb} {run_id}")
         except (redis.RedisError, OSError) as error:
-            broker_outage.failed(doing=verb, error=type(error).__name__)
+            broker_failed(verb, error)
 
 
 def _key(queue: QueueName) -> str:

@@ -134,7 +134,8 @@ class BrokerSettings:
     """What carries the hints that wake workers."""
 
     url: str | None = _setting("broker.url", "HERMES_BROKER_URL", BROKER_URL, is_shown=False)
-    """Redis or Valkey server, 6.2 or later. Not set: `hermes-worker up` starts one of its own."""
+    """Redis or Valkey server, 6.2 or later: `redis://`, `rediss://`, `unix://` or `redis+socket://`. Not set:
+    `hermes-worker up` starts one of its own, on a Unix socket."""
 
     @property
     def celery_url(self) -> str | None:

@@ -7,23 +7,34 @@ long a task may take. Our guarantee is the sweeper, which finds an unclaimed row
 emulation is off (``ack_emulation``) and a pop is all that a message costs: BLMPOP, which brings up to ``POPPED_MAX`` of
 them when they wait already, and whose bytes are packed once. Priorities, for which kombu reads four lists instead of
 one, are not used; and the sockets are handed to the event loop when they are new, not before every poll.
+
+Whoever reaches the broker can send anything. Celery acts on what it is sent: it would keep a place for a message that
+is due in ten years, publish whatever a message wants called when it is done, and give a task a time limit that ends its
+process. So of a message in a queue of ours only what our own messages say is handed on (``_plain``): the name of one of
+our tasks and its arguments. What is no such message is dropped, and costs time.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from queue import Empty
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
-from kombu.transport import TRANSPORT_ALIASES, redis
-from redis.exceptions import ResponseError
+from kombu.transport import TRANSPORT_ALIASES, _transport_cache, redis
+from redis.exceptions import NoPermissionError, ResponseError
 
-ALIAS = "hermes-redis"
-"""Scheme of broker URLs that use this transport."""
+from hermes_worker.observe import count, log
+from hermes_worker.queue import QueueName, TaskName
+
+_MESSAGE_BYTES_MAX = 16_384
+"""A message names ids and numbers: ours have about 1,100 bytes."""
+_OURS = frozenset(QueueName)
 POPPED_MAX = 4
 """Messages that one command may bring: saves most of a round trip, and leaves some for other workers."""
 
@@ -103,21 +114,158 @@ class Channel(redis.Channel):  # type: ignore[misc]
         return key.decode().removeprefix(self.global_keyprefix), messages if self._pops_many else [messages]
 
     def _deliver_all(self, messages: list[bytes], queue: str) -> None:
-        """One that cannot be read must not take those behind it along: they are in no queue any more."""
+        """One that cannot be handled must not take those behind it along: they are in no queue any more."""
         failure: Exception | None = None
         for message in messages:
             try:
-                self.connection._deliver(json.loads(message), queue)
+                payload = _plain(message, queue) if queue in _OURS else json.loads(message)
+            except (ValueError, TypeError, LookupError, RecursionError) as error:
+                _dropped.note(queue=queue, bytes=len(message), error=type(error).__name__)
+                continue
+            try:
+                self.connection._deliver(payload, queue)
             except Exception as error:
                 failure = error
         if failure is not None:
             raise failure
+
+    def _deliver_fanout_message(self, message: bytes, exchange: str) -> None:
+        """A command of remote control. Kombu would end the worker because of one that is no message at all."""
+        try:
+            super()._deliver_fanout_message(message, exchange)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            _dropped.note(queue=exchange, bytes=len(message), error=type(error).__name__)
+
+
+class _Dropped:
+    """Says that messages were dropped: at most once in so many seconds, however many a stranger sends."""
+
+    def __init__(self, every_s: float = 10.0) -> None:
+        self._every_s = every_s
+        self._say_at = 0.0
+        self._unsaid = 0
+
+    def note(self, **facts: object) -> None:
+        count("message.dropped")
+        now = monotonic()
+        if now < self._say_at:
+            self._unsaid += 1
+            return
+        log.warning("message.dropped", **facts, more=self._unsaid)
+        self._say_at, self._unsaid = now + self._every_s, 0
+
+
+_dropped = _Dropped()
+
+
+def _plain(message: bytes, queue: str) -> dict[str, Any]:
+    """A message of one of our tasks, without anything else that Celery might act on.
+
+    Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` for whatever is no such message.
+    """
+    if len(message) > _MESSAGE_BYTES_MAX:
+        raise ValueError("too long")
+    payload = json.loads(message)
+    headers = payload["headers"]
+    task, known_as, tag = headers["task"], headers["id"], payload["properties"]["delivery_tag"]
+    if not isinstance(known_as, str) or not isinstance(tag, str):
+        raise TypeError("no id")
+    if payload["content-type"] != "application/json" or queue not in _QUEUES[task]:
+        raise ValueError("not one of our tasks here")
+    label = headers.get("argsrepr")
+    return {
+        "body": _body(payload, _ARGUMENTS[task]),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            **_HEADERS,
+            "task": task,
+            "id": known_as,
+            "root_id": known_as,
+            "argsrepr": label if isinstance(label, str) else "",
+        },
+        "properties": {
+            "correlation_id": known_as,
+            "reply_to": "",
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": tag,
+        },
+    }
+
+
+def _body(payload: Mapping[str, Any], takes: Sequence[Callable[[object], bool]]) -> str:
+    body = payload["body"]
+    if payload["properties"]["body_encoding"] != "base64" or not isinstance(body, str):
+        raise ValueError("no body")
+    arguments, more, canvas = json.loads(base64.b64decode(body, validate=True))
+    if more != {} or canvas != _NO_CANVAS or not isinstance(arguments, list):
+        raise ValueError("not only arguments")
+    if not all(fits(argument) for fits, argument in zip(takes, arguments, strict=True)):
+        raise ValueError("arguments that are no ids and numbers")
+    return body
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _NUMBER_MAX
+
+
+def _is_time(value: object) -> bool:
+    """Epoch seconds of a hint. One in the future would make the sweeper believe that the queue had come that far."""
+    return type(value) in (int, float) and 0 <= value <= time() + _CLOCKS_APART_S  # type: ignore[operator]
+
+
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+_NUMBER_MAX = 2**53
+_CLOCKS_APART_S = 86_400.0
+"""Times of hints are the database's; the clocks of machines may differ."""
+_ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
+    TaskName.ITERATE: (_is_id, _is_number, _is_number, _is_time),
+    TaskName.CALL_TOOL: (_is_id, _is_number, _is_number, _is_number, _is_time),
+    TaskName.DELIVER: (_is_id, _is_number, _is_time),
+    TaskName.COLLECT: (_is_number, _is_time),
+    TaskName.MAINTAIN: (),
+}
+_QUEUES: Mapping[str, frozenset[QueueName]] = {
+    TaskName.ITERATE: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
+    TaskName.CALL_TOOL: frozenset({QueueName.TOOLS, QueueName.SUSPECT_TOOLS}),
+    TaskName.DELIVER: frozenset({QueueName.DELIVERY, QueueName.SUSPECT_DELIVERY}),
+    TaskName.COLLECT: frozenset({QueueName.TOOLS}),
+    TaskName.MAINTAIN: frozenset({QueueName.SYSTEM}),
+}
+"""Where each is done: a worker for tools may have no key for a model, and would fail a run that it is sent."""
+_HEADERS: Mapping[str, Any] = {
+    "lang": "py",
+    "shadow": None,
+    "eta": None,
+    "expires": None,
+    "group": None,
+    "group_index": None,
+    "retries": 0,
+    "timelimit": [None, None],
+    "parent_id": None,
+    "kwargsrepr": "{}",
+    "origin": "hermes-worker",
+    "ignore_result": True,
+    "replaced_task_nesting": 0,
+    "stamped_headers": None,
+    "stamps": {},
+}
+_NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 class Transport(redis.Transport):  # type: ignore[misc]
     """See the module's docstring."""
 
     Channel = Channel
+    connection_errors = (*redis.Transport.connection_errors, NoPermissionError)
+    """A broker that forbids what we need may allow it again: a worker waits for that as for one that is away."""
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         before = set(loop.on_tick)
@@ -135,5 +283,11 @@ class Transport(redis.Transport):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Make ``hermes-redis://`` known to kombu. Idempotent."""
-    TRANSPORT_ALIASES[ALIAS] = f"{__name__}:Transport"
+    """Be what kombu takes for ``redis://``, ``rediss://`` and ``redis+socket://`` in this process. Idempotent.
+
+    Under its usual names, because Celery's own tools look at the scheme of a URL.
+    """
+    ours = f"{__name__}:Transport"
+    for name in ("redis", "rediss"):
+        TRANSPORT_ALIASES[name] = ours
+        _transport_cache.pop(name, None)

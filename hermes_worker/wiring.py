@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 from sqlalchemy import make_url
@@ -499,7 +499,7 @@ def _private_paths(settings: Settings) -> Iterator[str]:
         if file and file != ":memory:":
             yield from (f"{file}{ending}" for ending in ("", "-journal", "-shm", "-wal"))
     if settings.broker.client_url and settings.broker.client_url.startswith("unix://"):
-        yield urlsplit(settings.broker.client_url).path
+        yield unquote(urlsplit(settings.broker.client_url).path)
 
 
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
@@ -612,7 +612,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         lanes=options.lanes,
         is_lane=options.is_lane,
     )
-    listener = Listener(client.redis, leases, watched)
+    listener = Listener(client.redis, leases, watched, client.runs.nudged)
     keeper.start()
     listener.start()
     return WorkerProcess(

@@ -19,8 +19,8 @@ from kombu.exceptions import OperationalError
 
 from hermes_worker import settings as settings_module
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.observe import broker_outage, database_outage, log
-from hermes_worker.queue import QueueName, TaskName
+from hermes_worker.observe import database_outage, log
+from hermes_worker.queue import QueueName, TaskName, broker_failed
 from hermes_worker.settings import Settings
 from hermes_worker.store.executions import Executions
 from hermes_worker.store.jobs import Jobs
@@ -114,7 +114,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             try:
                 self.app.send_task(TaskName.MAINTAIN.value, ignore_result=True)
             except (OperationalError, redis.RedisError, OSError) as error:
-                broker_outage.failed(doing="ask for maintenance", error=type(error).__name__)
+                broker_failed("ask for maintenance", error)
                 return False
         return True
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import redis
 from support.postgres import PostgresFarm, postgres_farm
 from support.programs import add_missing_programs
 from support.statements import share_compiled_statements
-from support.valkey import emptied, valkey_server
+from support.valkey import administrator, emptied, valkey_server
 
 from hermes_worker.embedded.postgres import EmbeddedPostgres
 from hermes_worker.embedded.valkey import EmbeddedValkey
@@ -72,8 +73,15 @@ def shared_valkey() -> Iterator[EmbeddedValkey]:
 
 @pytest.fixture
 def broker_url(shared_valkey: EmbeddedValkey) -> str:
-    """``redis://`` URL of a real, empty broker."""
+    """``unix://`` URL of a real, empty broker, for a user with the rights of the product."""
     return emptied(shared_valkey)
+
+
+@pytest.fixture
+def breaking(shared_valkey: EmbeddedValkey, broker_url: str) -> Iterator[redis.Redis]:
+    """A client of the server at ``broker_url`` that may do everything, as the product may not."""
+    with administrator(shared_valkey) as client:
+        yield client
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import redis
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.live import LiveEntry, stream_key
 from hermes_worker.observe import broker_outage, database_outage
+from hermes_worker.queue import broker_failed
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.views import Views
 
@@ -253,7 +254,7 @@ class Followers:
             try:
                 found = self._read(positions)
             except (redis.RedisError, OSError) as error:
-                broker_outage.failed(doing="follow", error=type(error).__name__)
+                broker_failed("follow", error)
                 self.is_broker_up = False
                 self._end.wait(_RETRY_S)
                 continue

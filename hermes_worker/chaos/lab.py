@@ -151,7 +151,7 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progres
         directory, database_url=options.database_url, own_postgres=options.own_postgres, ttl_s=options.ttl_s
     ) as stack:
         database = Database(stack.database_url)
-        client = redis_client(stack.broker_url)
+        client = redis_client(stack.breaking_url)
         fleet = Fleet(
             environ={**stack.environ(settings.load().environ), "HERMES_FAULTS": _POISONS},
             directory=directory,

@@ -29,7 +29,7 @@ class Stack:
         self._given_url = None if database_url is None else _usable(database_url)
         self._ttl_s = ttl_s
         self._exit = ExitStack()
-        self._valkey = EmbeddedValkey(directory / "valkey")
+        self._valkey = EmbeddedValkey(directory / "valkey", has_administrator=True)
         self._postgres = EmbeddedPostgres(directory / "postgres") if own_postgres else None
         self._model = ScriptedServer()
         self.database_url = ""
@@ -54,6 +54,11 @@ class Stack:
     @property
     def broker_url(self) -> str:
         return self._valkey.url
+
+    @property
+    def breaking_url(self) -> str:
+        """The broker for who breaks it."""
+        return self._valkey.administrator_url
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of the workers: of ``base`` only what every process needs."""

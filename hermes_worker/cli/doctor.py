@@ -25,6 +25,7 @@ from hermes_worker.settings import Settings
 
 if TYPE_CHECKING:
     import httpx2
+    import redis
 
     from hermes_worker.providers.endpoint import Endpoint
 
@@ -198,21 +199,78 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
         return _embedded_server(settings.home / "valkey")
     client = redis_client(url)
     try:
-        facts: Any = client.info("server")
-        policy: Any = client.config_get("maxmemory-policy")
+        name, version = _server_of(client)
+        _try_what_is_needed(client)
+        policy, more = _policy_of(client), _more_than_needed(client)
     except redis.AuthenticationError:
-        return Grade.BROKEN, "the broker refuses the password; correct it in HERMES_BROKER_URL"
+        return Grade.BROKEN, "the broker refuses the user name or the password; correct them in HERMES_BROKER_URL"
+    except redis.exceptions.NoPermissionError as error:
+        return Grade.BROKEN, f"the broker forbids what is needed ({error}); {_GIVE_RIGHTS}"
     except (redis.RedisError, OSError) as error:
         return Grade.BROKEN, f"no answer ({reason_of(error)}); start the server or change HERMES_BROKER_URL"
     finally:
         client.close()
-    name, version = str(facts.get("server_name", "redis")), str(facts.get("valkey_version", facts["redis_version"]))
     if tuple(int(part) for part in version.split(".")[:2]) < _REDIS_VERSION_MIN:
         return Grade.BROKEN, f"{name} {version} is too old; 6.2 is the oldest that works"
-    if policy.get("maxmemory-policy", "noeviction") != "noeviction":
-        chosen = policy["maxmemory-policy"]
-        return Grade.NOTE, f"{name} {version} evicts keys when full ({chosen}); set maxmemory-policy noeviction"
+    if policy not in (None, "noeviction"):
+        return Grade.NOTE, f"{name} {version} evicts keys when full ({policy}); set maxmemory-policy noeviction"
+    if more:
+        allowed = ", ".join(more)
+        return Grade.NOTE, f"{name} {version} answers; its user may do more than is needed ({allowed}): {_GIVE_RIGHTS}"
     return Grade.OK, f"{name} {version} answers"
+
+
+_GIVE_RIGHTS = "give it the rights in docs/security.md"
+_NOT_NEEDED = (
+    ("CONFIG", "GET", "maxmemory-policy"),
+    ("INFO", "server"),
+    ("CLIENT", "LIST", "ID", "0"),
+    ("ACL", "WHOAMI"),
+    ("SCAN", "0"),
+)
+"""Commands that show something and change nothing. Who may give one of them may mostly give ``FLUSHALL`` too."""
+
+
+def _server_of(client: redis.Redis) -> tuple[str, str]:
+    """Its name and version, which ``HELLO`` tells everybody."""
+    told: Any = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
+    facts = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+    return str(facts["server"]), str(facts["version"])
+
+
+def _try_what_is_needed(client: redis.Redis) -> None:
+    """Raises ``NoPermissionError``."""
+    from hermes_worker.live import stream_key
+    from hermes_worker.queue import CONTROL_CHANNEL, KEY_PREFIX
+
+    client.llen(f"{KEY_PREFIX}model")
+    client.publish(CONTROL_CHANNEL, "")
+    client.xread({stream_key("none"): "0"})
+    client.script_load("return 0")
+
+
+def _policy_of(client: redis.Redis) -> str | None:
+    """What a full server does; ``None`` where its user may not ask, as on a broker of our own."""
+    import redis
+
+    try:
+        told: Any = client.config_get("maxmemory-policy")
+    except redis.exceptions.ResponseError:
+        return None
+    return str(told.get("maxmemory-policy", "noeviction"))
+
+
+def _more_than_needed(client: redis.Redis) -> list[str]:
+    import redis
+
+    allowed = []
+    for command in _NOT_NEEDED:
+        try:
+            client.execute_command(*command)  # type: ignore[no-untyped-call]
+        except redis.exceptions.ResponseError:
+            continue
+        allowed.append(command[0])
+    return allowed
 
 
 def _embedded_server(directory: Path) -> tuple[Grade, str]:

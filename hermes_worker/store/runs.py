@@ -96,6 +96,16 @@ class Multitask(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Nudged:
+    """What rows say about runs that nudges named; ids of unknown runs are in neither."""
+
+    stopping: frozenset[str]
+    """Asked to stop, or ended: nothing should be done for them any more."""
+    watched: frozenset[str]
+    """Somebody follows their streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
     """Everything ``Runs.create`` needs."""
 
@@ -495,6 +505,22 @@ class Runs:
                 sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.status.in_(over))
             )
             return set(rows.scalars())
+
+    def nudged(self, run_ids: Collection[str]) -> Nudged:
+        """What the rows of runs say that somebody was nudged about."""
+        over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(
+                    runs.c.run_id,
+                    runs.c.status.in_(over).label("is_over"),
+                    (runs.c.watched_until > db_now()).label("is_watched"),
+                ).where(runs.c.run_id.in_(run_ids))
+            ).all()
+        return Nudged(
+            stopping=frozenset(row.run_id for row in rows if row.is_over),
+            watched=frozenset(row.run_id for row in rows if row.is_watched),
+        )
 
     def watch(self, run_id: str, for_s: float) -> None:
         """Say that somebody follows this run's stream for the next ``for_s`` seconds."""

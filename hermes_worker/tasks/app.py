@@ -24,12 +24,13 @@ from hermes_worker.queue import TaskName
 from hermes_worker.settings import RemoteControl, Settings
 from hermes_worker.store.runs import RunNotFound
 from hermes_worker.tasks.call_tool import call_tool
-from hermes_worker.tasks.celery import celery_app, prepare_worker
+from hermes_worker.tasks.celery import celery_app
 from hermes_worker.tasks.collect import collect
 from hermes_worker.tasks.deliver import deliver
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.keeper import leave, report
 from hermes_worker.tasks.lifecycle import connect_signals, is_lane, process
+from hermes_worker.tasks.monitoring import guard_control
 from hermes_worker.wiring import WorkerProcess, broker_url_of
 
 __all__ = ["build", "connect_signals", "process"]
@@ -152,7 +153,7 @@ def __getattr__(name: str) -> Any:
     app = build(settings)
 
     def begin(**_: Any) -> None:
-        prepare_worker(app, RemoteControl(settings.worker.remote_control))
+        guard_control(RemoteControl(settings.worker.remote_control))
 
     signals.celeryd_init.connect(begin, weak=False)
     globals()["app"] = app

@@ -11,11 +11,9 @@ from kombu import Connection
 from kombu import Queue as KombuQueue
 
 from hermes_worker import transport
-from hermes_worker.observe import broker_outage
-from hermes_worker.queue import CONNECT_TIMEOUT_S, KEY_PREFIX, SOCKET_TIMEOUT_S, QueueName, TaskName
+from hermes_worker.queue import CONNECT_TIMEOUT_S, KEY_PREFIX, SOCKET_TIMEOUT_S, QueueName, TaskName, broker_failed
 from hermes_worker.setting_kinds import socket_url
-from hermes_worker.settings import RemoteControl
-from hermes_worker.tasks.monitoring import EventSwitch, guard_control
+from hermes_worker.tasks.monitoring import EventSwitch
 
 _RECONNECT_FIRST_S = 0.25
 _RECONNECT_MAX_S = 2.0
@@ -25,12 +23,11 @@ _CONSUMER_NEWS = ("consumer: Cannot connect to", "consumer: Connection to broker
 
 
 def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
-    """The application, configured and without tasks, over the transport that every tool of Celery's knows.
-
-    A worker that starts takes our own transport instead (``prepare_worker``).
-    """
+    """The application, configured and without tasks, over our own transport (``transport``)."""
     logging.getLogger(_CONSUMER_LOGGER).addFilter(_is_no_outage)
-    app = Celery("hermes_worker", broker=broker_url, set_as_current=False, amqp=_Amqp)
+    transport.install()
+    url = _verified(socket_url(broker_url, "redis+socket", "virtual_host"))
+    app = Celery("hermes_worker", broker=url, set_as_current=False, amqp=_Amqp)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -72,19 +69,11 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
     return app
 
 
-def prepare_worker(app: Celery, remote_control: RemoteControl) -> None:
-    """Let workers of ``app``, of which there is none yet, read their queues by ``transport`` and answer commands as
-    ``remote_control`` says. Idempotent."""
-    transport.install()
-    guard_control(remote_control)
-    app.conf.broker_url = _with_our_transport(app.conf.broker_url)
-
-
-def _with_our_transport(broker_url: str) -> str:
-    """``redis://`` becomes our own scheme; TLS and socket URLs keep kombu's transport, which knows their forms."""
-    url = socket_url(broker_url, "redis+socket", "virtual_host")
-    scheme, _, rest = url.partition("://")
-    return f"{transport.ALIAS}://{rest}" if scheme == "redis" else url
+def _verified(url: str) -> str:
+    """Over TLS the certificate is verified unless the URL says otherwise, as redis-py does; kombu would not."""
+    if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
+        return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
+    return url
 
 
 class _Connection(Connection):  # type: ignore[misc]
@@ -109,5 +98,7 @@ def _is_no_outage(record: logging.LogRecord) -> bool:
     text = record.getMessage()
     if not any(news in text for news in _CONSUMER_NEWS):
         return True
-    broker_outage.failed(doing="consume")
+    args = record.args if isinstance(record.args, tuple) else ()
+    error = next((arg for arg in args if isinstance(arg, Exception)), None) or (record.exc_info or (None, None))[1]
+    broker_failed("consume", error if isinstance(error, Exception) else ConnectionError())
     return False

@@ -18,8 +18,9 @@ import redis
 from hermes_worker import faults
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.faults import FaultPoint
-from hermes_worker.observe import broker_outage, count, database_outage, log
-from hermes_worker.queue import CONTROL_CHANNEL
+from hermes_worker.observe import count, database_outage, log
+from hermes_worker.queue import CONTROL_CHANNEL, broker_failed
+from hermes_worker.store.runs import Nudged
 from hermes_worker.store.sweep import Sweeper, Swept
 from hermes_worker.tasks.leases import AbortReason, Leases
 
@@ -30,6 +31,8 @@ _PRUNE_EVERY_S = 600.0
 STALLED_AFTER_S = 30.0
 """A process that claimed nothing for this long while its queue is not empty does not consume; see ``Keeper``."""
 EX_STALLED = 70
+_LOOK_EVERY_S = 0.1
+"""The first nudge is looked into at once; what comes within this time of it, together."""
 LANE_IDLE_S = 20.0
 """A lane that has had nothing to do for this long leaves."""
 
@@ -189,12 +192,27 @@ def report(swept: Swept) -> None:
 
 
 class Listener:
-    """Hears ``stop`` and ``watch`` nudges: a stop reaches a call in flight at once instead of at the next heartbeat."""
+    """Hears ``stop`` and ``watch`` nudges: a stop reaches a call in flight at once instead of at the next heartbeat.
 
-    def __init__(self, client: redis.Redis, leases: Leases, watched: set[str]) -> None:
+    A nudge says where to look, and nothing else: whoever reaches the broker can send one. What a run's row says is
+    done. Only runs that this process works on are looked up, all that were named meanwhile by one statement, and no
+    more often than every ``_LOOK_EVERY_S``, however many nudges come.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        leases: Leases,
+        watched: set[str],
+        nudged: Callable[[Collection[str]], Nudged],
+    ) -> None:
+        """``nudged`` reads what the rows of runs say."""
         self._client = client
         self._leases = leases
         self._watched = watched
+        self._nudged = nudged
+        self._named: set[str] = set()
+        self._look_at = 0.0
         self._end = threading.Event()
 
     def start(self) -> None:
@@ -209,17 +227,37 @@ class Listener:
                 with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
                     pubsub.subscribe(CONTROL_CHANNEL)
                     while not self._end.is_set():
-                        message = pubsub.get_message(timeout=1.0)
+                        message = pubsub.get_message(timeout=self._patience_s())
                         if message is not None:
                             self.hear(str(message["data"]))
+                        self.look()
             except (redis.RedisError, OSError) as error:
                 # Heartbeats carry the same news; until the broker is back they are all there is.
-                broker_outage.failed(doing="listen", error=type(error).__name__)
+                broker_failed("listen", error)
                 self._end.wait(1.0)
 
+    def _patience_s(self) -> float:
+        """How long to wait for the next nudge: those that were heard are not to wait for it."""
+        return max(0.0, min(1.0, self._look_at - time.monotonic())) if self._named else 1.0
+
     def hear(self, text: str) -> None:
-        verb, _, run_id = text.partition(" ")
-        if verb == "stop":
+        """Note which run was named; ``look`` does the rest."""
+        _, _, run_id = text.partition(" ")
+        if run_id in self._leases.held_runs():
+            self._named.add(run_id)
+
+    def look(self) -> None:
+        """Do what the rows of the runs that were named say, if it is time to look again."""
+        if not self._named or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        named, self._named = self._named, set()
+        try:
+            found = self._nudged(named)
+        except UnavailableError as error:
+            # The heartbeat, which has the same news, waits for the database too.
+            database_outage.failed(doing="nudge", error=str(error))
+            return
+        self._watched.update(found.watched)
+        for run_id in found.stopping:
             self._leases.abort_run(run_id, AbortReason.STOP)
-        elif verb == "watch" and run_id in self._leases.held_runs():
-            self._watched.add(run_id)

@@ -29,7 +29,7 @@ from hermes_worker.queue import STANDING_QUEUES, QueueName
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.tasks import lifecycle
 from hermes_worker.tasks.app import build, connect_signals, process
-from hermes_worker.tasks.celery import prepare_worker
+from hermes_worker.tasks.monitoring import guard_control
 from hermes_worker.wiring import WorkerOptions, open_client, provider_of
 
 EX_OK = 0
@@ -68,7 +68,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     signals.worker_process_init.connect(partial(_title_child, title), weak=False)
     _fail_early(settings, pool)
     app = build(settings)
-    prepare_worker(app, RemoteControl(settings.worker.remote_control))
+    guard_control(RemoteControl(settings.worker.remote_control))
     _withdraw(options.ready_file)
     worker = _Worker(
         app=app,

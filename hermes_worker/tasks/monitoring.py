@@ -23,6 +23,8 @@ from hermes_worker.settings import RemoteControl
 
 _READING = frozenset({"enable_events", "disable_events", "heartbeat", "election"})
 """Commands that Celery counts as control and that change nothing about what a worker does."""
+_MORE_THAN_READING = frozenset({"hello", "objgraph"})
+"""Commands that Celery counts as reading: the first revokes the tasks that it names, the second writes files."""
 
 _Handler = Callable[..., Any]
 _CELERYS: Mapping[str, _Handler] = dict(control.Panel.data)
@@ -66,7 +68,7 @@ def handlers(allowed: RemoteControl) -> dict[str, _Handler]:
 
 def _reads(name: str) -> bool:
     info = control.Panel.meta.get(name)
-    return info is None or info.type == "inspect" or name in _READING
+    return info is None or (info.type == "inspect" and name not in _MORE_THAN_READING) or name in _READING
 
 
 def _refused(name: str) -> _Handler:

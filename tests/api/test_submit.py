@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 from serving import Served, hints_waiting, until
 from support.store import Store
 
@@ -30,7 +31,7 @@ def refused(answer: httpx.Response, status: int, code: str, param: str | None) -
     return str(error["message"])
 
 
-def test_a_submission_is_stored_announced_and_answered(api: Served, store: Store) -> None:
+def test_a_submission_is_stored_announced_and_answered(api: Served, store: Store, breaking: redis.Redis) -> None:
     answer = api.http.post("/v1/runs", json={"input": "count the files"})
     assert answer.status_code == 202
     run_id = answer.json()["run_id"]
@@ -38,7 +39,7 @@ def test_a_submission_is_stored_announced_and_answered(api: Served, store: Store
     assert answer.headers["X-Hermes-Session-Id"] == run_id
     assert store.bodies(run_id) == [{"role": "user", "content": "count the files"}]
     until(lambda: hints_waiting(api.client) == 1, "the hint")
-    message = json.loads(api.client.redis.lrange(f"{KEY_PREFIX}model", 0, 0)[0])  # type: ignore[index]
+    message = json.loads(breaking.lrange(f"{KEY_PREFIX}model", 0, 0)[0])  # type: ignore[index]
     assert message["headers"]["task"] == "hermes.iterate"
 
 

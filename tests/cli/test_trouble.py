@@ -119,13 +119,13 @@ def test_a_broker_that_is_away(hermes: Command, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_broker_that_refuses_the_password(hermes: Command, monkeypatch: pytest.MonkeyPatch, broker_url: str) -> None:
-    wrong = broker_url.replace("redis://:", "redis://:wrong-")
+    wrong = broker_url.replace("unix://hermes:", "unix://hermes:wrong-")
     assert wrong != broker_url
     monkeypatch.setenv("HERMES_BROKER_URL", wrong)
     assert hermes("migrate").code == 0
     sick = hermes("doctor")
     assert sick.code == 1
-    assert "refuses the password" in sick.out
+    assert "refuses the user name or the password" in sick.out
     assert "wrong-" not in sick.said
 
 

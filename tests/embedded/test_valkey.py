@@ -6,19 +6,22 @@ import json
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import psutil
 import pytest
 import redis
 from kombu import Connection
+from support.valkey import administrator, valkey_server
 
+from hermes_worker.core.broker_rights import USER, rules
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded import valkey as valkey_module
 from hermes_worker.embedded.process import wait_until_gone
@@ -39,41 +42,97 @@ def client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url, decode_responses=True)
 
 
-def test_it_answers_on_its_port_and_on_its_socket(own_valkey: EmbeddedValkey) -> None:
-    client(own_valkey.url).set("k", "v")
+def everything(server: EmbeddedValkey) -> dict[str, str]:
+    config = administrator(server).config_get("*")
+    assert isinstance(config, dict)
+    return config
 
-    assert client(own_valkey.socket_url).get("k") == "v"
-    with Connection(socket_url(own_valkey.socket_url, "redis+socket", "virtual_host")) as celery:
-        assert celery.default_channel.client.get("k") == b"v"
+
+def test_it_answers_on_its_socket_in_the_spelling_of_each_client(own_valkey: EmbeddedValkey) -> None:
+    client(own_valkey.url).publish("hermes:x", "y")
+
+    with Connection(socket_url(own_valkey.url, "redis+socket", "virtual_host")) as celery:
+        assert celery.default_channel.client.ping()
 
 
 def test_it_is_configured_as_a_broker(own_valkey: EmbeddedValkey) -> None:
-    config = client(own_valkey.url).config_get("*")
+    config = everything(own_valkey)
 
-    assert isinstance(config, dict)
     assert (config["appendonly"], config["appendfsync"], config["maxmemory-policy"]) == (
         "yes",
         "everysec",
         "noeviction",
     )
-    assert (config["bind"], config["save"]) == ("127.0.0.1", "")
+    assert config["save"] == ""
+
+
+def test_it_listens_on_no_port(own_valkey: EmbeddedValkey) -> None:
+    assert everything(own_valkey)["port"] == "0"
+    assert own_valkey.pid is not None
+    assert psutil.Process(own_valkey.pid).net_connections("inet") == []
 
 
 def test_other_users_of_the_machine_are_kept_out(own_valkey: EmbeddedValkey) -> None:
-    port = own_valkey.url.rpartition(":")[2]
+    path = own_valkey.directory / "valkey.sock"
 
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (own_valkey.directory, path)] == [0o700, 0o700]
     with pytest.raises(redis.AuthenticationError):
-        client(f"redis://127.0.0.1:{port}").ping()
+        client(f"unix://{path}").ping()
     for name in ("password", "valkey.conf", "valkey.json"):
         assert stat.S_IMODE((own_valkey.directory / name).stat().st_mode) == 0o600
     assert own_valkey.pid is not None
     assert not any(own_valkey._password in part for part in psutil.Process(own_valkey.pid).cmdline())
 
 
+def test_a_directory_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "v").mkdir(mode=0o755)
+
+    with EmbeddedValkey(tmp_path / "v") as server:
+        assert stat.S_IMODE(server.directory.stat().st_mode) == 0o700
+
+
+FORBIDDEN = """
+    FLUSHALL | FLUSHDB | CONFIG GET * | CONFIG SET dir /tmp | CONFIG REWRITE | SHUTDOWN NOSAVE | SAVE
+    BGREWRITEAOF | REPLICAOF host 1 | ACL LIST | ACL SETUSER hermes +@all | ACL WHOAMI
+    CLIENT LIST | CLIENT KILL ID 1 | MONITOR | INFO | KEYS * | SCAN 0 | SCRIPT FLUSH | SCRIPT KILL | EVAL return 0
+    FUNCTION LIST | SWAPDB 0 1 | MIGRATE h 1 k 0 1 | RESTORE hermes:x 0 x | GET hermes:x | SET hermes:x y
+    LPUSH other y | XREAD STREAMS other 0 | PUBLISH other y | SUBSCRIBE other | PSUBSCRIBE *
+    DEL other | EXPIRE other 1
+"""
+
+
+@pytest.mark.parametrize("command", [one.strip() for line in FORBIDDEN.strip().splitlines() for one in line.split("|")])
+def test_its_users_may_do_what_the_product_does_and_nothing_else(forbidding: EmbeddedValkey, command: str) -> None:
+    for url in (forbidding.url, forbidding.url.replace("//hermes:", "//:")):
+        with client(url) as connected, pytest.raises(redis.exceptions.NoPermissionError):
+            connected.execute_command(*command.split())
+
+
+@pytest.fixture(scope="module")
+def forbidding() -> Iterator[EmbeddedValkey]:
+    with valkey_server(is_durable=False) as server:
+        yield server
+
+
+def test_the_documentation_gives_the_same_rights() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    [block] = re.findall(r"```\n(ACL SETUSER .*?)```", text, re.DOTALL)
+
+    assert block.split() == ["ACL", "SETUSER", USER, "on", ">PASSWORD", *rules((7, 2)).split()]
+
+
+def test_flowers_page_of_queues_is_answered_although_it_names_no_user(own_valkey: EmbeddedValkey) -> None:
+    with client(own_valkey.url.replace("//hermes:", "//:")) as nameless:
+        with nameless.pipeline() as pipe:
+            assert pipe.llen("hermes:model").execute() == [0]
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            nameless.lpush("hermes:model", "x")
+
+
 def test_acknowledged_writes_survive_its_death_under_the_same_url(own_valkey: EmbeddedValkey) -> None:
     url = own_valkey.url
     for number in range(200):
-        client(url).rpush("list", number)
+        client(url).lpush("hermes:list", number)
 
     own_valkey.kill()
     with pytest.raises(redis.ConnectionError):
@@ -81,18 +140,18 @@ def test_acknowledged_writes_survive_its_death_under_the_same_url(own_valkey: Em
     own_valkey.start()
 
     assert own_valkey.url == url
-    assert client(url).llen("list") == 200
+    assert client(url).llen("hermes:list") == 200
 
 
 def test_it_stops_in_order_and_comes_back(own_valkey: EmbeddedValkey) -> None:
-    client(own_valkey.url).set("k", "v")
+    client(own_valkey.url).lpush("hermes:k", "v")
     own_valkey.stop()
     own_valkey.stop()
 
     assert own_valkey.pid is None
     own_valkey.start()
     own_valkey.start()
-    assert client(own_valkey.url).get("k") == "v"
+    assert client(own_valkey.url).llen("hermes:k") == 1
 
 
 def test_starting_takes_a_moment(own_valkey: EmbeddedValkey) -> None:
@@ -123,29 +182,6 @@ def test_nothing_runs_on_a_directory_without_a_live_server(own_valkey: EmbeddedV
     assert running(tmp_path) is None
 
 
-def test_a_taken_port_is_named(tmp_path: Path) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-
-        with pytest.raises(ConfigurationError, match=f"port {port} of the broker is in use"):
-            EmbeddedValkey(tmp_path / "v", port=port).start()
-
-
-def test_a_free_port_that_is_taken_meanwhile_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        taken = other.getsockname()[1]
-        free = valkey_module._free_port()
-        ports = iter([taken, free])
-        monkeypatch.setattr(valkey_module, "_free_port", lambda: next(ports))
-
-        with EmbeddedValkey(tmp_path / "v") as server:
-            assert server.url.endswith(f":{free}/0")
-
-
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -154,13 +190,14 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_damaged_data_is_set_aside(own_valkey: EmbeddedValkey) -> None:
+    client(own_valkey.url).lpush("hermes:k", "v")
     own_valkey.stop()
     manifest = own_valkey.directory / "appendonlydir" / "appendonly.aof.manifest"
     manifest.write_text("nonsense\n")
 
     own_valkey.start()
 
-    assert client(own_valkey.url).keys() == []
+    assert client(own_valkey.url).llen("hermes:k") == 0
     [aside] = data_set_aside(own_valkey.directory)
     assert re.fullmatch(r"appendonlydir\.unreadable-\d{8}T\d{6}\.\d{6}Z", aside.name)
     assert (aside / "appendonly.aof.manifest").read_text() == "nonsense\n"
@@ -170,15 +207,28 @@ def test_a_long_or_odd_path_does_no_harm(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 100) / 'with "quotes" and spaces\\'
 
     with EmbeddedValkey(directory) as server:
-        assert client(server.socket_url).ping()
+        assert client(server.url).ping()
         assert (directory / "appendonlydir").is_dir()
+        place = Path(unquote(urlsplit(server.url).path)).parent
+        assert (place != directory, stat.S_IMODE(place.stat().st_mode)) == (True, 0o700)
+    assert not place.exists()
 
 
-def test_a_socket_directory_that_somebody_else_made_is_refused(tmp_path: Path) -> None:
+def test_an_odd_path_is_reached_by_celery_too(tmp_path: Path) -> None:
+    with (
+        EmbeddedValkey(tmp_path / 'a "b" %41 ?#') as server,
+        Connection(socket_url(server.url, "redis+socket", "virtual_host")) as celery,
+    ):
+        assert client(server.url).ping()
+        assert celery.default_channel.client.ping()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o750])
+def test_a_socket_directory_that_is_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     server = EmbeddedValkey(tmp_path / ("d" * 100))
     trap = server._socket_path.parent
     trap.mkdir()
-    trap.chmod(0o777)
+    trap.chmod(mode)
     try:
         with pytest.raises(ConfigurationError, match="cannot be used"):
             server.start()
@@ -237,7 +287,7 @@ def test_the_server_that_wrote_the_files_reads_them_again(tmp_path: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(valkey_module, "_bundled_binary", lambda: None)
         with EmbeddedValkey(tmp_path / "v", search_path=str(theirs.parent)) as server:
-            client(server.url).set("k", "v")
+            client(server.url).lpush("hermes:k", "v")
 
     assert find_server("", directory=tmp_path / "v") == Server(binary=theirs, origin=Origin.WROTE)
     theirs.unlink()
@@ -250,13 +300,13 @@ def test_an_older_server_begins_without_the_files_that_it_cannot_read(
     bundled = find_server("").binary
     older = install(tmp_path / "bin" / "redis-server", OLDER_SERVER.replace("{bundled}", str(bundled)))
     with EmbeddedValkey(tmp_path / "v") as server:
-        client(server.url).set("k", "v")
+        client(server.url).lpush("hermes:k", "v")
     monkeypatch.setattr(valkey_module, "_bundled_binary", lambda: None)
     record = json.loads((tmp_path / "v" / "valkey.json").read_text())
     (tmp_path / "v" / "valkey.json").write_text(json.dumps(record | {"server": str(tmp_path / "gone")}))
 
     with EmbeddedValkey(tmp_path / "v", search_path=str(older.parent)) as server:
-        assert client(server.url).keys() == []
+        assert client(server.url).llen("hermes:k") == 0
 
     assert [path.name.partition(".")[0] for path in data_set_aside(tmp_path / "v")] == ["appendonlydir"]
 

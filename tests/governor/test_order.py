@@ -60,7 +60,7 @@ def test_an_older_call_that_waits_for_tokens_goes_first_and_no_token_is_given_tw
     assert asks(asked, "young", 9, tokens=500).wait_s == pytest.approx(old.wait_s + 12, abs=0.5)
 
 
-def test_who_withdraws_holds_up_nobody(client: redis.Redis) -> None:
+def test_who_withdraws_holds_up_nobody(client: redis.Redis, breaking: redis.Redis) -> None:
     asked = governor(client, minute_s=60, requests_per_min=6)
     asks(asked, "any", 0)
     old, young = asks(asked, "old", 1), asks(asked, "young", 9)
@@ -69,7 +69,7 @@ def test_who_withdraws_holds_up_nobody(client: redis.Redis) -> None:
     asked.withdraw(old)
     assert asks(asked, "young", 9).wait_s == pytest.approx(10.2, abs=0.5)
     asked.withdraw(young)
-    assert client.keys(f"{PLACE.key}:*") == []
+    assert breaking.keys(f"{PLACE.key}:*") == []
 
 
 def test_a_younger_call_does_not_wait_for_older_ones_that_never_come(client: redis.Redis) -> None:

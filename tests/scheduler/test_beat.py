@@ -20,7 +20,6 @@ from support.migrated import bring_up
 from support.store import Store
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.queue import redis_client
 from hermes_worker.settings import Settings, load
 from hermes_worker.store.database import Database
 from hermes_worker.store.job_rows import DueJob, JobTurn
@@ -49,9 +48,8 @@ def settings(tmp_path: Path, broker_url: str) -> Settings:
 
 
 @pytest.fixture
-def broker(broker_url: str) -> Iterator[redis.Redis]:
-    with redis_client(broker_url) as client:
-        yield client
+def broker(breaking: redis.Redis) -> redis.Redis:
+    return breaking
 
 
 @contextmanager

@@ -26,12 +26,14 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.providers.scripted.server import ScriptedServer
+from hermes_worker.queue import redis_client
 from hermes_worker.store.runs import NewRun
 from hermes_worker.store.views import RunView
 from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.wiring import Client, open_client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
 from support.migrated import bring_up
+from support.valkey import for_administrator
 
 T = TypeVar("T")
 PATIENCE_S = 90.0
@@ -211,4 +213,5 @@ def rig_on(
             zygote=_zygote(),
         )
         stack.enter_context(fleet)
-        yield Rig(client=client, fleet=fleet, model=model, redis=client.redis, directory=directory)
+        breaking = stack.enter_context(redis_client(for_administrator(broker_url)))
+        yield Rig(client=client, fleet=fleet, model=model, redis=breaking, directory=directory)

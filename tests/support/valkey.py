@@ -10,6 +10,7 @@ from pathlib import Path
 
 import redis
 
+from hermes_worker.core.broker_rights import USER
 from hermes_worker.embedded.valkey import EmbeddedValkey
 
 
@@ -17,7 +18,7 @@ from hermes_worker.embedded.valkey import EmbeddedValkey
 def valkey_server(*, is_durable: bool) -> Iterator[EmbeddedValkey]:
     """A running server in a directory of its own, which is short enough for its socket."""
     directory = Path(tempfile.mkdtemp(prefix="hermes-vk-"))
-    server = EmbeddedValkey(directory, is_durable=is_durable)
+    server = EmbeddedValkey(directory, is_durable=is_durable, has_administrator=True)
     try:
         server.start()
         yield server
@@ -26,9 +27,19 @@ def valkey_server(*, is_durable: bool) -> Iterator[EmbeddedValkey]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def administrator(server: EmbeddedValkey) -> redis.Redis:
+    """A client that may do everything on a server of ours."""
+    return redis.Redis.from_url(server.administrator_url, decode_responses=True)
+
+
+def for_administrator(broker_url: str) -> str:
+    """The URL by which a server that a fixture started lets an administrator in."""
+    return broker_url.replace(f"//{USER}:", "//administrator:", 1)
+
+
 def emptied(server: EmbeddedValkey) -> str:
     """The URL of ``server``, with everything in it removed and everybody disconnected but us."""
-    with redis.Redis.from_url(server.url) as client:
+    with administrator(server) as client:
         client.client_kill_filter(skipme=True)
         client.flushall()
     return server.url

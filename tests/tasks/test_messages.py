@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import redis
+from support.valkey import for_administrator
 
 from hermes_worker.core.effects import AskModel, RunTool
 from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, TaskName, envelope, message_of, redis_client
@@ -36,7 +37,7 @@ def test_an_envelope_equals_what_celery_publishes(broker_url: str) -> None:
     name, queue, arguments = message_of(ASK)
     app = celery_app(broker_url)
     app.send_task(name.value, args=arguments, queue=queue.value, ignore_result=True)
-    client = redis.Redis.from_url(broker_url)
+    client = redis.Redis.from_url(for_administrator(broker_url))
     theirs = opened(client.rpop(f"{KEY_PREFIX}{queue.value}"))  # type: ignore[arg-type]
     ours = opened(envelope(name, queue, arguments, "label"))
     assert ours == theirs
@@ -52,7 +53,7 @@ def test_what_a_label_contains_stays_inside_it() -> None:
 
 
 def test_the_calls_of_one_run_are_one_celery_group(broker_url: str) -> None:
-    client = redis_client(broker_url)
+    client = redis_client(for_administrator(broker_url))
     assert Publisher(client).send(CALLS) == 3
     sent = [json.loads(message) for message in client.lrange(f"{KEY_PREFIX}tools", 0, -1)]  # type: ignore[union-attr]
     assert len({message["headers"]["group"] for message in sent}) == 1
@@ -61,7 +62,7 @@ def test_the_calls_of_one_run_are_one_celery_group(broker_url: str) -> None:
 
 
 def test_messages_leave_the_queue_in_the_order_they_were_sent(broker_url: str) -> None:
-    client = redis_client(broker_url)
+    client = redis_client(for_administrator(broker_url))
     publisher = Publisher(client)
     publisher.send(CALLS)
     publisher.send([ASK])

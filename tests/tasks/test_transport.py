@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 import redis
 from kombu import Connection, Consumer, Queue
+from support.valkey import for_administrator
 
+from hermes_worker.embedded import valkey as valkey_module
 from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.queue import KEY_PREFIX, QueueName, TaskName, envelope
-from hermes_worker.transport import ALIAS, POPPED_MAX, install
+from hermes_worker.setting_kinds import socket_url
+from hermes_worker.transport import POPPED_MAX, install
 
 QUEUE = QueueName.MODEL
 
@@ -28,7 +31,7 @@ def consuming(broker_url: str, on_message: Callable[[Any], None], *, prefetch: i
     install()
     options = {"global_keyprefix": KEY_PREFIX}
     with (
-        Connection(broker_url.replace("redis://", f"{ALIAS}://"), transport_options=options) as connection,
+        Connection(socket_url(broker_url, "redis+socket", "virtual_host"), transport_options=options) as connection,
         Consumer(connection, [Queue(QUEUE.value)], on_message=on_message, accept=["json"]) as consumer,
     ):
         if prefetch:
@@ -37,7 +40,7 @@ def consuming(broker_url: str, on_message: Callable[[Any], None], *, prefetch: i
 
 
 def fill(broker_url: str, labels: list[str]) -> redis.Redis:
-    client = redis.Redis.from_url(broker_url)
+    client = redis.Redis.from_url(for_administrator(broker_url))
     for label in labels:
         client.lpush(f"{KEY_PREFIX}{QUEUE.value}", envelope(TaskName.ITERATE, QUEUE, ["run_1", 1, 1, 0.0], label))
     return client
@@ -99,10 +102,11 @@ def test_a_server_without_blmpop_is_asked_for_one_at_a_time(old_server_url: str)
 
 
 @pytest.fixture
-def old_server_url() -> Iterator[str]:
+def old_server_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server that knows as little as Redis 6.2 of what we use."""
     directory = Path(tempfile.mkdtemp(prefix="hermes-vk-"))
-    server = EmbeddedValkey(directory, is_durable=False)
+    monkeypatch.setattr(valkey_module, "version_of", lambda binary: "6.2.0")
+    server = EmbeddedValkey(directory, is_durable=False, has_administrator=True)
     process = subprocess.Popen(
         [*server.prepare(), "--rename-command", "BLMPOP", ""], pass_fds=[server.lock_fd], stdout=subprocess.DEVNULL
     )
