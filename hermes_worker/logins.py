@@ -13,7 +13,6 @@ server ever sees: a copy of the database holds nothing that can be used.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import threading
@@ -48,6 +47,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.providers.base import Abort
 from hermes_worker.providers.connections import CuttableTransport, Line, timeouts, using
 from hermes_worker.providers.errors import redact
+from hermes_worker.sealing import fernet
 from hermes_worker.store.logins import Outcome
 
 if TYPE_CHECKING:
@@ -290,13 +290,7 @@ def _is_single_use(login: Login, state: LoginState) -> bool:
 
 
 def _box(login: Login) -> Fernet:
-    # Imported when it is needed: most installations have no logins.
-    from cryptography.fernet import Fernet
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"hermes-worker login")
-    return Fernet(base64.urlsafe_b64encode(derivation.derive(login.refresh_token.encode())))
+    return fernet(login.refresh_token, b"hermes-worker login")
 
 
 # --- the exchange ---

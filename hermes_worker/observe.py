@@ -81,6 +81,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "webhook.replayed": "A signed body that was taken before came under another delivery id.",
         "webhook.duplicate": "An event came again and was not taken again.",
         "webhook.list_unreadable": "A file that a filter of a webhook names cannot be read, so it counts as empty.",
+        "webhook.locked": "The secret of a route is encrypted with a server key that is not here.",
+        "webhook.sealed": "Secrets of routes were encrypted with the current server key.",
         "webhook.limited": "A webhook got more events in a minute than its route allows.",
         "webhook.refused": "An event was not signed by whoever holds the route's secret.",
         "webhook.weak": "An event was signed without a timestamp: a recording of it can be replayed.",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hermes_worker.core.errors import ConfigurationError, reason_of
 from hermes_worker.plainfiles import read_plain
+from hermes_worker.sealing import Keyring
 from hermes_worker.setting_kinds import SERVER_KEY, Secret
 from hermes_worker.settings import Settings
 
@@ -41,6 +42,15 @@ def keep_server_key(settings: Settings) -> Secret:
     """The key, for who serves the API; made when there is none. Any number of processes may ask at once: they get the
     same. Raises ``ConfigurationError``."""
     return find_server_key(settings) or _made(key_file(settings.home))
+
+
+def keyring_of(settings: Settings, *, makes: bool = False) -> Keyring:
+    """What opens secrets in rows, and seals them with the current key. ``makes``: one is made where none is needed but
+    that of this home, which has its own database. Raises ``ConfigurationError``."""
+    is_alone = settings.database.url is None
+    current = keep_server_key(settings) if makes and is_alone else find_server_key(settings)
+    held = (current, *settings.server.previous_keys, _read(key_file(settings.home)))
+    return Keyring([key for key in held if key])
 
 
 def place_of_key(settings: Settings) -> str:

@@ -278,6 +278,10 @@ class ServerSettings:
     """Bearer token that clients must send. Not set: the content of `api.key` in the home directory, which the API makes
     when it first starts."""
 
+    previous_keys: tuple[Secret, ...] = _setting("server.previous_keys", "HERMES_SERVER_PREVIOUS_KEYS", SECRETS, ())
+    """Earlier keys, which let nobody in: secrets of webhook routes that were encrypted with one can still be read, and
+    are encrypted with the new key when an API starts."""
+
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
@@ -615,7 +619,8 @@ class Settings:
         urls = (urlsplit(url).password for url in (self.database.url, self.broker.url) if url)
         model = self.model
         logins = (*model.refresh_tokens, model.client_secret)
-        keys = (model.api_key, *model.more_keys, *logins, self.server.key, *model.vendor_keys.values())
+        served = (self.server.key, *self.server.previous_keys)
+        keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
         return (*(key for key in keys if key), *(Secret(unquote(password)) for password in urls if password))
 
 

@@ -18,7 +18,7 @@ from hermes_worker.api.followers import Followers, FollowPolicy
 from hermes_worker.api.limits import JSON, BodyLimit, OneLength
 from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, trees, webhooks
 from hermes_worker.api.routes.events import EVENTS, EventStream
-from hermes_worker.server_key import keep_server_key
+from hermes_worker.server_key import keep_server_key, keyring_of
 from hermes_worker.wiring import Client
 
 SECURITY_HEADERS = {
@@ -123,7 +123,9 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     app.state.key = key
-    app.state.context = ApiContext(client=client, followers=followers, policy=policy)
+    app.state.context = ApiContext(
+        client=client, followers=followers, policy=policy, keyring=keyring_of(client.settings)
+    )
     install_handlers(app)
     for routes in (health, runs, events, approvals, control, jobs, deliveries, webhooks, trees):
         app.include_router(routes.router)

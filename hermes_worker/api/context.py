@@ -12,6 +12,7 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from hermes_worker.api.followers import Followers, FollowPolicy
+from hermes_worker.sealing import Keyring
 from hermes_worker.wiring import Client
 
 P = ParamSpec("P")
@@ -38,6 +39,8 @@ class ApiContext:
     client: Client
     followers: Followers
     policy: FollowPolicy
+    keyring: Keyring
+    """Opens the secrets of webhook routes."""
     _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
     _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
     _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))

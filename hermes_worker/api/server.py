@@ -23,7 +23,11 @@ from hermes_worker.api.followers import FollowPolicy
 from hermes_worker.api.limits import HEAD_PATIENCE_S
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
+from hermes_worker.sealing import SealedElsewhere
+from hermes_worker.server_key import keyring_of
 from hermes_worker.settings import ServerSettings, Settings
+from hermes_worker.store.webhooks import RouteRow, Webhooks
+from hermes_worker.webhooks.sealed import resealed_secret
 from hermes_worker.wiring import Client, open_client
 
 GRACE_S = 10
@@ -44,10 +48,26 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
     client = open_client(settings)
     try:
         server = ApiServer(client, listen(settings.server), on_ready=on_ready)
+        seal_routes(client)
         allow_many_connections()
         server.run()
     finally:
         client.close()
+
+
+def seal_routes(client: Client) -> None:
+    """Encrypt what an earlier version stored in the clear, and what was sealed with an earlier key. Idempotent."""
+    keyring = keyring_of(client.settings)
+
+    def change(row: RouteRow) -> str | None:
+        try:
+            return resealed_secret(keyring, row.name, row.secret)
+        except SealedElsewhere as error:
+            log.error("webhook.locked", route=row.name, reason=str(error))
+            return None
+
+    if changed := Webhooks(client.database).reseal(change):
+        log.info("webhook.sealed", routes=changed)
 
 
 class ApiServer(uvicorn.Server):

@@ -95,6 +95,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
         ("broker", lambda: _broker(settings)),
         ("workers", lambda: _workers(settings)),
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
+        ("webhooks", lambda: _webhooks(settings)),
         ("model", lambda: _model(settings)),
         ("API", lambda: _api(settings)),
         ("tools", _tools),
@@ -333,6 +334,34 @@ def _logins(settings: Settings) -> tuple[Grade, str]:
             return Grade.BROKEN, f"login {number} of {len(states)} is dead: {state.dead_reason}"
     renewed = sum(state.version for state in states)
     return Grade.OK, f"{len(states)} configured, renewed {renewed} times at {settings.model.token_url}"
+
+
+def _webhooks(settings: Settings) -> tuple[Grade, str]:
+    from hermes_worker.sealing import SealedElsewhere
+    from hermes_worker.server_key import keyring_of
+    from hermes_worker.store.webhooks import Webhooks
+    from hermes_worker.webhooks.sealed import opened_secret, resealed_secret
+    from hermes_worker.wiring import open_database
+
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return Grade.OK, "no routes"
+    keyring = keyring_of(settings)
+    database = open_database(settings)
+    try:
+        rows = Webhooks(database).all()
+    finally:
+        database.close()
+    for row in rows:
+        try:
+            opened_secret(keyring, row.name, row.secret)
+        except SealedElsewhere as error:
+            return Grade.BROKEN, str(error)
+    if old := [row.name for row in rows if resealed_secret(keyring, row.name, row.secret)]:
+        return (
+            Grade.NOTE,
+            f"not encrypted with the current server key: {', '.join(old)}; an API that starts does it",
+        )
+    return Grade.OK, f"{len(rows)} routes, secrets encrypted" if rows else "no routes"
 
 
 def _model(settings: Settings) -> tuple[Grade, str]:

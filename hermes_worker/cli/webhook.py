@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,9 +24,12 @@ from hermes_worker.delivery.signature import sign
 from hermes_worker.delivery.targets import shown
 from hermes_worker.delivery.wire import send
 from hermes_worker.embedded.paths import running_stack
+from hermes_worker.sealing import Keyring, SealedElsewhere
+from hermes_worker.server_key import keyring_of
 from hermes_worker.settings import Settings
 from hermes_worker.store.webhooks import RouteNotFound, RouteRow, Webhooks
 from hermes_worker.webhooks.route import NO_AUTH, RATE_PER_MIN, Route, RouteError, checked, new_secret
+from hermes_worker.webhooks.sealed import opened_secret, sealed_secret
 from hermes_worker.webhooks.template import PLACEHOLDER, missing_fields
 
 
@@ -46,7 +50,7 @@ def webhook() -> None:
 @click.option(
     "--secret",
     type=TEXT,
-    help=f"Signs the events. Default: a new one. {NO_AUTH}: anything on this machine may send.",
+    help=f"Signs the events; - reads it. Default: a new one. {NO_AUTH}: anything on this machine may send.",
 )
 @click.option("--deliver", type=TEXT, multiple=True, help="Where the answer goes: 'telegram:123', ...")
 @click.option("--deliver-only", is_flag=True, help="Deliver the prompt itself; no agent runs.")
@@ -62,7 +66,9 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
     records = open_records(home)
     webhooks = Webhooks(records.database)
     before = webhooks.find(name) if replace else None
-    kept = before.secret if before else None
+    keyring = keyring_of(records.settings, makes=True)
+    secret = sys.stdin.readline().strip() if secret == "-" else secret
+    kept = opened_secret(keyring, name, before.secret) if before and not secret else None
     route = checked(
         Route(
             name=name,
@@ -80,9 +86,10 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
             enabled=not disabled,
         )
     )
-    webhooks.add(route.name, route.secret, route.to_json(), replaces=replace)
+    sealed = sealed_secret(keyring, route.name, route.secret)
+    webhooks.add(route.name, sealed, route.to_json(), replaces=replace)
     click.echo(f"url     {_address(records.settings)}/webhooks/{route.name}")
-    click.echo("secret  (as before)" if kept and not secret else f"secret  {route.secret}")
+    click.echo("secret  (as before)" if kept else f"secret  {route.secret}")
 
 
 @webhook.command("list")
@@ -90,12 +97,14 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_routes(home: Path | None, as_json: bool) -> None:
     """Every route, without its secret."""
-    found = Webhooks(open_records(home).database).all()
+    records = open_records(home)
+    found = Webhooks(records.database).all()
+    keyring = keyring_of(records.settings)
     if as_json:
         for row in found:
             click.echo(json.dumps({"name": row.name, **json.loads(row.definition), "created_at": row.created_at}))
     elif found:
-        click.echo(table([_line(row) for row in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT")))
+        click.echo(table([_line(row, keyring) for row in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT")))
     else:
         click.echo("no routes", err=True)
 
@@ -123,12 +132,13 @@ def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: 
     if row is None:
         raise RouteNotFound(f"there is no route {name!r}")
     body = payload.encode()
+    secret = opened_secret(keyring_of(records.settings), name, row.secret)
     headers = {
         "Content-Type": "application/json",
         "X-GitHub-Event": event,
         "X-GitHub-Delivery": str(uuid.uuid4()),
         # With a timestamp: a body that is signed without one is taken once a day.
-        **sign(body, row.secret, datetime.now(UTC)),
+        **sign(body, secret, datetime.now(UTC)),
     }
     address = (url or _address(records.settings)).rstrip("/")
     request = HttpRequest(method="POST", url=f"{address}/webhooks/{name}", headers=headers, body=body)
@@ -175,12 +185,20 @@ def _address(settings: Settings) -> str:
     return f"http://{host}:{settings.server.port}"
 
 
-def _line(row: RouteRow) -> tuple[str, ...]:
+def _state(row: RouteRow, route: Route, keyring: Keyring) -> str:
+    try:
+        opened_secret(keyring, row.name, row.secret)
+    except SealedElsewhere:
+        return "locked"  # 'webhook test' says why
+    return "enabled" if route.enabled else "disabled"
+
+
+def _line(row: RouteRow, keyring: Keyring) -> tuple[str, ...]:
     route = Route.from_json(row.name, row.secret, row.definition)
     deliver = ",".join(target if PLACEHOLDER.search(target) else shown(target) for target in route.deliver)
     return (
         row.name,
-        "enabled" if route.enabled else "disabled",
+        _state(row, route, keyring),
         one_line(",".join(route.events) or "(all)", 30),
         one_line(deliver or "-", 40),
         one_line(route.prompt or "(the payload)", 50),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -32,6 +32,7 @@ class RouteRow:
 
     name: str
     secret: str = field(repr=False)
+    """Encrypted with the server key (``webhooks.sealed``)."""
     definition: str
     created_at: float
 
@@ -60,6 +61,19 @@ class Webhooks:
     def all(self) -> list[RouteRow]:
         with self._database.read() as connection:
             return [_route(row) for row in connection.execute(sa.select(webhook_routes).order_by("name"))]
+
+    def reseal(self, change: Callable[[RouteRow], str | None]) -> int:
+        """Store what ``change`` makes of the secret of each route; ``None`` leaves it. A route that was changed at the
+        same time stays as it is. How many were changed; safe for several at once."""
+        changed = 0
+        for row in self.all():
+            if (secret := change(row)) is None:
+                continue
+            with self._database.write() as connection:
+                same = (webhook_routes.c.name == row.name) & (webhook_routes.c.secret == row.secret)
+                update = sa.update(webhook_routes).where(same).values(secret=plain(secret))
+                changed += connection.execute(update).rowcount
+        return changed
 
     def remove(self, name: str) -> None:
         """Raises ``RouteNotFound``."""

@@ -19,13 +19,16 @@ import sqlalchemy as sa
 from serving import KEY, Served, hints_waiting, until
 from support.store import Store
 
+from hermes_worker.api.server import seal_routes
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.delivery.signature import sign
-from hermes_worker.settings import Settings
+from hermes_worker.sealing import Keyring
+from hermes_worker.settings import Secret, Settings
 from hermes_worker.store.deliveries import Deliveries
 from hermes_worker.store.tables import run_inputs, runs, webhook_events
 from hermes_worker.store.webhooks import Webhooks
 from hermes_worker.webhooks.route import NO_AUTH, Route, checked
+from hermes_worker.webhooks.sealed import sealed_secret
 
 SECRET = "a-secret-of-the-route"
 JSON = {"content-type": "application/json"}
@@ -326,3 +329,24 @@ def test_a_filter_may_ask_a_file_and_a_route_may_have_a_skill(api: Served, store
     assert asked.index("Read the whole diff first.") < asked.index("Look at x")
     add(store, "leaky", filters=[{"field": "user", "in_file": "leak"}])
     assert post(api.http, {"user": Path("/etc/hostname").read_text().strip()}, "leaky").json()["status"] == "ignored"
+
+
+def test_secrets_of_an_earlier_version_are_encrypted_when_the_api_starts(api: Served, store: Store) -> None:
+    add(store)
+    add(store, name="open", secret=NO_AUTH)
+    seal_routes(api.client)
+    sealed, is_open = (row.secret for row in Webhooks(store.database).all())
+    assert SECRET not in sealed
+    assert is_open == NO_AUTH
+    assert post(api.http).status_code == 202
+    seal_routes(api.client)
+    assert Webhooks(store.database).all()[0].secret == sealed
+
+
+def test_a_route_whose_key_is_nowhere_takes_nothing(api: Served, store: Store) -> None:
+    sealed = sealed_secret(Keyring([Secret("a-key-of-another-installation")]), "hook", SECRET)
+    Webhooks(store.database).add("hook", sealed, "{}")
+    seal_routes(api.client)
+    answer = post(api.http)
+    assert (answer.status_code, answer.json()) == (503, {"error": "Route cannot be used now"})
+    assert Webhooks(store.database).all()[0].secret == sealed

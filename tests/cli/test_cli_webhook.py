@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable
@@ -94,3 +95,46 @@ def test_a_field_that_the_prompt_shows_and_the_payload_lacks_is_named(webhook: C
         server.shutdown()
     assert code == 0, said
     assert "the payload has no pull_request.html_url;" in said
+
+
+def test_the_secret_is_in_no_row_and_still_signs(webhook: Command, tmp_path: Path) -> None:
+    _, said = webhook("add", "review", "--secret", "my-own-secret-0123")
+    assert "my-own-secret-0123" in said
+    files = {path.name: path.read_bytes() for path in (tmp_path / "home").glob("hermes-worker.db*")}
+    assert not [name for name, data in files.items() if b"my-own-secret-0123" in data]
+    _, said = webhook("add", "review", "--replace", "--disabled")
+    assert "(as before)" in said
+    assert "my-own-secret-0123" not in webhook("list")[1] + webhook("list", "--json")[1]
+
+
+def test_a_secret_may_come_from_a_pipe(webhook: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("from-a-pipe-0123456789\n"))
+    assert "secret  from-a-pipe-0123456789" in webhook("add", "review", "--secret", "-")[1]
+
+
+def test_a_key_that_went_away_locks_a_route_until_it_has_a_new_secret(
+    webhook: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_SERVER_KEY", "the-first-server-key")
+    webhook("add", "review")
+    monkeypatch.setenv("HERMES_SERVER_KEY", "the-second-server-key")
+    assert " locked " in webhook("list")[1]
+    code, said = webhook("add", "review", "--replace")
+    assert code == 2
+    assert "HERMES_SERVER_PREVIOUS_KEYS" in said
+    assert webhook("test", "review")[0] == 2
+    monkeypatch.setenv("HERMES_SERVER_PREVIOUS_KEYS", "the-first-server-key")
+    assert " enabled " in webhook("list")[1]
+    monkeypatch.delenv("HERMES_SERVER_PREVIOUS_KEYS")
+    assert webhook("add", "review", "--replace", "--secret", "a-new-secret-0123")[0] == 0
+    assert " enabled " in webhook("list")[1]
+
+
+def test_on_a_database_of_many_machines_the_key_has_to_be_given(
+    webhook: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HERMES_DATABASE_URL", f"sqlite:///{tmp_path / 'home' / 'hermes-worker.db'}")
+    code, said = webhook("add", "review")
+    assert code == 2
+    assert "set HERMES_SERVER_KEY" in said
+    assert not (tmp_path / "home" / "api.key").exists()

@@ -13,7 +13,7 @@ from hermes_worker.core.sources import RequestKeys
 from hermes_worker.store.deliveries import Deliveries
 from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
 from hermes_worker.store.tables import webhook_events
-from hermes_worker.store.webhooks import RouteExists, RouteNotFound, Webhooks
+from hermes_worker.store.webhooks import RouteExists, RouteNotFound, RouteRow, Webhooks
 
 
 def event(event_id: str | None, *, fingerprint: str = "f", proof: str | None = None) -> RequestKeys:
@@ -73,3 +73,17 @@ def test_events_long_past_are_forgotten(store: Store) -> None:
     with store.database.read() as connection:
         assert connection.execute(sa.select(webhook_events)).all() == []
     assert webhooks.owe_once(event("e1", proof="p"), ["local"], "text") is not None
+
+
+def test_secrets_are_stored_anew_unless_the_route_was_changed_meanwhile(store: Store) -> None:
+    webhooks = Webhooks(store.database)
+    for name in ("a", "b", "c"):
+        webhooks.add(name, f"secret of {name}", "{}")
+
+    def change(row: RouteRow) -> str | None:
+        if row.name == "b":
+            webhooks.add("b", "another", "{}", replaces=True)
+        return None if row.name == "c" else row.secret.upper()
+
+    assert webhooks.reseal(change) == 1
+    assert [row.secret for row in webhooks.all()] == ["SECRET OF A", "another", "secret of c"]

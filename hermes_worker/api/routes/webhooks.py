@@ -27,12 +27,14 @@ from hermes_worker.core.sources import RequestKeys, webhook_source
 from hermes_worker.delivery.signature import Scheme, verify
 from hermes_worker.observe import count, log
 from hermes_worker.plainfiles import read_plain
+from hermes_worker.sealing import SealedElsewhere
 from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
-from hermes_worker.store.webhooks import Webhooks
+from hermes_worker.store.webhooks import RouteRow, Webhooks
 from hermes_worker.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.webhooks.events import Accepted, Ignored, Unreadable, read_event
 from hermes_worker.webhooks.filters import LIST_CHARS_MAX, named_lists, read_list
 from hermes_worker.webhooks.route import BODY_BYTES_MAX, NO_AUTH, Route
+from hermes_worker.webhooks.sealed import opened_secret
 from hermes_worker.workspace.skills import read_skill
 from scheduler.jobtext import SKILL_NOTE
 
@@ -116,7 +118,7 @@ async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Ro
     row = await context.store(webhooks.find, name)
     if row is None:
         raise _Refused(404, "Unknown route")
-    route = Route.from_json(row.name, row.secret, row.definition)
+    route = Route.from_json(row.name, _secret_of(context, row), row.definition)
     if not route.enabled:
         raise _Refused(403, "Route is disabled")
     body = await _body(request)
@@ -132,6 +134,14 @@ async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Ro
         count("webhook.limited")
         raise _Refused(429, "Rate limit exceeded")
     return route, body, proof
+
+
+def _secret_of(context: ApiContext, row: RouteRow) -> str:
+    try:
+        return opened_secret(context.keyring, row.name, row.secret)
+    except SealedElsewhere as error:
+        log.error("webhook.locked", route=row.name, reason=str(error))
+        raise _Refused(503, "Route cannot be used now") from None
 
 
 def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> str | None:
