@@ -451,7 +451,13 @@ class TerminalSettings:
     """Permissions that new files of commands and file tools do not get, in octal digits (`022`). Not set: those of
     the user who started the program. Its own files are always for itself alone."""
     free_mb_min: int = _setting("terminal.free_mb_min", "HERMES_FREE_MB_MIN", integer(0, 10_000_000), 100)
-    """Megabytes that must be free on the disk of the workspace before `terminal` or `write_file` begins."""
+    """Megabytes that must be free on the disk of the workspace before `terminal` or `write_file` begins; a command that
+    leaves less is ended."""
+    workspace_mb_max: int | None = _setting(
+        "terminal.workspace_mb_max", "HERMES_WORKSPACE_MB_MAX", integer(0, 100_000_000)
+    )
+    """Megabytes that a workspace may hold, a file counting as 16 KB at least; 0 for no limit. A command that fills it
+    further is ended, and `write_file` refused. Not set: no limit for the profile `workstation`, 10240 for `tenant`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

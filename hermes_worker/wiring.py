@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from hermes_worker.workspace.sandbox.ladder import Sandbox
     from hermes_worker.workspace.sandbox.network import NetworkRules
 
+_TENANT_WORKSPACE_MB = 10_240
 _POOL_SIZE = 12
 """Database connections per process: transactions are short, so many more threads than this share them."""
 SWITCH_INTERVAL_S = 0.05
@@ -491,6 +492,14 @@ def network_rules(settings: Settings) -> NetworkRules:
     )
 
 
+def workspace_bytes_max(settings: Settings) -> int:
+    """What a workspace may hold; 0 for no limit."""
+    chosen = settings.terminal.workspace_mb_max
+    if chosen is None:
+        chosen = _TENANT_WORKSPACE_MB if settings.terminal.profile == "tenant" else 0
+    return chosen * 1024**2
+
+
 def _private_paths(settings: Settings) -> Iterator[str]:
     """Where the product keeps what no command may see."""
     yield str(settings.home)
@@ -543,6 +552,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             hermes_home=str(settings.home),
             sandbox=sandbox,
             free_bytes_min=settings.terminal.free_mb_min * 1024**2,
+            bytes_max=workspace_bytes_max(settings),
             umask=settings.terminal.umask,
         )
 
@@ -595,6 +605,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         environ=settings.environ,
         env_passthrough=settings.terminal.env_passthrough,
         sandbox=sandbox,
+        free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         script_timeout_s=settings.cron.script_timeout_s,
         redactor=redactor,
         umask=settings.terminal.umask,

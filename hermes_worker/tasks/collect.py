@@ -29,7 +29,7 @@ from hermes_worker.store.executions import ExecutionClaim, Executions, Execution
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.persistence import persist
-from hermes_worker.workspace.base import Ending, WorkspaceError
+from hermes_worker.workspace.base import EXCESS_SENTENCES, Ending, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.network import Origin
@@ -65,6 +65,8 @@ class CollectingParts:
     script_timeout_s: float
     sandbox: Sandbox | None = None
     """``None``: scripts can do what the worker's user can."""
+    free_bytes_min: int = 0
+    """On the disk of a script's directory, before it begins and while it runs."""
     commit_patience_s: float = 600.0
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what scripts print."""
@@ -155,8 +157,10 @@ def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]
         base_env=parts.environ,
         env_passthrough=parts.env_passthrough,
         sandbox=parts.sandbox.showing(str(path)) if parts.sandbox else None,
+        free_bytes_min=parts.free_bytes_min,
         umask=parts.umask,
     )
+    workspace.require_free_space()
     ran = workspace.execute(
         f"{shlex.quote(interpreter)} {shlex.quote(str(path))}",
         cwd=None,
@@ -168,6 +172,8 @@ def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]
         origin=Origin(source="cron", asked=spec.network),
     )
     stderr = ran.errors.decode("utf-8", "replace")
+    if ran.excess is not None:
+        stderr = f"{stderr.rstrip()}\n{EXCESS_SENTENCES[ran.excess]}"
     return ScriptResult(
         stdout=parts.redactor.printed(ran.output.decode("utf-8", "replace").strip()),
         stderr=parts.redactor.printed(stderr.strip()),

@@ -17,7 +17,7 @@ from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.commandline import exit_code_meaning, refusal_to_run
 from hermes_worker.tools.files import CWD_KEY, session_folder
 from hermes_worker.tools.results import error_result, json_result
-from hermes_worker.workspace.base import CommandResult, Ending, Workspace, WorkspaceError
+from hermes_worker.workspace.base import EXCESS_SENTENCES, CommandResult, Ending, Workspace, WorkspaceError
 from hermes_worker.workspace.sandbox.network import Network
 
 ENV_KEY: Final = "env"
@@ -107,8 +107,8 @@ class TerminalTool:
         updates = _updates(result, context, notes)
         if result.left_running:
             notes.append("processes were still running in the background; they were ended with the command")
-        if result.has_too_many_processes:
-            notes.append("the command was ended because it started more processes than a command may have")
+        if result.excess is not None:
+            notes.append(EXCESS_SENTENCES[result.excess])
         if result.refused:
             notes.append(f"the network proxy refused {'; '.join(result.refused)}")
         elif result.network == Network.NONE and result.exit_code != 0:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from hermes_worker.workspace.sandbox.network import PEOPLE, Origin
@@ -22,6 +23,26 @@ class Ending(StrEnum):
     """By itself."""
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
+
+
+class Excess(StrEnum):
+    """What a command was ended for taking too much of."""
+
+    PROCESSES = "processes"
+    DISK = "disk"
+    WORKSPACE = "workspace"
+
+
+EXCESS_SENTENCES: Final[Mapping[Excess, str]] = MappingProxyType(
+    {
+        Excess.PROCESSES: "the command was ended because it started more processes than a command may have",
+        Excess.DISK: "the command was ended because the disk is nearly full; delete what is not needed any more",
+        Excess.WORKSPACE: (
+            "the command was ended because the workspace, or the command's $TMPDIR, held more than it may; delete what "
+            "is not needed any more. A file counts as 16 KB at least"
+        ),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +63,8 @@ class CommandResult:
     next command as ``env``. ``None`` when it could not be read."""
     left_running: bool = False
     """Processes were still running in the background; they were ended."""
-    has_too_many_processes: bool = False
-    """It was ended because it started more processes than a command may have."""
+    excess: Excess | None = None
+    """What it was ended for, if its keeper ended it."""
     sandbox: str | None = None
     """What confined it; ``"none"`` when nothing does here, ``None`` when the workspace was not told to."""
     network: str | None = None
@@ -110,4 +131,5 @@ class Workspace(Protocol):
         Raises ``WorkspaceError`` when it cannot be started, or not be confined as it must be."""
 
     def require_free_space(self) -> None:
-        """Raise ``WorkspaceError`` when the disk of the workspace is nearly full."""
+        """Raise ``WorkspaceError`` when the disk of the workspace is nearly full. A workspace that holds what it may
+        is told by ``write_bytes``, and a command in it may only tidy up."""

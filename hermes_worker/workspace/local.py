@@ -22,6 +22,9 @@ from hermes_worker.workspace import shell
 from hermes_worker.workspace.base import FILE_BYTES_MAX, CommandResult, PathNotFound, WorkspaceError
 from hermes_worker.workspace.environment import command_environment
 from hermes_worker.workspace.protection import Protection
+from hermes_worker.workspace.quota import Quota
+from hermes_worker.workspace.sandbox.helper.space import free_bytes
+from hermes_worker.workspace.sandbox.keeping import Watched
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.network import PEOPLE, Origin
 
@@ -46,9 +49,11 @@ class LocalWorkspace:
         hermes_home: str | None = None,
         sandbox: Sandbox | None = None,
         free_bytes_min: int = 0,
+        bytes_max: int = 0,
         umask: int | None = None,
     ) -> None:
-        """``umask`` holds for what commands and the methods here write; ``None`` for that of the worker."""
+        """``bytes_max`` is what it may hold, 0 for no limit. ``umask`` holds for what commands and the methods here
+        write; ``None`` for that of the worker."""
         self._sandbox = sandbox
         self._umask = umask
         self._free_bytes_min = free_bytes_min
@@ -56,6 +61,7 @@ class LocalWorkspace:
         if not Path(self._root).is_dir():
             raise WorkspaceError(f"the workspace {root!r} is not a directory")
         self._base_env = command_environment(base_env, passthrough=env_passthrough)
+        self._quota = Quota(self.root, bytes_max) if bytes_max else None
         self._home = self._base_env.get("HOME")
         self._protection = Protection(
             home=os.path.realpath(self._home) if self._home else None,
@@ -98,6 +104,8 @@ class LocalWorkspace:
     def write_bytes(self, path: str, data: bytes) -> None:
         canonical = self.resolve(path, for_write=True)
         self.require_free_space()
+        if self._quota is not None:
+            self._quota.require_room(len(data))
         with _reported(path), self._parent(canonical, create=True) as (folder, name):
             mode = _mode_to_keep(path, name, folder)
             temporary = f".{name[:100]}.{secrets.token_hex(6)}.hermes-tmp"
@@ -154,6 +162,7 @@ class LocalWorkspace:
             confinement=confined.confinement if confined else None,
             limits=self._sandbox.limits if self._sandbox else None,
             has_own_errors=has_own_errors,
+            watched=(self._watched(),),
             umask=self._umask,
         )
         result = shell.run(wanted, should_stop=should_stop)
@@ -167,9 +176,12 @@ class LocalWorkspace:
             refused=tuple(f"{refusal.target}: {refusal.reason}" for refusal in refusals),
         )
 
+    def _watched(self) -> Watched:
+        allowed = self._quota.allowed() if self._quota else 0
+        return Watched(path=self.root, bytes_max=allowed, free_bytes_min=self._free_bytes_min)
+
     def require_free_space(self) -> None:
-        status = os.statvfs(self._root)
-        free = status.f_bavail * status.f_frsize
+        free = free_bytes(self.root)
         if free < self._free_bytes_min:
             raise WorkspaceError(
                 f"the disk of the workspace has only {free // 1024**2} MB left, and at least "

@@ -71,6 +71,7 @@ def open_workspace(
     hermes_home: str | None = None,
     sandbox: Sandbox | None = None,
     free_bytes_min: int = 0,
+    bytes_max: int = 0,
     umask: int | None = None,
 ) -> Workspace:
     """The workspace that ``ref`` names; a local directory is made if it is not there yet.
@@ -90,6 +91,7 @@ def open_workspace(
                 hermes_home=hermes_home,
                 sandbox=sandbox,
                 free_bytes_min=free_bytes_min,
+                bytes_max=bytes_max,
                 umask=umask,
             )
         case _:

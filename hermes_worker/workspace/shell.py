@@ -15,7 +15,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -29,7 +29,7 @@ from hermes_worker.workspace.guardian import TAG_VARIABLE, guardian
 from hermes_worker.workspace.output import HeadTail
 from hermes_worker.workspace.sandbox.base import Confinement
 from hermes_worker.workspace.sandbox.helper import keeper
-from hermes_worker.workspace.sandbox.keeping import OOM_SCORE, Kept, Launch, Verdict, kept, rlimits
+from hermes_worker.workspace.sandbox.keeping import OOM_SCORE, Kept, Launch, Verdict, Watched, kept, rlimits
 from hermes_worker.workspace.sandbox.policy import Limits
 from hermes_worker.workspace.sandbox.starting import KeeperProcess
 
@@ -101,6 +101,8 @@ class Command:
     limits: Limits | None = None
     has_own_errors: bool = False
     """Whether stderr is kept apart from stdout."""
+    watched: Sequence[Watched] = ()
+    """Directories that must not become too full while it runs; only where something confines it."""
     umask: int | None = None
     """Permissions that its new files do not get; ``None`` for those of the worker."""
 
@@ -132,7 +134,7 @@ def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
         ending=ending,
         exported=exported,
         left_running=left_running and ending is Ending.EXITED,
-        has_too_many_processes=running.verdict.has_too_many_processes,
+        excess=running.verdict.excess,
         errors=running.errors.render(),
     )
 
@@ -274,7 +276,9 @@ class _Running:
         try:
             if command.confinement is None:
                 return self._unconfined(command, outputs, entrance, state)
-            self._kept = self._resources.enter_context(kept(command.confinement, tag=self._tag, limits=command.limits))
+            self._kept = self._resources.enter_context(
+                kept(command.confinement, tag=self._tag, limits=command.limits, watched=command.watched)
+            )
             self.variables = self._kept.variables
             script = _SCRIPT.format(enter="", state=keeper.FIRST_DESCRIPTOR)
             launch = Launch(

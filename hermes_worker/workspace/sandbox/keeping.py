@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hermes_worker.workspace.base import Excess
 from hermes_worker.workspace.sandbox.base import DOOR_FD, SECCOMP_FD, Confinement
 from hermes_worker.workspace.sandbox.helper import keeper
 from hermes_worker.workspace.sandbox.policy import Limits
@@ -24,11 +25,28 @@ class Verdict:
     """What a keeper had to do beside waiting."""
 
     left_running: bool = False
-    has_too_many_processes: bool = False
+    excess: Excess | None = None
     bounds_processes: bool = False
     """Whether the kernel bounded their number."""
     unconfined: str | None = None
     """Why the command was not started."""
+
+
+_EXCESSES: Final = {
+    keeper.TOO_MANY: Excess.PROCESSES,
+    keeper.FULL: Excess.DISK,
+    keeper.OVER: Excess.WORKSPACE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A directory that must not become too full while a command runs. 0 is no limit."""
+
+    path: str
+    bytes_max: int = 0
+    free_bytes_min: int = 0
+    """Of its disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +68,16 @@ class Launch:
 class Kept:
     """A command that can be started, once."""
 
-    def __init__(self, confinement: Confinement, *, tag: str, limits: Limits | None, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        confinement: Confinement,
+        *,
+        tag: str,
+        limits: Limits | None,
+        watched: Sequence[Watched],
+        stack: ExitStack,
+    ) -> None:
+        self._watched = watched
         self._door = [stack.enter_context(confinement.door.opened())] if confinement.door else []
         self.variables = confinement.variables
         self._confinement = confinement
@@ -95,7 +122,7 @@ class Kept:
         _, _, reason = said.partition(keeper.UNCONFINED)
         return Verdict(
             left_running=keeper.LEFT_RUNNING in said,
-            has_too_many_processes=keeper.TOO_MANY in said,
+            excess=next((excess for word, excess in _EXCESSES.items() if word in said), None),
             bounds_processes=keeper.BOUNDED in said,
             unconfined=reason.decode("utf-8", "replace") if keeper.UNCONFINED in said else None,
         )
@@ -110,6 +137,7 @@ class Kept:
             "umask": launch.umask,
             "processes_max": (self._limits.processes if self._limits else None) or 0,
             "limits": rlimits(self._limits) if self._limits else [],
+            "watched": [(_passable(one.path), one.bytes_max, one.free_bytes_min) for one in self._all_watched()],
             "oom_score": OOM_SCORE,
             "drops_capabilities": False,
             "landlock": None,
@@ -118,13 +146,23 @@ class Kept:
             **self._confinement.plan,
         }
 
+    def _all_watched(self) -> Iterator[Watched]:
+        yield from self._watched
+        if (tmp := self._confinement.private_tmp) is not None:
+            # Other rungs give the command a /tmp whose size the kernel bounds.
+            free_bytes_min = max((one.free_bytes_min for one in self._watched), default=0)
+            tmp_bytes = self._limits.tmp_bytes if self._limits else 0
+            yield Watched(path=tmp, bytes_max=tmp_bytes, free_bytes_min=free_bytes_min)
+
 
 @contextmanager
-def kept(confinement: Confinement, *, tag: str, limits: Limits | None = None) -> Iterator[Kept]:
+def kept(
+    confinement: Confinement, *, tag: str, limits: Limits | None = None, watched: Sequence[Watched] = ()
+) -> Iterator[Kept]:
     """Hold what a command under ``confinement`` needs while the block runs."""
     with ExitStack() as stack:
         stack.callback(_remove, confinement.private_tmp)
-        yield Kept(confinement, tag=tag, limits=limits, stack=stack)
+        yield Kept(confinement, tag=tag, limits=limits, watched=watched, stack=stack)
 
 
 def rlimits(limits: Limits) -> list[tuple[int, int]]:

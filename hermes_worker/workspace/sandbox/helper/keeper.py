@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from hermes_worker.workspace.sandbox.helper import namespace
+    from hermes_worker.workspace.sandbox.helper import namespace, space
 else:
     # "typing" and "signal" take longer to import than all the rest.
     import _signal as signal
 
     try:
         import namespace  # in the starter
+        import space
     except ImportError:
-        from hermes_worker.workspace.sandbox.helper import namespace
+        from hermes_worker.workspace.sandbox.helper import namespace, space
 
 FINISH_GRACE_S = 0.3
 """How long processes that outlive the shell may take to finish by themselves."""
@@ -49,6 +50,8 @@ _KILL_PATIENCE_S = 10.0
 _TICK_S = 0.2
 _WATCHING_TICK_S = 0.03
 """The same while nothing but the keeper's look bounds the number of processes."""
+_WALKING_TICK_S = 0.02
+"""The same while it walks through a directory."""
 _ROUNDS_MAX = 30
 FIRST_DESCRIPTOR = 17
 """The number of the first of the descriptors that the command itself is given; the others follow. Scripts use lower
@@ -59,6 +62,7 @@ _OWN_DESCRIPTORS = 64
 """The keeper's own are at least this."""
 
 EXIT_UNCONFINED = 125
+FULL, OVER = b"full ", b"quota "
 LEFT_RUNNING, TOO_MANY, BOUNDED, UNCONFINED = b"left ", b"processes ", b"bounded ", b"unconfined "
 """What the keeper tells the worker."""
 LISTENS, NOTICES = b"L", b"N"
@@ -145,6 +149,10 @@ class _Kept:
         self._verdict = verdict
         self._processes_max: int = plan["processes_max"]
         self._tasks_before = _tasks()
+        self._watches = [
+            space.Watch(path, bytes_max=bytes_max, free_bytes_min=free_bytes_min)
+            for path, bytes_max, free_bytes_min in plan["watched"]
+        ]
         self._code: int | None = None
         self._has_children = True
         self._grace_s: float | None = None
@@ -152,19 +160,30 @@ class _Kept:
 
     def wait(self) -> int:
         while self._code is None:
-            is_watched = self._processes_max and not self._started.is_bounded
-            if self._was_told_to_die(_WATCHING_TICK_S if is_watched else _TICK_S):
+            if self._was_told_to_die(self._tick_s()):
                 return self._destroyed()
             self._reap()
             if self._grace_s is not None:
                 return self._stopped(self._grace_s)
-            if self._has_too_many():
-                os.write(self._verdict, TOO_MANY)
+            if self._code is None and (excess := self._excess()):
+                os.write(self._verdict, excess)
                 return self._destroyed()
         if self._started.is_bounded:
             os.write(self._verdict, BOUNDED)
         self._finish()
         return self._code
+
+    def _tick_s(self) -> float:
+        if any(watch.is_walking for watch in self._watches):
+            return _WALKING_TICK_S
+        return _WATCHING_TICK_S if self._processes_max and not self._started.is_bounded else _TICK_S
+
+    def _excess(self) -> bytes | None:
+        if self._has_too_many():
+            return TOO_MANY
+        if any(watch.is_full() for watch in self._watches):
+            return FULL
+        return OVER if any(watch.is_over() for watch in self._watches) else None
 
     def _has_too_many(self) -> bool:
         if not self._processes_max or _tasks() - self._tasks_before <= self._processes_max:

@@ -1,0 +1,65 @@
+"""How much a workspace may hold. What a command does to it while it runs, the command's keeper watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from hermes_worker.workspace.base import WorkspaceError
+from hermes_worker.workspace.sandbox.helper.space import FILE_BYTES_MIN, Walk, free_bytes
+
+_PATIENCE_S: Final = 1.0
+"""For one walk. What was found until then counts; the keeper's walk goes on to the end."""
+_KNOWN_FOR_S: Final = 5.0
+_SLACK_BYTES: Final = 1024**2
+"""A command in a workspace that is full already may use this much more, so that it can tidy up."""
+
+
+class Quota:
+    """What one workspace holds, against what it may. Thread-safe."""
+
+    def __init__(self, root: str, bytes_max: int) -> None:
+        self._root = root
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._known = 0
+        self._free_when_known = 0
+        self._known_at = float("-inf")
+
+    def require_room(self, size: int) -> None:
+        """Count a file of ``size`` bytes that is about to be written. Raises ``WorkspaceError``."""
+        with self._lock:
+            taken = max(size, FILE_BYTES_MIN)
+            if self._used() + taken > self._bytes_max and self._measured() + taken > self._bytes_max:
+                raise WorkspaceError(
+                    f"the workspace holds {self._known // 1024**2} MB, and may hold {self._bytes_max // 1024**2} MB "
+                    "(a file counts as 16 KB at least); delete what is not needed, or ask an operator to raise "
+                    "terminal.workspace_mb_max"
+                )
+            self._known += taken
+
+    def allowed(self) -> int:
+        """How much a command that begins now may fill the workspace up to."""
+        with self._lock:
+            used = self._used()
+            return self._bytes_max if used <= self._bytes_max else used + _SLACK_BYTES
+
+    def _used(self) -> int:
+        """Walks only when it has been a while, or when the disk has become fuller by enough to matter."""
+        is_recent = time.monotonic() < self._known_at + _KNOWN_FOR_S
+        if not is_recent or self._free_when_known - self._free() > (self._bytes_max - self._known) / 2:
+            return self._measured()
+        return self._known
+
+    def _measured(self) -> int:
+        walk = Walk(self._root)
+        walk.finished(time.monotonic() + _PATIENCE_S)
+        self._known, self._free_when_known, self._known_at = walk.bytes, self._free(), time.monotonic()
+        return self._known
+
+    def _free(self) -> int:
+        try:
+            return free_bytes(self._root)
+        except OSError as error:
+            raise WorkspaceError(f"the disk of the workspace cannot be looked at: {error.strerror}") from error
