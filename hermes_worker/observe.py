@@ -65,6 +65,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "sandbox.missing": "Commands are not confined, because nothing that could do it works here.",
         "egress.connected": "The proxy for commands connected to a server.",
         "egress.refused": "The proxy for commands refused to connect to a server.",
+        "egress.delayed": "The proxy for commands could not take in a connection and tries again.",
         "egress.failed": "The proxy for commands met a defect; one command went on without a network.",
         "command.blocked": "A command was refused: it is never run, forbidden, or nobody is there to approve it.",
         "command.judged": "A model said what it makes of a dangerous command.",

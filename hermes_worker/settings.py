@@ -378,6 +378,9 @@ class DelegationSettings:
     """Model of the children. Not set: the parent's."""
 
 
+_PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalSettings:
     """Commands that tools run."""
@@ -424,9 +427,9 @@ class TerminalSettings:
     )
     """Hosts that the proxy connects to, such as `pypi.org,*.pythonhosted.org`. Empty: every public host."""
     network_ports: tuple[str, ...] = _setting(
-        "terminal.network_ports", "HERMES_SANDBOX_NETWORK_PORTS", names(r"[1-9][0-9]{0,4}", "port numbers"), ()
+        "terminal.network_ports", "HERMES_SANDBOX_NETWORK_PORTS", names(_PORT, "port numbers"), ()
     )
-    """Ports that the proxy connects to beside 80 and 443."""
+    """Ports that the proxy connects to beside 80 and 443. Those of mail, ssh and databases stay refused."""
     processes_max: int | None = _setting(
         "terminal.processes_max", "HERMES_COMMAND_PROCESSES_MAX", optional_integer(16, 1_000_000), 4096
     )

@@ -49,7 +49,43 @@ def as_if_public(target: HttpUrl, addresses: Sequence[str], policy: UrlPolicy) -
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Files, and below ``/smart/`` what ``git http-backend`` says."""
+
+    protocol_version = "HTTP/1.1"
+
     def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        self._smart() if self.path.startswith("/smart/") else super().do_GET()
+
+    def do_POST(self) -> None:
+        self._smart()
+
+    def _smart(self) -> None:
+        path, _, query = self.path.removeprefix("/smart").partition("?")
+        environ = {
+            "PATH": os.environ["PATH"],
+            "GIT_PROJECT_ROOT": self.directory,
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
+            "REQUEST_METHOD": self.command,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            "HTTP_GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+        }
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        done = subprocess.run(["git", "http-backend"], input=body, env=environ, capture_output=True, check=True)
+        head, _, answer = done.stdout.partition(b"\r\n\r\n")
+        lines = [line.partition(": ")[::2] for line in head.decode().splitlines()]
+        self.send_response(int(dict(lines).get("Status", "200").split()[0]))
+        for name, value in (*lines, ("Content-Length", str(len(answer)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +118,8 @@ def _python(code: str) -> str:
     return f"{PYTHON} -I -S - <<'END' 2>&1\n{code}\nEND\n"
 
 
-def test_git_clones_through_the_proxy(proxied: Machine, site: Path, port: int) -> None:
+@pytest.mark.parametrize("kind", ["files", "smart"])
+def test_git_clones_through_the_proxy(proxied: Machine, site: Path, port: int, kind: str) -> None:
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     source = site / "source"
@@ -93,7 +130,8 @@ def test_git_clones_through_the_proxy(proxied: Machine, site: Path, port: int) -
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
         subprocess.run([*git, "update-server-info"], check=True)
-    done = proxied(f"git clone -q http://git.test:{port}/source/.git clone && cat clone/file")
+    path = "smart/source/.git" if kind == "smart" else "source/.git"
+    done = proxied(f"git clone -q http://git.test:{port}/{path} clone && cat clone/file")
     assert (done.exit_code, done.output) == (0, b"cloned\n")
 
 

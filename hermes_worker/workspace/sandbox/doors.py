@@ -127,9 +127,9 @@ class _Asking:
             flags = _flags_of_socket(task, wanted)
             # The task may have ended and its number may mean another, unless it still waits for this answer.
             fcntl.ioctl(self._descriptor, _IS_VALID, struct.pack("=Q", number))
+            ours, theirs = _connected_pair()
         except OSError as error:
             return None, error.errno or errno.EACCES
-        ours, theirs = _connected_pair()
         try:
             with theirs:
                 theirs.setblocking(not flags & os.O_NONBLOCK)

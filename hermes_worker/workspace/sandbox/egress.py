@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 import h11
 
+from hermes_worker.core.errors import reason_of
 from hermes_worker.core.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_addresses
 from hermes_worker.observe import count, log
 from hermes_worker.workspace.sandbox.doors import Arrivals, arrivals_of
@@ -41,6 +42,7 @@ IDLE_S: Final = 300.0
 TOTAL_S: Final = 7_200.0
 """Of one connection; a command ends long before."""
 _LINGER_S: Final = 1.0
+_PAUSE_S: Final = 0.5
 _ADDRESSES_MAX: Final = 4
 CONNECTIONS_MAX: Final = 32
 """Of one command at a time; further ones wait."""
@@ -180,7 +182,7 @@ class Door:
                 await own.acquire()
                 await self._proxy.slots.acquire()
                 try:
-                    client = await arrivals.next()
+                    client = await _next_of(arrivals)
                 except BaseException:
                     self._proxy.slots.release()
                     raise
@@ -303,7 +305,7 @@ class _Talk:
     async def _say(self, status: int, sentence: str) -> None:
         """Also in the first line, the only one that most programs show when CONNECT is refused."""
         body = f"{sentence}\n".encode()
-        plain = sentence.encode("ascii", "replace").decode()
+        plain = " ".join(sentence.encode("ascii", "replace").decode().split())
         head = f"HTTP/1.1 {status} {plain}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         self._writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         await self._writer.drain()
@@ -313,6 +315,16 @@ class _Talk:
             async with asyncio.timeout(_LINGER_S):
                 while await self._reader.read(_PIECE_BYTES):
                     pass
+
+
+async def _next_of(arrivals: Arrivals) -> socket.socket | None:
+    while True:
+        try:
+            return await arrivals.next()
+        except OSError as error:
+            # The worker has no descriptor or no memory left for it, which may pass.
+            log.warning("egress.delayed", reason=reason_of(error))
+            await asyncio.sleep(_PAUSE_S)
 
 
 @asynccontextmanager
