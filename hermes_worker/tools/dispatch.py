@@ -13,8 +13,12 @@ from hermes_worker.observe import log
 from hermes_worker.redaction import holds_marker, prints_configuration
 from hermes_worker.tools.arguments import coerce, violations
 from hermes_worker.tools.base import Tool, ToolContext, ToolResult
+from hermes_worker.tools.interruptible import Interrupted, interruptible
 from hermes_worker.tools.results import ResultLimits, error_result, exception_result, limited
 from hermes_worker.workspace.base import WorkspaceError
+
+_QUICKLY_READ_CHARS = 20_000
+"""So much of a result is read for secrets in no time."""
 
 Gate = Callable[[Tool, Mapping[str, Any]], ToolResult | None]
 """Looks at a call before it runs; a result it gives stands in for the call."""
@@ -59,7 +63,19 @@ def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> 
 
 
 def _without_secrets(result: ToolResult, context: ToolContext, *, is_configuration: bool = False) -> ToolResult:
-    text = context.redactor.result(result.text, is_configuration=is_configuration)
+    def hide() -> str:
+        return context.redactor.result(result.text, is_configuration=is_configuration)
+
+    if len(result.text) <= _QUICKLY_READ_CHARS:
+        text = hide()
+    else:
+        try:
+            text = interruptible(hide, context.cancelled)
+        except Interrupted:
+            # What is not read for secrets is shown to nobody.
+            return replace(
+                result, text=error_result("the call was interrupted; its result is not shown").text, is_error=True
+            )
     return result if text == result.text else replace(result, text=text)
 
 
@@ -91,7 +107,7 @@ def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
 def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     try:
         return tool.run(arguments, context)
-    except WorkspaceError as error:
+    except (WorkspaceError, Interrupted) as error:
         return error_result(str(error))
     except Exception as error:
         # The entry point of tools: whatever one of them does wrong must reach the model as a result, because a call

@@ -16,6 +16,7 @@ from hermes_worker.redaction import prints_configuration
 from hermes_worker.tools import v4a
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.fuzzy import Refused, is_already_there, replace_text
+from hermes_worker.tools.interruptible import Interrupted, interruptible
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.tools.textfile import NotText, TextFile, from_utf16, is_binary, to_utf8
 from hermes_worker.workspace.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
@@ -115,6 +116,9 @@ class ReadFileTool:
     )
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        return interruptible(lambda: self._read(arguments, context), context.cancelled)
+
+    def _read(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         path: str = arguments["path"]
         canonical = located(context, path)
         try:
@@ -330,7 +334,8 @@ def _replace_in_file(arguments: Mapping[str, Any], context: ToolContext) -> Tool
     except NotText as error:
         return error_result(f"{path!r} cannot be patched: {error}")
     old, new = (file.with_text(arguments[name]).text for name in ("old_string", "new_string"))
-    outcome = replace_text(file.text, old, new, replace_all=arguments.get("replace_all", False))
+    replace_all = arguments.get("replace_all", False)
+    outcome = interruptible(lambda: replace_text(file.text, old, new, replace_all=replace_all), context.cancelled)
     if isinstance(outcome, Refused):
         if is_already_there(file.text, old, new):
             return json_result({"success": True, "note": "new_string is already in the file; nothing was changed"})
@@ -349,6 +354,15 @@ def _patch_files(patch: str, context: ToolContext) -> ToolResult:
         operations = v4a.parse(patch)
     except v4a.PatchSyntaxError as error:
         return error_result(f"the patch cannot be read, no file was changed: {error}")
+    plan = interruptible(lambda: _planned(operations, context), context.cancelled)
+    if plan.errors:
+        return error_result("no file was changed, because parts of the patch do not fit:\n" + "\n".join(plan.errors))
+    if not plan.changes:
+        return json_result({"success": True, "note": "the files are already as the patch wants them"})
+    return _apply_changes(plan, context)
+
+
+def _planned(operations: Sequence[v4a.Operation], context: ToolContext) -> v4a.Plan:
     plan = v4a.Plan(lambda path: _existing_text(context.workspace, path))
     for operation in operations:
         try:
@@ -357,11 +371,7 @@ def _patch_files(patch: str, context: ToolContext) -> ToolResult:
             plan.errors.append(str(error))
             continue
         plan.take(operation, names)
-    if plan.errors:
-        return error_result("no file was changed, because parts of the patch do not fit:\n" + "\n".join(plan.errors))
-    if not plan.changes:
-        return json_result({"success": True, "note": "the files are already as the patch wants them"})
-    return _apply_changes(plan, context)
+    return plan
 
 
 def _paths(operation: v4a.Operation) -> tuple[str, ...]:
@@ -426,7 +436,11 @@ def _undone(made: Sequence[v4a.Change], context: ToolContext, reason: str) -> To
 
 
 def _report(changes: Sequence[v4a.Change], context: ToolContext) -> dict[str, object]:
-    document: dict[str, object] = {"success": True, "diff": _short("".join(_diff(c, context) for c in changes))}
+    try:
+        diff = interruptible(lambda: _short("".join(_diff(c, context) for c in changes)), context.cancelled)
+    except Interrupted:  # the files are written, and that is what has to be told
+        diff = "(left out: the call was interrupted)"
+    document: dict[str, object] = {"success": True, "diff": diff}
     for verb, selected in (
         ("files_created", [c for c in changes if c.before is None]),
         ("files_deleted", [c for c in changes if c.after is None]),

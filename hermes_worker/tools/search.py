@@ -21,6 +21,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.tools import treesearch
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.files import CWD_KEY, located, session_folder, shown_from
+from hermes_worker.tools.interruptible import interruptible
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.workspace.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
 
@@ -140,7 +141,7 @@ class SearchFilesTool:
         try:
             output = _searched(query, context)
             wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
-            return json_result(_answer(output, query.output, wanted, page))
+            return interruptible(lambda: json_result(_answer(output, query.output, wanted, page)), context.cancelled)
         except _SearchFailed as failure:
             return error_result(str(failure))
 

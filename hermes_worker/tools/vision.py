@@ -15,6 +15,7 @@ from hermes_worker.images import SmallImage, small_data_url, small_image
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.fetch import FetchFailed, Fetching
 from hermes_worker.tools.files import located
+from hermes_worker.tools.interruptible import interruptible
 from hermes_worker.tools.results import error_result, json_result
 
 SIDE_PX_MAX: Final = 2_000
@@ -84,8 +85,9 @@ class VisionTool:
         """The image as data, small enough for any model; ``None`` when it is none. Raises ``FetchFailed``, and
         ``WorkspaceError`` for a path."""
         if place.lower().startswith("data:"):
-            return small_data_url(place, SIDE_PX_MAX)
-        small: SmallImage | None = small_image(self._content(place, context), SIDE_PX_MAX)
+            return interruptible(lambda: small_data_url(place, SIDE_PX_MAX), context.cancelled)
+        content = self._content(place, context)
+        small: SmallImage | None = interruptible(lambda: small_image(content, SIDE_PX_MAX), context.cancelled)
         return small.data_url if small is not None else None
 
     def _content(self, place: str, context: ToolContext) -> bytes:

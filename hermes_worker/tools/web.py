@@ -9,6 +9,7 @@ from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.replay import Replay
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.fetch import Fetched, FetchFailed, Fetching
+from hermes_worker.tools.interruptible import interruptible
 from hermes_worker.tools.results import RESULTS_FOLDER, error_result, json_result, result_name
 from hermes_worker.tools.webpage import markdown_of
 from hermes_worker.workspace.base import WorkspaceError
@@ -76,11 +77,10 @@ class WebExtractTool:
             found = fetching.fetch(url, context.cancelled, bytes_max=_BYTES_MAX)
         except FetchFailed as error:
             return {"url": url, "error": str(error)}
-        read = _read(found)
+        read = interruptible(lambda: _read(found, context), context.cancelled)
         if read is None:
             return {"url": url, "error": f"this is {found.media_type or 'of no known type'}, not a text"}
-        # A model is asked about the page and a file keeps it, so nothing of it is shown before this.
-        title, text = (context.redactor.text(part) for part in read)
+        title, text = read
         told: dict[str, object] = {"url": found.url, "title": title}
         if len(text) <= chars:
             return {**told, "content": text}
@@ -91,12 +91,17 @@ class WebExtractTool:
         return {**told, "content": f"{text[:chars]}\n\n[... {len(text) - chars} more characters]", **kept}
 
 
-def _read(found: Fetched) -> tuple[str, str] | None:
-    """Title and text; ``None`` for what is neither a page nor a text."""
-    if found.media_type in ("text/html", "application/xhtml+xml"):
-        return markdown_of(found.text, found.url)
+def _read(found: Fetched, context: ToolContext) -> tuple[str, str] | None:
+    """Title and text without secrets, because a model is asked about the page and a file keeps it; ``None`` for what is
+    neither a page nor a text."""
     is_text = found.media_type.startswith("text/") or found.media_type in _TEXTS or found.media_type.endswith("+json")
-    return ("", found.text.strip()) if is_text else None
+    if found.media_type in ("text/html", "application/xhtml+xml"):
+        title, text = markdown_of(found.text, found.url)
+    elif is_text:
+        title, text = "", found.text.strip()
+    else:
+        return None
+    return context.redactor.text(title), context.redactor.text(text)
 
 
 def _kept(text: str, number: int, context: ToolContext) -> Mapping[str, object]:

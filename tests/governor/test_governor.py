@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -11,6 +11,7 @@ import redis
 from support.fault_server import FaultServer, Received, Reply, say_hello
 from support.limited_endpoint import LimitedEndpoint
 
+import hermes_worker.governor
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelRequest, Usage, user_body
@@ -23,6 +24,9 @@ from hermes_worker.providers.openai_chat import OpenAIChat
 PLACE = Place(provider="openai", credential="abc")
 MINUTE_S = 4.0
 """How long a minute takes here."""
+CALL_S = 0.05
+"""How long a call takes where time passes only when a test says so."""
+SCRIPTS_WITH_TIME = ("_ACQUIRE", "_SETTLE", "_COOL_DOWN")
 
 
 @pytest.fixture
@@ -249,33 +253,61 @@ def ask_once(chat: OpenAIChat, asked: Governor, permit: Permit) -> None:
         asked.settle(permit, usage=reply.usage, limits=reply.limits)
 
 
+class Clock:
+    """The time of Redis and of every process, which passes only when the test says so."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self.set(1_000_000.0)
+
+    def set(self, now: float) -> None:
+        self.now = now
+        self._client.set("test:seconds", int(now))
+        self._client.set("test:micros", round(now % 1 * 1_000_000))
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    given = "{redis.call('GET', 'test:seconds'), redis.call('GET', 'test:micros')}"
+    for name in SCRIPTS_WITH_TIME:
+        script = getattr(hermes_worker.governor, name)
+        assert "redis.call('TIME')" in script
+        monkeypatch.setattr(hermes_worker.governor, name, script.replace("redis.call('TIME')", given))
+    found = Clock(client)
+    monkeypatch.setattr(hermes_worker.governor, "time", found)
+    return found
+
+
 @pytest.mark.parametrize("is_learned", [False, True])
 def test_fifty_callers_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refusal(
-    client: redis.Redis, is_learned: bool
+    client: redis.Redis, clock: Clock, is_learned: bool
 ) -> None:
-    """60 requests a minute, minutes of 4 s, three of them; the callers are spread over five processes' governors."""
-    endpoint = LimitedEndpoint(60, say_hello_and_the_limit if is_learned else say_hello, minute_s=MINUTE_S)
-    fleet = [governor(client, **({} if is_learned else {"requests_per_min": 60})) for _ in range(5)]
+    """60 requests a minute for three minutes; the callers are spread over five processes' governors. Each comes when it
+    was told to, whatever this machine is busy with."""
+    answer = say_hello_and_the_limit if is_learned else say_hello
+    endpoint = LimitedEndpoint(60, answer, minute_s=60, clock=clock.monotonic)
+    limits = {} if is_learned else {"requests_per_min": 60}
+    fleet = [governor(client, minute_s=60, **limits) for _ in range(5)]
     with FaultServer(endpoint.answer) as server:
         chat = OpenAIChat(Endpoint(base_url=server.base_url))
         if is_learned:  # somebody has to be the first to hear of the limit
             ask_once(chat, fleet[0], asks(fleet[0], "first"))
-        ends_at = time.monotonic() + 3 * MINUTE_S
-
-        def call_again_and_again(number: int) -> None:
-            asked, rounds = fleet[number % 5], 0
-            while time.monotonic() < ends_at:
+        ends_at = clock.now + 3 * 60
+        # When a caller comes, who it is, and which of its calls it is about.
+        coming = [(clock.now, number, 1) for number in range(50)]
+        while coming:
+            at, number, rounds = heapq.heappop(coming)
+            clock.set(max(at, clock.now))
+            permit = asks(fleet[number % 5], f"run{number}:{rounds}", tokens=10)
+            if permit.wait_s == 0:
+                ask_once(chat, fleet[number % 5], permit)
                 rounds += 1
-                permit = asks(asked, f"run{number}:{rounds}", tokens=10)
-                while permit.wait_s > 0 and time.monotonic() + permit.wait_s < ends_at:
-                    time.sleep(permit.wait_s)
-                    permit = asks(asked, f"run{number}:{rounds}", tokens=10)
-                if permit.wait_s > 0:
-                    return
-                ask_once(chat, asked, permit)
-
-        with ThreadPoolExecutor(50) as pool:
-            list(pool.map(call_again_and_again, range(50)))
+            again = clock.now + (permit.wait_s or CALL_S)
+            if again < ends_at:
+                heapq.heappush(coming, (again, number, rounds))
 
     allowed = 3 * 60
     assert len(endpoint.refused) <= 0.03 * allowed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from support.fault_server import Handler, Received, Reply
 
@@ -12,14 +13,17 @@ from support.fault_server import Handler, Received, Reply
 class LimitedEndpoint:
     """Answers as ``answer`` does, or refuses. ``minute_s`` is how long a minute takes here."""
 
-    def __init__(self, per_min: int, answer: Handler, *, minute_s: float) -> None:
+    def __init__(
+        self, per_min: int, answer: Handler, *, minute_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._per_min = per_min
         self._answer = answer
         self._minute_s = minute_s
+        self._clock = clock
         self._recent: deque[float] = deque()
         self._lock = threading.Lock()
         self.accepted: list[float] = []
-        """When, by ``time.monotonic``."""
+        """When, by ``clock``."""
         self.refused: list[float] = []
 
     def answer(self, request: Received, reply: Reply) -> None:
@@ -29,7 +33,7 @@ class LimitedEndpoint:
             self._answer(request, reply)
 
     def _is_full(self) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             while self._recent and self._recent[0] <= now - self._minute_s:
                 self._recent.popleft()

@@ -1,0 +1,137 @@
+"""A stop is heard in the middle of every tool, however long its input keeps it busy."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_worker import images
+from hermes_worker.redaction import Redactor
+from hermes_worker.tools.base import Cancellation
+from hermes_worker.tools.catalog import Catalog, default_tools
+from hermes_worker.tools.dispatch import run_tool
+from hermes_worker.tools.fetch import Fetched
+from hermes_worker.tools.interruptible import Interrupted, interruptible
+
+LONG_S = 60.0
+"""How long everything here takes that nobody stops."""
+PATIENCE_S = 10.0
+"""Until we give up on a tool. It answers within 0.2 s of a stop, on a machine that has nothing else to do."""
+
+
+_is_over = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """What nobody waits for ends with its test."""
+    _is_over.clear()
+    yield
+    _is_over.set()
+
+
+def work_for_long() -> None:
+    """As code that compares texts: it computes, and looks at no stop."""
+    ends = time.monotonic() + LONG_S
+    while time.monotonic() < ends and not _is_over.is_set():
+        sum(range(1_000))
+
+
+class Thorough(Redactor):
+    """Reads for secrets for a very long time."""
+
+    def text(self, text: str, **more: Any) -> str:
+        work_for_long()
+        return text
+
+    def result(self, text: str, **more: Any) -> str:
+        if len(text) > 20_000:  # an error is read in no time
+            work_for_long()
+        return text
+
+
+class Pages:
+    """A web whose pages come at once."""
+
+    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> Fetched:
+        content = b"<p>hello</p>" if "image" not in url else b"\x89PNG\r\n\x1a\n"
+        return Fetched(url=url, media_type="text/html", charset=None, content=content, is_cut=False)
+
+
+class NoModels:
+    def ask(self, purpose: str, content: object) -> str:
+        raise AssertionError("a model was asked")
+
+
+def many_lines(root: Path) -> None:
+    (root / "long.txt").write_text("".join(f"line {n} of many\n" for n in range(200_000)))
+
+
+@contextmanager
+def image_at_work() -> Iterator[None]:
+    """Another call shrinks an image, which one at a time may do."""
+    with images._one_at_a_time:
+        yield
+
+
+LONG: dict[str, dict[str, Any]] = {
+    "read_file": {"path": "long.txt"},
+    "search_files": {"pattern": "line", "limit": 1_000},
+    "terminal": {"command": f"sleep {LONG_S}"},
+    "patch": {"path": "long.txt", "old_string": "line nobody wrote\nat all " * 20, "new_string": "x"},
+    "web_extract": {"urls": ["https://example.org/"]},
+    "vision_analyze": {"image_url": "https://example.org/image", "question": "?"},
+}
+QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob"}
+"""They write down what they are given, and compute nothing."""
+
+
+def test_every_tool_is_either_quick_or_stopped_here() -> None:
+    assert Catalog(default_tools()).names == LONG.keys() | QUICK
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_stop_is_heard_in_the_middle_of_a_call(
+    session: Any, root: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    many_lines(root)
+    if name == "patch":
+        monkeypatch.setattr("hermes_worker.tools.files.replace_text", lambda *_, **__: work_for_long())
+    tools = Catalog(default_tools(fetching=Pages()))
+    context = replace(session.context(), redactor=Thorough(), models=NoModels())
+    answered: list[str] = []
+
+    def call() -> None:
+        answered.append(run_tool(tools.get(name), json.dumps(LONG[name]), context).text)
+
+    caller = threading.Thread(target=call, daemon=True)
+    with image_at_work():
+        caller.start()
+        caller.join(1.0)
+        assert caller.is_alive(), "it was to take long"
+        session.cancelled.set()
+        caller.join(PATIENCE_S)
+    assert answered and "interrupted" in answered[0]
+
+
+def test_work_that_nobody_stops_gives_what_it_found_or_raises_what_it_raised() -> None:
+    never = threading.Event()
+    assert interruptible(lambda: 7, never) == 7
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 / 0, never)
+
+
+def test_work_that_is_stopped_is_not_waited_for() -> None:
+    stopped, ends = threading.Event(), threading.Event()
+    stopped.set()
+    with pytest.raises(Interrupted):
+        interruptible(ends.wait, stopped)
+    ends.set()
