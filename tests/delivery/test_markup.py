@@ -128,6 +128,6 @@ def test_the_html_is_always_balanced_and_keeps_the_letters(text):
 
 @pytest.mark.parametrize("part", ["**a ", "_a ", "[a](https://b", "`a ", "~~a ", "# ", "__", "*", "```\n"])
 def test_hostile_text_is_converted_in_bounded_time(part):
-    started = time.perf_counter()
+    started = time.thread_time()
     telegram_html(part * (16_000 // len(part)))
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5  # of the processor, whatever else it does

@@ -855,13 +855,11 @@ def test_a_hundred_aborts_disturb_none_of_a_hundred_healthy_calls(serve: Serve) 
     server = serve(handler)
     chat = provider(server)
     signals = [AbortSignal() for _ in range(100)]
-    ended_s: list[float] = []
     kinds: list[FailureKind] = []
     healthy: list[str] = []
 
     def doomed(signal: AbortSignal) -> None:
         kinds.append(failure(chat, ModelRequest(model="m", messages=(user_body("doomed"),)), signal).kind)
-        ended_s.append(time.monotonic())
 
     threads = [threading.Thread(target=doomed, args=(signal,)) for signal in signals]
     threads += [threading.Thread(target=lambda: healthy.append(ask(chat).text)) for _ in range(100)]
@@ -870,17 +868,17 @@ def test_a_hundred_aborts_disturb_none_of_a_hundred_healthy_calls(serve: Serve) 
     deadline = time.monotonic() + 30
     while len(server.requests) < 200 and time.monotonic() < deadline:
         time.sleep(0.01)
-    started_s = time.monotonic()
     for signal in signals:
         signal.set("cancelled")
     for thread in threads[:100]:
         thread.join(10)
+    ended = len(kinds)
     release.set()
     for thread in threads:
         thread.join(10)
 
+    assert ended == 100, "some of them waited for their answers"
     assert kinds == [FailureKind.INTERRUPTED] * 100
-    assert max(ended_s) - started_s < 1.0  # a hundred threads share one interpreter; each alone takes milliseconds
     assert healthy == ["half, whole"] * 100
 
 

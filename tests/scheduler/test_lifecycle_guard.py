@@ -54,6 +54,6 @@ def test_prose_and_other_commands_pass(text):
 
 @pytest.mark.parametrize("part", ["kill hermes ", "kubectl delete ", "hermes -x ", "a.", "hermes -", "systemctl -a "])
 def test_hostile_text_is_scanned_in_linear_time(part):
-    started = time.perf_counter()
+    started = time.thread_time()
     assert not stops_this_service(part * 30_000)
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5  # of the processor, whatever else it does
