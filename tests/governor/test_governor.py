@@ -26,6 +26,7 @@ MINUTE_S = 4.0
 """How long a minute takes here."""
 CALL_S = 0.05
 """How long a call takes where time passes only when a test says so."""
+CLOCK_KEY = "hermes:test:clock"
 SCRIPTS_WITH_TIME = ("_ACQUIRE", "_SETTLE", "_COOL_DOWN")
 
 
@@ -262,8 +263,7 @@ class Clock:
 
     def set(self, now: float) -> None:
         self.now = now
-        self._client.set("test:seconds", int(now))
-        self._client.set("test:micros", round(now % 1 * 1_000_000))
+        self._client.hset(CLOCK_KEY, mapping={"s": int(now), "us": round(now % 1 * 1_000_000)})
 
     def monotonic(self) -> float:
         return self.now
@@ -271,7 +271,7 @@ class Clock:
 
 @pytest.fixture
 def clock(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    given = "{redis.call('GET', 'test:seconds'), redis.call('GET', 'test:micros')}"
+    given = f"{{redis.call('HGET', '{CLOCK_KEY}', 's'), redis.call('HGET', '{CLOCK_KEY}', 'us')}}"
     for name in SCRIPTS_WITH_TIME:
         script = getattr(hermes_worker.governor, name)
         assert "redis.call('TIME')" in script
