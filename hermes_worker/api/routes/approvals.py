@@ -19,7 +19,8 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.waits import NothingAsked, NotOffered, NotWaiting, WaitView
 
 router = APIRouter(prefix="/v1", tags=["approvals"])
-_ID_MAX = 2**63 - 1
+_ID_MAX = 2**53 - 1
+"""Larger numbers are not the same in every JSON."""
 _WAIT_ID = (
     "Which question is meant: its 'id' in the list, 'wait_id' in its event. An answer that comes late is then refused "
     "instead of being taken for one to the next question. Default: the oldest."
