@@ -17,7 +17,7 @@ from typing import Any, assert_never
 import redis
 
 from hermes_worker.core.broker_rights import KEY_PREFIX as KEY_PREFIX
-from hermes_worker.core.effects import AskModel, Collect, Effect, RunTool, SendDelivery
+from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Collect, Effect, RunTool, SendDelivery
 from hermes_worker.observe import broker_outage, count
 from hermes_worker.setting_kinds import socket_url
 from hermes_worker.store.rows import Hint
@@ -57,6 +57,7 @@ def lane_queues(queues: Iterable[str]) -> tuple[QueueName, ...]:
 class TaskName(StrEnum):
     ITERATE = "hermes.iterate"
     CALL_TOOL = "hermes.call_tool"
+    ASK_ASIDE = "hermes.ask_aside"
     DELIVER = "hermes.deliver"
     COLLECT = "hermes.collect"
     MAINTAIN = "hermes.maintain"
@@ -101,6 +102,10 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
             queue = QueueName.SUSPECT_TOOLS if effect.is_suspect else QueueName.TOOLS
             arguments = [effect.run_id, effect.iteration, effect.position, effect.attempt, hint.at]
             return TaskName.CALL_TOOL, queue, arguments
+        case AskAside():
+            queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
+            arguments = [effect.run_id, effect.iteration, effect.position, effect.attempt, hint.at]
+            return TaskName.ASK_ASIDE, queue, arguments
         case SendDelivery():
             queue = QueueName.SUSPECT_DELIVERY if effect.is_suspect else QueueName.DELIVERY
             return TaskName.DELIVER, queue, [effect.delivery_id, effect.attempt, hint.at]
@@ -252,5 +257,5 @@ def effect_label(effect: Effect | SendDelivery | Collect) -> str:
         return effect.run_id
     if isinstance(effect, SendDelivery):
         return f"{effect.delivery_id} attempt {effect.attempt}"
-    where = f".{effect.position}" if isinstance(effect, RunTool) else ""
+    where = f".{effect.position}" if isinstance(effect, CallEffect) else ""
     return f"{effect.run_id}:{effect.iteration}{where} attempt {effect.attempt}"

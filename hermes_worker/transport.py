@@ -228,6 +228,7 @@ _CLOCKS_APART_S = 86_400.0
 _ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
     TaskName.ITERATE: (_is_id, _is_number, _is_number, _is_time),
     TaskName.CALL_TOOL: (_is_id, _is_number, _is_number, _is_number, _is_time),
+    TaskName.ASK_ASIDE: (_is_id, _is_number, _is_number, _is_number, _is_time),
     TaskName.DELIVER: (_is_id, _is_number, _is_time),
     TaskName.COLLECT: (_is_number, _is_time),
     TaskName.MAINTAIN: (),
@@ -235,6 +236,7 @@ _ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
 _QUEUES: Mapping[str, frozenset[QueueName]] = {
     TaskName.ITERATE: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
     TaskName.CALL_TOOL: frozenset({QueueName.TOOLS, QueueName.SUSPECT_TOOLS}),
+    TaskName.ASK_ASIDE: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
     TaskName.DELIVER: frozenset({QueueName.DELIVERY, QueueName.SUSPECT_DELIVERY}),
     TaskName.COLLECT: frozenset({QueueName.TOOLS}),
     TaskName.MAINTAIN: frozenset({QueueName.SYSTEM}),

@@ -59,7 +59,14 @@ def test_only_the_store_executes_sql() -> None:
 def test_task_names_are_written_out() -> None:
     from hermes_worker.queue import TaskName
 
-    names = {"hermes.iterate", "hermes.call_tool", "hermes.deliver", "hermes.collect", "hermes.maintain"}
+    names = {
+        "hermes.iterate",
+        "hermes.call_tool",
+        "hermes.ask_aside",
+        "hermes.deliver",
+        "hermes.collect",
+        "hermes.maintain",
+    }
     assert {name.value for name in TaskName} == names
 
 
@@ -94,3 +101,11 @@ def test_the_documentation_names_every_module_that_starts_processes() -> None:
         if _STARTING.search(text)
     }
     assert named == found
+
+
+def test_a_worker_takes_every_message_that_is_sent() -> None:
+    """From the queues of its kind, with arguments of its form."""
+    from hermes_worker import transport
+    from hermes_worker.queue import TaskName
+
+    assert set(transport._ARGUMENTS) == set(transport._QUEUES) == set(TaskName)

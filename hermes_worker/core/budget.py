@@ -83,18 +83,34 @@ def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimens
     and one part in twenty of tokens and money, to each level above it: whoever delegated can still answer.
     """
     expected = _expected(own) or _expected(budget.spent) or Amounts()
+    limits, spent, reserved = budget.limits, budget.spent, budget.reserved
+    refused_by = _short_of(budget, expected, depth=depth)
+    if refused_by is Dimension.TOKENS:
+        return refused_by
+    if not _fits(limits.tool_calls, spent.tool_calls, 0, 0):
+        return Dimension.TOOL_CALLS
+    if refused_by is not None:
+        return refused_by
+    if spent.iterations + reserved.iterations + depth >= limits.iterations:
+        return Dimension.ITERATIONS
+    return Amounts(iterations=1, tokens=expected.tokens, nano_usd=expected.nano_usd)
+
+
+def aside_refusal(budget: Budget, own: Amounts, *, depth: int) -> Dimension | None:
+    """What refuses a run at ``depth`` an auxiliary call: there is not as much left as one of its calls takes on
+    average. It is no iteration, so those are not asked for."""
+    return _short_of(budget, _expected(own) or _expected(budget.spent) or Amounts(), depth=depth)
+
+
+def _short_of(budget: Budget, expected: Amounts, *, depth: int) -> Dimension | None:
     kept = min(_KEPT_PERCENT * depth, _KEPT_PERCENT_MAX)
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     if not _fits(limits.tokens, spent.tokens + reserved.tokens, expected.tokens, kept):
         return Dimension.TOKENS
-    if not _fits(limits.tool_calls, spent.tool_calls, 0, 0):
-        return Dimension.TOOL_CALLS
     is_blind = limits.nano_usd is not None and budget.has_unknown_cost
     if is_blind or not _fits(limits.nano_usd, spent.nano_usd + reserved.nano_usd, expected.nano_usd, kept):
         return Dimension.COST
-    if spent.iterations + reserved.iterations + depth >= limits.iterations:
-        return Dimension.ITERATIONS
-    return Amounts(iterations=1, tokens=expected.tokens, nano_usd=expected.nano_usd)
+    return None
 
 
 def lacking(budget: Budget, *, calls: int) -> Dimension | None:

@@ -33,7 +33,22 @@ class RunTool:
     kind: Literal["run_tool"] = "run_tool"
 
 
-Effect = AskModel | RunTool
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskAside:
+    """Ask a model the question that the tool call at ``position`` of ``iteration`` waits for."""
+
+    run_id: str
+    iteration: int
+    position: int
+    attempt: int
+    is_suspect: bool = False
+    """As for ``AskModel``."""
+    kind: Literal["ask_aside"] = "ask_aside"
+
+
+CallEffect = RunTool | AskAside
+"""What can be due of a tool call."""
+Effect = AskModel | CallEffect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +84,17 @@ def outstanding(run: Run) -> frozenset[Effect]:
         return frozenset()
     due = run.open_segment
     if due:
-        return frozenset(run_tool(run, call) for call in due if call.status is CallStatus.PENDING)
+        return frozenset(call_effect(run, call) for call in due if call.status is CallStatus.PENDING)
     if run.is_asking or run.status is RunStatus.STOPPING:
         return frozenset()
     ask = AskModel(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
     return frozenset({ask})
 
 
-def run_tool(run: Run, call: Call) -> RunTool:
-    """The effect that runs ``call``, whether or not it is due."""
-    return RunTool(
+def call_effect(run: Run, call: Call) -> CallEffect:
+    """What brings ``call`` on, whether or not it is due."""
+    effect = AskAside if call.asks else RunTool
+    return effect(
         run_id=run.run_id,
         iteration=run.iteration,
         position=call.position,

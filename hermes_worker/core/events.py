@@ -149,6 +149,24 @@ class CallParked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallAsked:
+    """The worker that claimed the call left questions for a model, and let go of it. It has had no effect."""
+
+    position: int
+    kind: Literal["call_asked"] = "call_asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAnswered:
+    """A question of the call has its answer, or it is known that nobody gives one."""
+
+    position: int
+    is_last: bool = True
+    """No other question of the call is open: its tool goes on."""
+    kind: Literal["call_answered"] = "call_answered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallAllowed:
     """A waiting call may run. (A call whose wait ends otherwise is settled, by ``CallSettled``.)"""
 
@@ -205,6 +223,8 @@ Event = (
     | CallLost
     | CallSettled
     | CallParked
+    | CallAsked
+    | CallAnswered
     | CallAllowed
     | PauseRequested
     | ResumeRequested

@@ -105,7 +105,8 @@ CALL_TRANSITIONS: Mapping[CallStatus, frozenset[CallStatus]] = {
     CallStatus.WAITING: (SETTLED - {CallStatus.UNKNOWN}) | {CallStatus.PENDING},
     **{settled: frozenset[CallStatus]() for settled in SETTLED},
 }
-"""A running call goes back to pending only when its claim was lost or handed back, a waiting one when it may run."""
+"""A running call goes back to pending only when its claim was lost or handed back, or when a model has to answer it or
+has answered; a waiting one when it may run."""
 
 
 class WaitKind(StrEnum):
@@ -188,10 +189,18 @@ class Call:
     """How long the tool may take once it is claimed."""
     waits_for: WaitKind | None = None
     """Set exactly while ``status`` is waiting."""
+    asks: bool = False
+    """A model has to answer a question of the call before it goes on. What is due of it, and what a claim on it is for,
+    is that and not its tool."""
 
     @property
     def is_suspect(self) -> bool:
         return self.deaths is not None
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Its tool runs, or did when its worker vanished. A model that is asked for it has no effect."""
+        return self.status is CallStatus.RUNNING and not self.asks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ class CallFacts:
     """Who holds it."""
     is_suspect: bool = False
     """It is tried apart from all other work."""
+    asks: bool = False
+    """A model is, or has to be, asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,14 +154,18 @@ def _at_work(facts: Facts) -> Standing:
     if running:
         names = _listed([f"{call.name} on {call.worker}" if call.worker else call.name for call in running])
         since = min((call.since for call in running if call.since is not None), default=None)
+        if all(call.asks for call in running):
+            return Standing(reason=StandingReason.ASKING_MODEL, text=f"asking a model for {names}", since=since)
         return Standing(reason=StandingReason.CALLING_TOOLS, text=f"running {names}", since=since)
     pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
     if pending:
-        since = min((call.since for call in pending if call.since is not None), default=None)
-        names = _listed([call.name for call in pending])
-        if all(call.is_suspect for call in pending):
-            return _due_apart(facts, TOOLS_QUEUE, names, since)
-        return _due(facts, TOOLS_QUEUE, names, since)
+        tools = [call for call in pending if not call.asks]
+        queue, shown = (TOOLS_QUEUE, tools) if tools else (MODEL_QUEUE, pending)
+        since = min((call.since for call in shown if call.since is not None), default=None)
+        names = _listed([call.name for call in shown])
+        what = names if tools else f"a question of {names} to a model"
+        due = _due_apart if all(call.is_suspect for call in shown) else _due
+        return due(facts, queue, what, since)
     if facts.due_since is not None:
         due = _due_apart if facts.is_suspect else _due
         return due(facts, MODEL_QUEUE, "its model call", facts.due_since)

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Dimension, is_refunded
-from hermes_worker.core.effects import Effect, outstanding, run_tool
+from hermes_worker.core.effects import Effect, call_effect, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -65,6 +65,10 @@ def apply(run: Run, event: ev.Event) -> Run:
             return _settle_call(run, event)
         case ev.CallParked():
             return _park_call(run, event)
+        case ev.CallAsked():
+            return _ask_aside(run, event.position)
+        case ev.CallAnswered():
+            return _answer_call(run, event)
         case ev.CallAllowed():
             return _allow_call(run, event.position)
         case ev.PauseRequested():
@@ -185,21 +189,21 @@ def _resume(run: Run) -> Run:
 
 def _claim_call(run: Run, position: int) -> Run:
     call = _call(run, position)
-    if run_tool(run, call) not in outstanding(run):
+    if call_effect(run, call) not in outstanding(run):
         raise InvalidTransition(f"call {position} of run {run.run_id!r} is not to be had (status {call.status.value})")
     return _with_call(run, position, CallStatus.RUNNING)
 
 
 def _release_call(run: Run, position: int) -> Run:
     call = _call(run, position)
-    if call.replay is Replay.ONCE and not call.status.is_settled:
+    if call.replay is Replay.ONCE and not call.asks and not call.status.is_settled:
         raise InvalidTransition(f"call {position} of run {run.run_id!r} may have begun and must not run again")
     return _settle_stop(_with_call(run, position, CallStatus.PENDING))
 
 
 def _settle_call(run: Run, event: ev.CallSettled) -> Run:
     call = _call(run, event.position)
-    if not event.status.is_settled or call.status is CallStatus.PENDING:
+    if not event.status.is_settled or call.status is CallStatus.PENDING or call.asks:
         what = f"cannot settle from {call.status.value} to {event.status.value}"
         raise InvalidTransition(f"call {event.position} of run {run.run_id!r} {what}")
     return _settled(_with_call(run, event.position, event.status))
@@ -207,12 +211,32 @@ def _settle_call(run: Run, event: ev.CallSettled) -> Run:
 
 def _park_call(run: Run, event: ev.CallParked) -> Run:
     call = _call(run, event.position)
-    if call.status is not CallStatus.RUNNING:
-        raise InvalidTransition(f"nobody holds call {event.position} of run {run.run_id!r} (status {call.status})")
+    if not call.may_have_acted:
+        raise InvalidTransition(f"nobody runs call {event.position} of run {run.run_id!r} (status {call.status})")
     if run.status is RunStatus.STOPPING:
         return _settle_stop(_with_call(run, event.position, CallStatus.CANCELLED))
     parked = _with_call(run, event.position, CallStatus.WAITING)
     return _rested(_replace_call(parked, replace(_call(parked, event.position), waits_for=event.waits_for)))
+
+
+def _ask_aside(run: Run, position: int) -> Run:
+    call = _call(run, position)
+    if not call.may_have_acted:
+        raise InvalidTransition(f"nobody runs call {position} of run {run.run_id!r} (status {call.status})")
+    return _settle_stop(_to_be_continued(run, position, asks=True))
+
+
+def _answer_call(run: Run, event: ev.CallAnswered) -> Run:
+    call = _call(run, event.position)
+    if call.status is not CallStatus.RUNNING or not call.asks:
+        raise InvalidTransition(f"nobody asks for call {event.position} of run {run.run_id!r} (status {call.status})")
+    return _settle_stop(_to_be_continued(run, event.position, asks=not event.is_last))
+
+
+def _to_be_continued(run: Run, position: int, *, asks: bool) -> Run:
+    """After a part of the call that came to its end in order, so nothing is held against the next."""
+    pending = _with_call(run, position, CallStatus.PENDING)
+    return _replace_call(pending, replace(_call(pending, position), asks=asks, deaths=None))
 
 
 def _allow_call(run: Run, position: int) -> Run:
@@ -258,13 +282,14 @@ def _lose_call(run: Run, event: ev.CallLost) -> Run:
         return run  # its result was faster
     if call.status is not CallStatus.RUNNING:
         raise InvalidTransition(f"nobody holds call {position} of run {run.run_id!r}")
-    if call.replay is Replay.ONCE:
+    if call.replay is Replay.ONCE and not call.asks:
         return _settled(_with_call(run, position, CallStatus.UNKNOWN))
     if run.status is RunStatus.STOPPING:
         return _settle_stop(_with_call(run, position, CallStatus.CANCELLED))
     deaths = _deaths_after(call.deaths, event.loss)
     if deaths is not None and deaths >= run.attempts_max:
-        return _quarantine(run, f"tool call {call.name!r} of iteration {run.iteration}", deaths)
+        what = "the model call for tool call" if call.asks else "tool call"
+        return _quarantine(run, f"{what} {call.name!r} of iteration {run.iteration}", deaths)
     retried = _with_call(run, position, CallStatus.PENDING)
     return _replace_call(retried, replace(_call(retried, position), attempt=call.attempt + 1, deaths=deaths))
 
@@ -304,7 +329,8 @@ def _finish(run: Run, status: RunStatus, reason: ExitReason, failure: Failure | 
     """
     ended = _cancel(_to(run, status), CallStatus.PENDING, CallStatus.WAITING)
     for call in ended.unsettled:
-        lost = CallStatus.UNKNOWN if call.replay is Replay.ONCE else CallStatus.CANCELLED
+        is_in_doubt = call.replay is Replay.ONCE and call.may_have_acted
+        lost = CallStatus.UNKNOWN if is_in_doubt else CallStatus.CANCELLED
         ended = _with_call(ended, call.position, lost)
     return replace(ended, is_asking=False, resume_at=None, exit_reason=reason, failure=failure)
 
@@ -337,7 +363,8 @@ def _with_call(run: Run, position: int, status: CallStatus) -> Run:
         return run
     if status not in CALL_TRANSITIONS[call.status]:
         raise InvalidTransition(f"call {position} of run {run.run_id!r} cannot go from {call.status} to {status}")
-    return _replace_call(run, replace(call, status=status, waits_for=None))
+    asks = call.asks and not status.is_settled
+    return _replace_call(run, replace(call, status=status, waits_for=None, asks=asks))
 
 
 def _replace_call(run: Run, call: Call) -> Run:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
+from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, aside_refusal, reservation
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import OWN_BUDGET, LoadedRun
@@ -91,16 +91,30 @@ def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
     """
     assert loaded.budget_pk is not None
     budget = budget_of(_LOCK.first(connection, {"root": loaded.budget_pk}))
-    # Who has a budget of its own has nobody above it to leave something to.
-    depth = 0 if loaded.budget_pk == loaded.pk else loaded.depth
-    # Replies whose tokens nobody counted are expected to cost what the earlier ones may have cost.
-    own = replace(loaded.used, nano_usd=loaded.used.nano_usd + loaded.doubtful.nano_usd)
-    granted = reservation(budget, own, depth=depth)
+    granted = reservation(budget, _own(loaded), depth=_depth(loaded))
     if isinstance(granted, Dimension):
         return granted
     values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
     _RESERVE.run(connection, {"root": loaded.budget_pk, "run": loaded.pk, **values})
     return granted
+
+
+def _depth(loaded: LoadedRun) -> int:
+    """Who has a budget of its own has nobody above it to leave something to."""
+    return 0 if loaded.budget_pk == loaded.pk else loaded.depth
+
+
+def _own(loaded: LoadedRun) -> Amounts:
+    """Replies whose tokens nobody counted are expected to cost what the earlier ones may have cost."""
+    return replace(loaded.used, nano_usd=loaded.used.nano_usd + loaded.doubtful.nano_usd)
+
+
+def refuses_aside(connection: Connection, loaded: LoadedRun) -> Dimension | None:
+    """What of the budget refuses a run an auxiliary call. Nothing is reserved for one: several that are made at once
+    may take more than was left, by what they take."""
+    if loaded.budget_pk is None:
+        return None
+    return aside_refusal(read_budget(connection, loaded.budget_pk), _own(loaded), depth=_depth(loaded))
 
 
 def exhaust(connection: Connection, run_pk: int, dimension: Dimension) -> int:

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,8 +15,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.messages import NO_USAGE, Message, Role, ToolRequest, Usage, canonical_json, tool_body
-from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Spent
+from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
@@ -73,6 +72,8 @@ class CallClaim:
     is_watched: bool
     is_approved: bool
     """Somebody allowed it, with these very arguments: it does not ask again."""
+    has_asked: bool
+    """It left questions for models, and they are answered (``store.auxiliary``)."""
     loaded: LoadedRun
     """The run as it was at the claim; with its calls only when there is no other than this one."""
 
@@ -93,10 +94,6 @@ class Settlement:
     session_updates: Mapping[str, Any]
     refusal: Refusal | None = None
     """Why it did not run, where it was not allowed to."""
-    usage: Usage = NO_USAGE
-    """Of model calls that were made for it, such as a verdict on its command."""
-    cost: Cost | None = None
-    """Of ``usage``."""
     sandbox: str | None = None
     """What confined its command; ``None`` for tools that run none."""
     network: str | None = None
@@ -112,6 +109,7 @@ _claim_call = (
         tool_calls.c.attempt == sa.bindparam("att"),
         is_suspect(tool_calls) == sa.bindparam("suspect"),
         tool_calls.c.hinted_at.is_not(None),
+        sa.func.coalesce(tool_calls.c.asks, 0) == 0,
         sa.select(runs.c.pk)
         .where(
             runs.c.pk == tool_calls.c.run_pk,
@@ -139,6 +137,7 @@ _claim_call = (
         tool_calls.c.timeout_s,
         tool_calls.c.claimed_at,
         tool_calls.c.approved_arguments,
+        tool_calls.c.asks,
         tool_calls.c.deaths.label("call_deaths"),
     )
 )
@@ -342,24 +341,50 @@ class ToolCalls:
             )
             return hints + [replace(hint, group=claim.run_id) for hint in begun]
 
-    def release(self, claim: CallClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
-        """Hand a call back for another worker to take now, and write what models took for it. Raises ``LeaseLost``."""
+    def release(self, claim: CallClaim) -> list[Hint]:
+        """Hand a call back for another worker to take now. Raises ``LeaseLost``."""
         with self._database.write() as connection:
-            held = connection.execute(
-                sa.select(tool_calls.c.position)
-                .where(
-                    tool_calls.c.run_pk == claim.run_pk,
-                    tool_calls.c.iteration == claim.iteration,
-                    tool_calls.c.position == claim.position,
-                    tool_calls.c.lease_token == claim.token,
-                )
-                .with_for_update()
-            ).first()
-            if held is None:
-                raise _lost(claim)
-            loaded = lock_run_after_call(connection, claim.run_pk)
-            after = apply(loaded.run, ev.CallReleased(position=claim.position))
-            return save(connection, loaded, after, Additions(usage=spent.usage, cost=spent.cost))
+            loaded = lock_held(connection, claim)
+            return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
+
+
+class HeldCall(Protocol):
+    """A claim on a tool call, for whatever."""
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def run_pk(self) -> int: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+
+_LOCK_HELD = Prepared(
+    sa.select(tool_calls.c.position)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .with_for_update()
+)
+
+
+def lock_held(connection: Connection, claim: HeldCall) -> LoadedRun:
+    """Lock a claimed call and then its run, and read the run. Raises ``LeaseLost`` when the claim is not ours any
+    more."""
+    if _LOCK_HELD.first(connection, _claimed(claim)) is None:
+        raise _lost(claim)
+    return lock_run_after_call(connection, claim.run_pk)
 
 
 def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
@@ -390,6 +415,7 @@ def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
             id=asked["id"], name=row.name, arguments=row.approved_arguments or asked["function"]["arguments"]
         ),
         is_approved=row.approved_arguments is not None,
+        has_asked=row.asks is not None,
         replay=call.replay,
         timeout_s=row.timeout_s,
         claimed_at=row.claimed_at,
@@ -413,8 +439,6 @@ def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
             for key, value in settlement.session_updates.items()
             if value is not None
         ],
-        usage=settlement.usage,
-        cost=settlement.cost,
     )
 
 
@@ -469,14 +493,14 @@ def started_event(claim: CallClaim) -> RunEvent:
     return RunEvent(name=RunEventName.TOOL_STARTED, data=data, at=claim.claimed_at)
 
 
-def _claimed(claim: CallClaim, **more: Any) -> dict[str, Any]:
+def _claimed(claim: HeldCall, **more: Any) -> dict[str, Any]:
     return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position, "token": claim.token, **more}
 
 
-def _lost(claim: CallClaim) -> LeaseLost:
+def _lost(claim: HeldCall) -> LeaseLost:
     return LeaseLost(
         f"the claim on call {claim.position} of iteration {claim.iteration} of run {claim.run_id!r} was taken over; "
-        "its result was refused"
+        "what was brought for it was refused"
     )
 
 

@@ -21,7 +21,7 @@ from hermes_worker.core.pricing import CostStatus, Pricing, Spent
 from hermes_worker.core.turn_memory import memory_from
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import LoadedRun, read_messages
-from hermes_worker.store.tables import blobs, sessions
+from hermes_worker.store.tables import auxiliary_calls, blobs, sessions
 
 _HEAD = Prepared(
     sa.select(sessions.c.system_prompt, blobs.c.body.label("tools"))
@@ -42,21 +42,57 @@ def lost_call(connection: Connection, loaded: LoadedRun, pricing: Pricing | None
     return Spent(usage=usage, cost=cost_of_lost(usage, priced, loaded.usual))
 
 
+_REQUEST = Prepared(
+    sa.select(auxiliary_calls.c.request)
+    .where(
+        auxiliary_calls.c.run_pk == sa.bindparam("run"),
+        auxiliary_calls.c.iteration == sa.bindparam("iteration"),
+        auxiliary_calls.c.position == sa.bindparam("position"),
+        auxiliary_calls.c.answered_at.is_(None),
+    )
+    .order_by(auxiliary_calls.c.number)
+    .limit(1)
+)
+
+
+def lost_aside(connection: Connection, loaded: LoadedRun, position: int, pricing: Pricing | None) -> Spent:
+    """What the auxiliary call that is claimed for the tool call at ``position`` may have taken: its request is stored,
+    its answer is taken to be as long as the run's replies, at the price of the run's own model. Reads only."""
+    open_one = {"run": loaded.pk, "iteration": loaded.run.iteration, "position": position}
+    asked = _REQUEST.first(connection, open_one)
+    usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, loaded.usual)
+    priced = pricing(loaded.model, 0, usage) if pricing is not None else None
+    return Spent(usage=usage, cost=cost_of_lost(usage, priced, loaded.usual))
+
+
+def lost_aside_of(connection: Connection, row: Any, call: Any) -> Spent:
+    """The same for a call of a run whose rows make no sense, from the bare rows of both."""
+    open_one = {"run": row.pk, "iteration": call.iteration, "position": call.position}
+    asked = _REQUEST.first(connection, open_one)
+    usual = _usual_of(row)
+    usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, usual)
+    return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))
+
+
 def lost_call_of(connection: Connection, row: Any) -> Spent:
     """The same of a run whose rows make no sense, from its bare row of ``RUN_COLUMNS``."""
     try:
         read = stored_tokens(connection, row.session_pk, row.message_seq)
     except (ValueError, LookupError, TypeError, AttributeError):
         read = 0
-    usual = Usual(
+    usual = _usual_of(row)
+    usage = lost_attempt(read, usual)
+    return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))
+
+
+def _usual_of(row: Any) -> Usual:
+    return Usual(
         replies=row.iteration,
         output_tokens=row.output_tokens,
         tokens=int(row.tokens),
         usd=usd_of(row.cost_nano_usd),
         cost_status=CostStatus.UNKNOWN if row.cost_status else None,
     )
-    usage = lost_attempt(read, usual)
-    return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))
 
 
 def stored_tokens(connection: Connection, session_pk: int, message_seq: int) -> int:

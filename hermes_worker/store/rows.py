@@ -170,6 +170,7 @@ CALL_COLUMNS = (
     tool_calls.c.segment,
     tool_calls.c.status,
     tool_calls.c.waits_for,
+    tool_calls.c.asks,
     tool_calls.c.attempt,
     tool_calls.c.deaths,
     tool_calls.c.result_seq,
@@ -212,6 +213,7 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
                 attempt=call.attempt,
                 deaths=call.deaths,
                 waits_for=WaitKind(call.waits_for) if call.waits_for else None,
+                asks=call.asks == 1,
             )
             for call in calls
         ),
@@ -286,6 +288,11 @@ def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
             return None if row is None else to_loaded(row, calls)
         # It moved on while we waited. Let go of it: its new calls must be locked before it, as everybody does.
         locks.rollback()
+
+
+def read_run(connection: Connection, pk: int) -> LoadedRun:
+    """A run without its calls, as it is at the moment; nothing is locked."""
+    return to_loaded(_READ_RUN.first(connection, {"pk": pk}), ())
 
 
 def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:

@@ -48,6 +48,7 @@ _CALLS = (
         tool_calls.c.status,
         tool_calls.c.segment,
         tool_calls.c.deaths,
+        tool_calls.c.asks,
         tool_calls.c.claimed_at,
         tool_calls.c.hinted_at,
         workers.c.name.label("worker"),
@@ -127,6 +128,7 @@ def _calls(connection: Connection, where: dict[str, int]) -> list[CallFacts]:
             since=call.claimed_at if call.status == CallStatus.RUNNING.value else call.hinted_at,
             worker=call.worker,
             is_suspect=call.deaths is not None,
+            asks=call.asks == 1,
         )
         for call in found
         if call.segment == first

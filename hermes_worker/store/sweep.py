@@ -13,7 +13,7 @@ would only make the queue longer. That is why a backlog of any size is never amp
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.pricing import Pricing
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, ExitReason, Run, RunStatus
@@ -35,6 +35,7 @@ from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, w
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.tables import (
+    auxiliary_calls,
     deliveries,
     idempotency_keys,
     maintenance,
@@ -54,6 +55,7 @@ _AWAY_PART = 0.6
 """Less than the three quarters of its term that a worker has left at any time, since it renews four times a term."""
 _IDEMPOTENCY_KEPT_S = 86_400.0
 _WORKERS_KEPT_S = 86_400.0
+_ANSWERS_KEPT_S = 86_400.0
 MODEL_QUEUE = "model"
 TOOLS_QUEUE = "tools"
 DELIVERY_QUEUE = "delivery"
@@ -167,7 +169,8 @@ class Sweeper:
                     return None
                 _end_lane(connection, orphan, loaded.run.calls[orphan.position])
                 event = ev.CallLost(position=orphan.position, loss=LOSSES[orphan.state])
-                return _save_loss(connection, loaded, event, f"tool:{orphan.name}")
+                step = "auxiliary" if loaded.run.calls[orphan.position].asks else "tool"
+                return _save_loss(connection, loaded, event, f"{step}:{orphan.name}", self._pricing)
 
             sent = self._repair(orphan.run_pk, lose)
             if sent is not None:
@@ -249,8 +252,9 @@ class Sweeper:
             for is_suspect in (False, True) if has_suspects else (False,):
                 for queue, statements in _RESEND.items():
                     before = _lost_before(_APART + queue if is_suspect else queue, depths, marks, grace)
-                    rows = statements[is_suspect].all(connection, {"grace": grace, "before": before})
-                    hints += [Hint(effect=_effect_of(row, is_suspect=is_suspect), at=row.hinted_at) for row in rows]
+                    for statement in statements[is_suspect]:
+                        rows = statement.all(connection, {"grace": grace, "before": before})
+                        hints += [Hint(effect=_effect_of(row, is_suspect=is_suspect), at=row.hinted_at) for row in rows]
         for is_suspect in (False, True) if has_suspects else (False,):
             before = _lost_before(_APART + DELIVERY_QUEUE if is_suspect else DELIVERY_QUEUE, depths, marks, grace)
             hints += resend_deliveries(self._database, grace_s=grace, before=before, is_suspect=is_suspect)
@@ -319,6 +323,16 @@ _WATERMARKS = Prepared(
 _PRUNE = (
     Prepared(sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < db_now() - _IDEMPOTENCY_KEPT_S)),
     Prepared(sa.delete(webhook_events).where(webhook_events.c.received_at < db_now() - _IDEMPOTENCY_KEPT_S)),
+    Prepared(
+        sa.delete(auxiliary_calls).where(
+            sa.exists().where(
+                tool_calls.c.run_pk == auxiliary_calls.c.run_pk,
+                tool_calls.c.iteration == auxiliary_calls.c.iteration,
+                tool_calls.c.position == auxiliary_calls.c.position,
+                tool_calls.c.settled_at < db_now() - _ANSWERS_KEPT_S,
+            )
+        )
+    ),
     Prepared(sa.delete(workers).where(workers.c.state != "alive", workers.c.expires_at < db_now() - _WORKERS_KEPT_S)),
 )
 
@@ -427,15 +441,24 @@ def _resend_turns(*, is_suspect: bool) -> Prepared:
         sa.update(runs)
         .where(runs.c.pk.in_(due))
         .values(hinted_at=db_now(), hints=_one_more(runs.c.hints))
-        .returning(runs.c.run_id, runs.c.iteration, sa.null().label("position"), runs.c.attempt, runs.c.hinted_at)
+        .returning(
+            runs.c.run_id,
+            runs.c.iteration,
+            sa.null().label("position"),
+            sa.null().label("asks"),
+            runs.c.attempt,
+            runs.c.hinted_at,
+        )
     )
 
 
-def _resend_calls(*, is_suspect: bool) -> Prepared:
+def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared:
     due = (
         sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
         .where(
             *_has_lost_its_hint(tool_calls, is_suspect=is_suspect),
+            # As in the partial index.
+            sa.text("tool_calls.asks = 1" if asks else "coalesce(tool_calls.asks, 0) = 0"),
             sa.exists().where(runs.c.pk == tool_calls.c.run_pk, runs.c.state_version <= STATE_VERSION),
         )
         .order_by(tool_calls.c.hinted_at)
@@ -453,23 +476,31 @@ def _resend_calls(*, is_suspect: bool) -> Prepared:
             sa.select(runs.c.run_id).where(runs.c.pk == tool_calls.c.run_pk).scalar_subquery().label("run_id"),
             tool_calls.c.iteration,
             tool_calls.c.position,
+            tool_calls.c.asks,
             tool_calls.c.attempt,
             tool_calls.c.hinted_at,
         )
     )
 
 
-_RESEND: Mapping[str, tuple[Prepared, Prepared]] = {
-    MODEL_QUEUE: (_resend_turns(is_suspect=False), _resend_turns(is_suspect=True)),
-    TOOLS_QUEUE: (_resend_calls(is_suspect=False), _resend_calls(is_suspect=True)),
+_RESEND: Mapping[str, tuple[Sequence[Prepared], Sequence[Prepared]]] = {
+    MODEL_QUEUE: (
+        (_resend_turns(is_suspect=False), _resend_calls(asks=True, is_suspect=False)),
+        (_resend_turns(is_suspect=True), _resend_calls(asks=True, is_suspect=True)),
+    ),
+    TOOLS_QUEUE: (
+        (_resend_calls(asks=False, is_suspect=False),),
+        (_resend_calls(asks=False, is_suspect=True),),
+    ),
 }
 """By queue: for the steps that anybody may do, and for suspects."""
 
 
-def _effect_of(row: Any, *, is_suspect: bool) -> AskModel | RunTool:
+def _effect_of(row: Any, *, is_suspect: bool) -> Effect:
     if row.position is None:
         return AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
-    return RunTool(
+    effect = AskAside if row.asks == 1 else RunTool
+    return effect(
         run_id=row.run_id,
         iteration=row.iteration,
         position=row.position,
@@ -551,11 +582,11 @@ def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints
     """The hints to send at once: not that of a step whose next try has to wait. It is due later, and the sweeper that
     finds it due sends it."""
     delay_s = retry_delay_s(tried.attempt)
-    effects = [hint.effect for hint in hints if isinstance(hint.effect, AskModel | RunTool)]
+    effects = [hint.effect for hint in hints if isinstance(hint.effect, AskModel | CallEffect)]
     if not delay_s or len(effects) != 1 or effects[0].attempt != tried.attempt:
         return hints
     [effect] = effects
-    if isinstance(effect, RunTool):
+    if isinstance(effect, CallEffect):
         where = {"run_pk": loaded.pk, "iteration": effect.iteration, "position": effect.position}
         _DELAY_CALL.run(connection, {**where, "delay_s": delay_s})
     else:

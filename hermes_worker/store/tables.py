@@ -259,6 +259,7 @@ tool_calls = sa.Table(
     sa.Column("waits_for", sa.String(8)),
     sa.Column("children_max", sa.SmallInteger()),
     sa.Column("approved_arguments", sa.Text()),
+    sa.Column("asks", sa.SmallInteger()),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("deaths", sa.SmallInteger()),
     sa.Column("timeout_s", sa.REAL(), nullable=False),
@@ -276,13 +277,40 @@ tool_calls = sa.Table(
     sa.CheckConstraint("(status = 'waiting') = (waits_for is not null)", name="waiting_for_something"),
     sa.CheckConstraint("(status = 'running') = (lease_token is not null)", name="running_is_claimed"),
     sa.CheckConstraint("hinted_at is null or status = 'pending'", name="due_is_pending"),
+    sa.CheckConstraint("asks is null or asks = 0 or status in ('pending', 'running')", name="asking_is_open"),
     _partial("ix_tool_calls_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_tool_calls_asking", "hinted_at", where="hinted_at is not null and asks = 1"),
     _partial("ix_tool_calls_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
     _partial("ix_tool_calls_claimed", "lease_owner", where="lease_owner is not null"),
     postgresql_with={"fillfactor": "80"},
 )
 """The effect ledger. ``running`` is the recorded intent; the result is the message at ``result_seq`` of the session,
-a place that is kept free for it from the moment the model asked, so results stand in the order of the calls."""
+a place that is kept free for it from the moment the model asked, so results stand in the order of the calls. With
+``asks`` 1 what is due, or claimed, is an auxiliary call for it and not its tool; 0 when it has its answers, and null
+for the usual call, which asks nothing."""
+
+auxiliary_calls = sa.Table(
+    "auxiliary_calls",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
+    sa.Column("iteration", sa.Integer(), primary_key=True),
+    sa.Column("position", sa.SmallInteger(), primary_key=True),
+    sa.Column("number", sa.SmallInteger(), primary_key=True),
+    sa.Column("task", sa.String(12), nullable=False),
+    sa.Column("request", sa.Text()),
+    sa.Column("material", sa.Text()),
+    sa.Column("answer", sa.Text()),
+    sa.Column("failure_kind", sa.String(40)),
+    sa.Column("asked_at", Seconds, nullable=False),
+    sa.Column("answered_at", Seconds),
+    sa.CheckConstraint("(answer is not null or failure_kind is not null) = (answered_at is not null)", name="answered"),
+    sa.CheckConstraint("answer is null or failure_kind is null", name="one_outcome"),
+    sa.CheckConstraint("(request is null) = (answered_at is not null)", name="asked_until_answered"),
+)
+"""What tool calls ask of models, numbered within their call. The claim on one is the claim on its tool call.
+``request`` is dropped when the answer comes, because it may be an image. ``material`` is what the tool needs to go on;
+it stands in the first row of those that were asked together. The rows of a call that is over are deleted after a
+day."""
 
 waits = sa.Table(
     "waits",

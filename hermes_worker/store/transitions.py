@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import NANO, Amounts, Budget, Dimension, Limits, Use, uses, warning
 from hermes_worker.core.delegation import report
-from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.effects import AskModel, CallEffect, Effect, outstanding
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
@@ -31,7 +31,7 @@ from hermes_worker.store import background, budgets, children
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.deliveries import owe, targets_of
 from hermes_worker.store.inputs import CorruptInput, opening_message
-from hermes_worker.store.losses import lost_call, lost_call_of
+from hermes_worker.store.losses import lost_aside, lost_aside_of, lost_call, lost_call_of
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     BLOB_CHARS_MIN,
@@ -84,6 +84,9 @@ class Additions:
     is_of_holder: bool = False
     """Who holds the claim on the model call writes the step, and knows what the call took. A claim that anybody else
     takes away is booked as an attempt whose outcome nobody knows."""
+    held_call: int | None = None
+    """The position of the tool call for which a model was asked, when who holds that claim writes the step. The same
+    goes for it as for ``is_of_holder``."""
     pricing: Pricing | None = None
     """What such an attempt costs; without it, the run's other calls tell."""
 
@@ -98,6 +101,9 @@ _UPDATE_CALL = Prepared(
     .values(
         status=sa.bindparam("new_status"),
         waits_for=sa.bindparam("new_waits_for"),
+        asks=sa.case(
+            (sa.bindparam("is_asking", type_=sa.Boolean()), 1), (tool_calls.c.asks.is_(None), sa.null()), else_=0
+        ),
         attempt=sa.bindparam("new_attempt"),
         deaths=sa.bindparam("new_deaths"),
         lease_token=None,
@@ -120,7 +126,9 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     before = loaded.run
     gave_up = before.is_asking and not after.is_asking
     if gave_up and not additions.is_of_holder:
-        additions = _with_lost_call(connection, loaded, additions)
+        additions = _with_lost(additions, lost_call(connection, loaded, additions.pricing))
+    for position in _lost_asides(before, after, additions):
+        additions = _with_lost(additions, lost_aside(connection, loaded, position, additions.pricing))
     added = outstanding(after) - outstanding(before)
     message_seq = loaded.message_seq if additions.message_seq is None else additions.message_seq
     late = _results_without_a_run(connection, loaded, after)
@@ -159,10 +167,22 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     return hints
 
 
-def _with_lost_call(connection: Connection, loaded: LoadedRun, additions: Additions) -> Additions:
-    lost = lost_call(connection, loaded, additions.pricing)
+def _with_lost(additions: Additions, lost: Spent) -> Additions:
     spent = Spent(usage=additions.usage, cost=additions.cost) + lost
     return replace(additions, usage=spent.usage, cost=spent.cost)
+
+
+def _lost_asides(before: Run, after: Run, additions: Additions) -> list[int]:
+    """The positions of the calls for which a model was being asked, by somebody who is none of the step's writers and
+    has lost the claim with it."""
+    return [
+        call.position
+        for call in before.calls
+        if call.asks
+        and call.status is CallStatus.RUNNING
+        and after.calls[call.position] != call
+        and call.position != additions.held_call
+    ]
 
 
 def _charge(loaded: LoadedRun, after: Run, additions: Additions, *, gave_up: bool) -> budgets.Charge:
@@ -203,7 +223,7 @@ def _wall_use(loaded: LoadedRun) -> Use:
 
 
 def _effect_order(effect: Effect) -> int:
-    return effect.position if isinstance(effect, RunTool) else -1
+    return effect.position if isinstance(effect, CallEffect) else -1
 
 
 def needs_transaction(database: Database, loaded: LoadedRun, after: Run, additions: Additions) -> bool:
@@ -321,8 +341,8 @@ def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[
     before = loaded.run
     if after.iteration != before.iteration or after.calls == before.calls == ():
         return []
-    was_due = {effect.position for effect in outstanding(before) if isinstance(effect, RunTool)}
-    is_due = {effect.position for effect in outstanding(after) if isinstance(effect, RunTool)}
+    was_due = {effect.position for effect in outstanding(before) if isinstance(effect, CallEffect)}
+    is_due = {effect.position for effect in outstanding(after) if isinstance(effect, CallEffect)}
     return [
         (before_call, call, call.position in is_due)
         for before_call, call in zip(before.calls, after.calls, strict=True)
@@ -345,6 +365,7 @@ def _update_call(
             "pos": call.position,
             "new_status": call.status.value,
             "new_waits_for": call.waits_for.value if call.waits_for else None,
+            "is_asking": call.asks,
             "new_attempt": call.attempt,
             "new_deaths": call.deaths,
             "is_due": is_due,
@@ -370,7 +391,7 @@ def _close_wait(connection: Connection, run_pk: int, iteration: int, position: i
 def _new_calls(loaded: LoadedRun, after: Run, added: frozenset[Effect]) -> list[dict[str, Any]]:
     if after.iteration == loaded.run.iteration:
         return []
-    due = {effect.position for effect in added if isinstance(effect, RunTool)}
+    due = {effect.position for effect in added if isinstance(effect, CallEffect)}
     # The assistant's row stands at message_seq + 1; the results follow it in the order of the calls.
     first_result = loaded.message_seq + 2
     return [
@@ -416,7 +437,7 @@ def _call_events(loaded: LoadedRun, after: Run) -> list[RunEvent]:
         if call.status not in (CallStatus.CANCELLED, CallStatus.UNKNOWN) or before.status.is_settled:
             continue
         data = {"tool": call.name, "iteration": after.iteration, "position": call.position}
-        if before.status is CallStatus.RUNNING:
+        if before.may_have_acted:
             happened.append(RunEvent(name=RunEventName.TOOL_STARTED, data={**data, "attempt": call.attempt}))
         ended = {**data, "error": True, "outcome": call.status.value}
         happened.append(RunEvent(name=RunEventName.TOOL_COMPLETED, data=ended))
@@ -446,7 +467,7 @@ def _results_without_a_run(connection: Connection, loaded: LoadedRun, after: Run
 
 
 def _notice(before: Call, call: Call) -> str:
-    was_running = before.status is CallStatus.RUNNING or before.waits_for is WaitKind.CHILDREN
+    was_running = before.may_have_acted or before.waits_for is WaitKind.CHILDREN
     return result_without_a_run(call.status, was_running=was_running)
 
 
@@ -536,6 +557,8 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
     open_calls = connection.execute(_OPEN_CALLS, {"run_pk": pk}).all()
     held = connection.execute(_HELD, {"run_pk": pk}).first()
     lost = NOTHING_SPENT if held is None or held.lease_token is None else lost_call_of(connection, held)
+    for call in open_calls if held is not None else ():
+        lost = lost + lost_aside_of(connection, held, call) if call.is_asked else lost
     row = connection.execute(
         sa.update(runs)
         .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
@@ -574,13 +597,13 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
         .where(waits.c.run_pk == pk, waits.c.closed_at.is_(None))
         .values(closed_at=db_now(), outcome="cancelled")
     )
-    was_running = tool_calls.c.status == CallStatus.RUNNING.value
     connection.execute(
         sa.update(tool_calls)
         .where(tool_calls.c.run_pk == pk, tool_calls.c.settled_at.is_(None))
         .values(
-            status=sa.case((was_running, CallStatus.UNKNOWN.value), else_=CallStatus.CANCELLED.value),
+            status=sa.case((_MAY_HAVE_ACTED, CallStatus.UNKNOWN.value), else_=CallStatus.CANCELLED.value),
             waits_for=None,
+            asks=sa.case((tool_calls.c.asks.is_(None), sa.null()), else_=0),
             lease_token=None,
             lease_owner=None,
             deadline_at=None,
@@ -602,6 +625,8 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
 
 
 _HELD = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("run_pk")).with_for_update()
+_IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 1)
+_MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
 
 
 def _booked(lost: Spent) -> dict[str, Any]:
@@ -619,7 +644,13 @@ def _booked(lost: Spent) -> dict[str, Any]:
 
 
 _OPEN_CALLS = (
-    sa.select(tool_calls.c.position, tool_calls.c.status, tool_calls.c.result_seq)
+    sa.select(
+        tool_calls.c.iteration,
+        tool_calls.c.position,
+        tool_calls.c.result_seq,
+        _IS_ASKED.label("is_asked"),
+        _MAY_HAVE_ACTED.label("may_have_acted"),
+    )
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.settled_at.is_(None))
     .order_by(tool_calls.c.iteration, tool_calls.c.position)
     .with_for_update()
@@ -648,7 +679,7 @@ def _close_transcript(connection: Connection, pk: int, row: Any, open_calls: Seq
 def _unknown_result(connection: Connection, session_pk: int, call: Any) -> Message:
     asked_at = call.result_seq - call.position - 1
     reply = json.loads(read_messages(connection, session_pk, asked_at, asked_at)[0].body)
-    status = CallStatus.UNKNOWN if call.status == CallStatus.RUNNING.value else CallStatus.CANCELLED
+    status = CallStatus.UNKNOWN if call.may_have_acted else CallStatus.CANCELLED
     text = result_without_a_run(status, was_running=False)
     body = tool_body(str(reply["tool_calls"][call.position]["id"]), text)
     return Message(seq=call.result_seq, role=Role.TOOL, body=body)

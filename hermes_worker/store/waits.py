@@ -17,9 +17,8 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.approvals import Choice
-from hermes_worker.core.errors import HermesError, LeaseLost
-from hermes_worker.core.messages import NO_USAGE, Message, Role, Usage, canonical_json, tool_body
-from hermes_worker.core.pricing import Cost
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
 from hermes_worker.core.questions import (
     APPROVED_KEY,
     Question,
@@ -36,10 +35,10 @@ from hermes_worker.core.sources import SessionLabel
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.redaction import redact
-from hermes_worker.store.calls import CallClaim
+from hermes_worker.store.calls import CallClaim, lock_held
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, lock_run_after_call, plain
+from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, plain
 from hermes_worker.store.runs import SESSION_LABEL, find, label_of
 from hermes_worker.store.tables import (
     allowed_patterns,
@@ -148,22 +147,16 @@ class Waits:
                 approval_s=spec.approval_s,
             )
 
-    def ask(
-        self, claim: CallClaim, question: Question, *, usage: Usage = NO_USAGE, cost: Cost | None = None
-    ) -> list[Hint]:
-        """Let a claimed call that has not begun wait for an answer, and let go of it. Raises ``LeaseLost``.
-
-        ``usage`` and ``cost`` are what it took to decide that somebody has to be asked.
-        """
+    def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
+        """Let a claimed call that has not begun wait for an answer, and let go of it. Raises ``LeaseLost``."""
         with self._database.write() as connection:
-            _lock_claimed(connection, claim)
-            loaded = lock_run_after_call(connection, claim.run_pk)
+            loaded = lock_held(connection, claim)
             after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
             if after.calls[claim.position].status is not CallStatus.WAITING:
                 # The run is being stopped; the call was cancelled.
-                return save(connection, loaded, after, Additions(usage=usage, cost=cost))
+                return save(connection, loaded, after)
             asked = _asked_event(claim, question, _insert(connection, claim, question))
-            return save(connection, loaded, after, Additions(events=[asked], usage=usage, cost=cost))
+            return save(connection, loaded, after, Additions(events=[asked]))
 
     def open(self, *, run_id: str | None = None, kind: WaitKind | None = None, limit: int = 100) -> list[WaitView]:
         """The questions nobody has answered, oldest first."""
@@ -257,21 +250,6 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
 
 
 # --- steps of the above ----------------------------------------------------------------------------------------------
-
-
-def _lock_claimed(connection: Connection, claim: CallClaim) -> None:
-    held = connection.execute(
-        sa.select(tool_calls.c.position)
-        .where(
-            tool_calls.c.run_pk == claim.run_pk,
-            tool_calls.c.iteration == claim.iteration,
-            tool_calls.c.position == claim.position,
-            tool_calls.c.lease_token == claim.token,
-        )
-        .with_for_update()
-    ).first()
-    if held is None:
-        raise LeaseLost(f"the claim on call {claim.position} of run {claim.run_id!r} was taken over; nothing was asked")
 
 
 def _insert(connection: Connection, claim: CallClaim, question: Question) -> Any:

@@ -1,4 +1,4 @@
-"""The Celery application of a worker: five tasks, and what happens when a process starts and leaves.
+"""The Celery application of a worker: six tasks, and what happens when a process starts and leaves.
 
 ``celery -A hermes_worker.tasks.app worker`` works as well as ``hermes-worker worker``, which it is made of.
 """
@@ -15,7 +15,7 @@ from celery import Celery, signals
 
 from hermes_worker import handover
 from hermes_worker import settings as settings_module
-from hermes_worker.core.effects import AskModel, Effect, RunTool, SendDelivery
+from hermes_worker.core.effects import AskAside, AskModel, Effect, RunTool, SendDelivery
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.embedded.paths import output_dir
 from hermes_worker.observe import database_outage, log
@@ -23,6 +23,7 @@ from hermes_worker.outputs import prune_outputs
 from hermes_worker.queue import TaskName
 from hermes_worker.settings import RemoteControl, Settings
 from hermes_worker.store.runs import RunNotFound
+from hermes_worker.tasks.aside import ask_aside
 from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.celery import celery_app
 from hermes_worker.tasks.collect import collect
@@ -54,6 +55,11 @@ def build(settings: Settings) -> Celery:
     def call_tool_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
         effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt, is_suspect=is_lane())
         _guarded(settings, effect, lambda here: call_tool(here.parts, effect, at))
+
+    @app.task(name=TaskName.ASK_ASIDE.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def ask_aside_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
+        effect = AskAside(run_id=run_id, iteration=iteration, position=position, attempt=attempt, is_suspect=is_lane())
+        _guarded(settings, effect, lambda here: ask_aside(here.parts, effect, at))
 
     @app.task(name=TaskName.DELIVER.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def deliver_task(delivery_id: str, attempt: int, at: float) -> None:

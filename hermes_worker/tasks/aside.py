@@ -1,33 +1,103 @@
-"""What a tool may ask of models beside the conversation, paid for with its call."""
+"""One auxiliary call: claim a tool call's question, ask a model, write the answer and its price, send what follows.
+
+The tool call waits for it as a row. Who asks is a worker of the models: no other has their keys.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import partial
 
+from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.messages import ModelRequest, user_body
-from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
+from hermes_worker.core.auxiliary import AuxiliaryAnswer
+from hermes_worker.core.effects import AskAside
+from hermes_worker.core.errors import LeaseLost, ModelCallError
+from hermes_worker.core.messages import ModelRequest
+from hermes_worker.faults import FaultPoint
+from hermes_worker.observe import bound, count, log
+from hermes_worker.queue import QueueName
+from hermes_worker.store.auxiliary import AuxiliaryClaim
+from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.auxiliary import Auxiliary
+from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.metering import Bill
-from hermes_worker.tools.base import Purpose
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.persistence import persist
+
+BUDGET_EXHAUSTED = "budget_exhausted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolModels:
-    """``tools.base.Models`` for one call."""
+def ask_aside(parts: Parts, effect: AskAside, at: float) -> None:
+    """Make the auxiliary call ``effect`` names, if it is still to be made. ``at`` is when its message was hinted.
 
-    auxiliary: Auxiliary
-    model: str
-    """Of the run."""
-    call_key: str
-    bill: Bill
-    abort: AbortSignal
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
+    """
+    queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
+    with parts.leases.beginning(queue, at) as may_begin:
+        if may_begin:
+            _ask_aside(parts, effect)
+        else:
+            parts.sender.send([Hint(effect=effect, at=at)])
 
-    def ask(self, purpose: Purpose, content: object) -> str:
-        """Raises ``ModelCallError``."""
-        request = ModelRequest(model=self.model, messages=(user_body(content),))
-        ticket = f"{self.call_key}:{next(self._numbers)}"
-        asked = self.auxiliary.ask(AuxTask(purpose), request, self.abort, ticket=ticket, bill=self.bill)
-        return asked.text
+
+def _ask_aside(parts: Parts, effect: AskAside) -> None:
+    with parts.turnstile:
+        claim = parts.asides.claim(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("auxiliary.claimed")
+    faults.point(FaultPoint.ASK_ASIDE_AFTER_CLAIM, effect.run_id)
+    with (
+        bound(run_id=effect.run_id, iteration=effect.iteration, call=effect.position, attempt=effect.attempt),
+        parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
+    ):
+        hints = _ask_and_answer(parts, claim, abort)
+    faults.point(FaultPoint.ASK_ASIDE_AFTER_COMMIT, effect.run_id)
+    parts.sender.send(hints)
+
+
+def _ask_and_answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal) -> list[Hint]:
+    bill = Bill()
+    answer = _answer(parts, claim, abort, bill)
+    faults.point(FaultPoint.ASK_ASIDE_AFTER_REPLY, claim.run_id)
+    try:
+        hints = persist(partial(_write, parts, claim, answer, bill, abort), abort, patience_s=parts.commit_patience_s)
+    except LeaseLost as lost:
+        count("auxiliary.refused")
+        log.warning("auxiliary.refused", task=claim.question.task.value, reason=str(lost))
+        return []
+    count("auxiliary.answered")
+    return hints
+
+
+def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill) -> AuxiliaryAnswer | None:
+    """What comes of the question; ``None`` when it is given up and somebody else may ask it."""
+    task = claim.question.task
+    if claim.refused_by is not None:
+        log.info("auxiliary.failed", task=task.value, provider="", kind=f"{BUDGET_EXHAUSTED}({claim.refused_by.value})")
+        return AuxiliaryAnswer(failure=BUDGET_EXHAUSTED)
+    request = ModelRequest(
+        model=claim.loaded.model,
+        messages=tuple(claim.question.messages),
+        output_tokens_max=claim.question.output_tokens_max,
+        reasoning_effort=claim.question.reasoning_effort,
+    )
+    auxiliary = Auxiliary.of(parts, claim.loaded.root_pk)
+    try:
+        said = auxiliary.ask(task, request, abort, ticket=f"{claim.key}:{claim.attempt}", bill=bill)
+    except ModelCallError as error:
+        return None if abort.is_set() else AuxiliaryAnswer(failure=error.kind.value)
+    return AuxiliaryAnswer(text=said.text)
+
+
+def _write(
+    parts: Parts, claim: AuxiliaryClaim, answer: AuxiliaryAnswer | None, bill: Bill, abort: AbortSignal
+) -> list[Hint]:
+    with parts.turnstile:
+        if answer is not None:
+            return parts.asides.answer(claim, answer, bill.spent)
+        if abort.reason == AbortReason.LOST:
+            raise LeaseLost("the claim was lost during the auxiliary call")
+        # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
+        return parts.asides.release(claim, bill.spent)

@@ -11,11 +11,11 @@ import random
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from hermes_worker.core import retry
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.classify import classification_of
 from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest
@@ -33,29 +33,6 @@ if TYPE_CHECKING:
 
 WAIT_S_MAX = 8.0
 _TIMED_OUT = "timeout"
-
-
-class AuxTask(StrEnum):
-    COMPRESSION = "compression"
-    TITLE = "title"
-    APPROVAL = "approval"
-    VISION = "vision"
-    WEB_EXTRACT = "web_extract"
-
-    @property
-    def timeout_s(self) -> float:
-        match self:
-            case AuxTask.COMPRESSION:
-                return 300.0
-            case AuxTask.VISION | AuxTask.WEB_EXTRACT:
-                return 120.0
-            case AuxTask.TITLE | AuxTask.APPROVAL:
-                return 30.0
-
-    @property
-    def tries_max(self) -> int:
-        """Of one provider."""
-        return 1 if self is AuxTask.APPROVAL else 3  # a person is there to ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

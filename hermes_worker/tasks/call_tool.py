@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask, Consulted
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
@@ -23,16 +24,12 @@ from hermes_worker.observe import bound, count, log
 from hermes_worker.queue import QueueName
 from hermes_worker.store.calls import CallClaim, Settlement, started_event
 from hermes_worker.store.rows import Hint
-from hermes_worker.tasks.aside import ToolModels
-from hermes_worker.tasks.auxiliary import Auxiliary
 from hermes_worker.tasks.delegating import delegate
 from hermes_worker.tasks.leases import AbortReason
-from hermes_worker.tasks.metering import Bill
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.permission import held_up
 from hermes_worker.tasks.persistence import persist
 from hermes_worker.tasks.planning import tool_names
-from hermes_worker.tasks.verdicts import Judge
 from hermes_worker.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.tools.catalog import UnknownTool
 from hermes_worker.tools.dispatch import run_tool
@@ -85,9 +82,10 @@ def tool_entry(claim: CallClaim) -> LiveEntry:
 def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[Hint]:
     began = time.monotonic()
     if parts.leases.is_trusted:
-        bill = Bill()
-        result = _run(parts, claim, abort, bill)
-        write = partial(_write, parts, claim, result, bill, time.monotonic() - began, abort)
+        consulted = parts.asides.consulted(claim) if claim.has_asked else ()
+        result = _run(parts, claim, abort, consulted)
+        waited_s = claim.claimed_at - consulted[0].asked_at if consulted else 0.0
+        write = partial(_write, parts, claim, result, waited_s + time.monotonic() - began, abort)
     else:
         # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
@@ -113,14 +111,14 @@ def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
     return parts.calls.settle(claim, refusal)
 
 
-def _write(
-    parts: Parts, claim: CallClaim, result: ToolResult, bill: Bill, duration_s: float, abort: AbortSignal
-) -> list[Hint]:
+def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
     if result.question is not None:
-        return parts.waits.ask(claim, result.question, usage=bill.usage, cost=bill.cost)
+        return parts.waits.ask(claim, result.question)
     if abort.reason == AbortReason.DRAIN:
         # It was cut short so that another worker can run it whole.
-        return parts.calls.release(claim, bill.spent)
+        return parts.calls.release(claim)
+    if result.consultation is not None:
+        return parts.asides.leave(claim, result.consultation)
     if result.delegated:
         return delegate(parts, claim, result.delegated, is_background=result.is_background)
     settlement = Settlement(
@@ -129,21 +127,20 @@ def _write(
         duration_s=duration_s,
         session_updates=result.session_updates,
         refusal=result.refusal,
-        usage=bill.usage,
-        cost=bill.cost,
         sandbox=result.sandbox,
         network=result.network,
     )
     return parts.calls.settle(claim, settlement)
 
 
-def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> ToolResult:
+def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence[Consulted]) -> ToolResult:
     session = parts.runs.session_of(claim.session_pk)
     try:
         tool = _tool(parts, claim.request.name, tool_names(session.tools))
     except UnknownTool as error:
         return error_result(str(error))
-    auxiliary = Auxiliary.of(parts, claim.loaded.root_pk)
+    judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
+    own = next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
     context = ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,
@@ -154,22 +151,12 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, bill: Bill) -> Tool
         cancelled=abort,
         origin=Origin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network),
         redactor=parts.redactor,
-        models=ToolModels(
-            auxiliary=auxiliary, model=claim.loaded.model, call_key=claim.idempotency_key, bill=bill, abort=abort
-        ),
     )
 
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
-        judge = Judge(
-            auxiliary=auxiliary,
-            model=claim.loaded.model,
-            call_key=claim.idempotency_key,
-            bill=bill,
-            abort=abort,
-        )
-        return held_up(parts.approvals, parts.waits, claim, tool, arguments, context.session, judge)
+        return held_up(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
 
-    return run_tool(tool, claim.request.arguments, context, gate=gate)
+    return run_tool(tool, claim.request.arguments, context, gate=gate, consulted=own)
 
 
 def _tool(parts: Parts, name: str, offered: frozenset[str]) -> Tool:

@@ -42,6 +42,7 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
         task_routes={
             TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},
             TaskName.CALL_TOOL.value: {"queue": QueueName.TOOLS.value},
+            TaskName.ASK_ASIDE.value: {"queue": QueueName.MODEL.value},
             TaskName.DELIVER.value: {"queue": QueueName.DELIVERY.value},
             TaskName.COLLECT.value: {"queue": QueueName.TOOLS.value},
             TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},

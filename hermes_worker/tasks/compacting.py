@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import Message, ModelRequest
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
@@ -20,7 +21,7 @@ from hermes_worker.prompt.compaction import (
     trigger_tokens,
 )
 from hermes_worker.redaction import redact
-from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
+from hermes_worker.tasks.auxiliary import Auxiliary
 from hermes_worker.tasks.metering import Bill
 from hermes_worker.tasks.requests import ModelOptions
 

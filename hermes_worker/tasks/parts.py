@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hermes_worker.core import events as ev
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.delegation import DelegationPolicy
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import AskAside, AskModel, RunTool
 from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
 from hermes_worker.core.spec import RunSpec
@@ -18,6 +19,7 @@ from hermes_worker.governor import Governing, Ungoverned
 from hermes_worker.live import Live
 from hermes_worker.providers.chain import Route
 from hermes_worker.redaction import Redactor
+from hermes_worker.store.auxiliary import AuxiliaryClaim
 from hermes_worker.store.calls import CallClaim, Settlement
 from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint
@@ -69,7 +71,7 @@ class CallStore(Protocol):
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
 
-    def release(self, claim: CallClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
+    def release(self, claim: CallClaim) -> list[Hint]: ...
 
     def spec_of(self, run_pk: int) -> RunSpec: ...
 
@@ -83,6 +85,20 @@ class CallStore(Protocol):
         note: str | None = None,
         turns_max: int = ...,
     ) -> list[Hint]: ...
+
+
+class AsideStore(Protocol):
+    """What tool calls ask of models. ``store.auxiliary.AuxiliaryCalls``."""
+
+    def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]: ...
+
+    def consulted(self, claim: CallClaim) -> Sequence[Consulted]: ...
+
+    def claim(self, effect: AskAside, owner: int) -> AuxiliaryClaim | None: ...
+
+    def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
+
+    def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
 
 
 class TranscriptStore(Protocol):
@@ -116,14 +132,14 @@ class Parts:
     runs: TurnStore
     calls: CallStore
     waits: WaitStore
+    asides: AsideStore
     transcripts: TranscriptStore
     sender: Sender
     leases: Leases
     live: Live
     catalog: Catalog
     chain: Chain
-    """Where model calls go. A provider is built when it is first asked, so that a worker of another queue needs no
-    key."""
+    """Where model calls go, in a worker that makes them; in any other it leads nowhere (``NoChain``)."""
     workspace: Callable[[str], Workspace]
     """Opens the workspace a session's stored description names."""
     now: Callable[[], float]

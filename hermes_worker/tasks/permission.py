@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from hermes_worker.core.approvals import Allow, Ask, Deny, Mode, Policy, Unattended, assess, under_verdict
-from hermes_worker.core.messages import NO_USAGE, Usage, canonical_json
-from hermes_worker.core.pricing import Cost
+from hermes_worker.core.auxiliary import Consulted
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
 from hermes_worker.observe import log
 from hermes_worker.store.calls import CallClaim
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.waits import Terms
-from hermes_worker.tasks.verdicts import Judge
+from hermes_worker.tasks.verdicts import verdict, verdict_consultation
 from hermes_worker.tools.base import Tool, ToolResult
 from hermes_worker.tools.results import error_result
 
@@ -29,9 +29,7 @@ class WaitStore(Protocol):
 
     def terms(self, run_pk: int) -> Terms: ...
 
-    def ask(
-        self, claim: CallClaim, question: Question, *, usage: Usage = NO_USAGE, cost: Cost | None = None
-    ) -> list[Hint]: ...
+    def ask(self, claim: CallClaim, question: Question) -> list[Hint]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +63,10 @@ def held_up(
     tool: Tool,
     arguments: Mapping[str, Any],
     session: Any,
-    judge: Judge,
+    consulted: Consulted | None,
 ) -> ToolResult | None:
-    """What stands in for a call that may not run now: a refusal, or a question; ``None`` when it may run."""
+    """What stands in for a call that may not run now: a refusal, a question to a person, or one to a model, of which
+    ``consulted`` has the answer once it was asked; ``None`` when the call may run."""
     name = tool.spec.command_argument
     command = arguments.get(name) if name is not None else None
     if not isinstance(command, str):
@@ -83,7 +82,9 @@ def held_up(
         expires_s = terms.approval_s or rules.timeout_s
         decision = assess(command, rules.under(policy, terms))
     if isinstance(decision, Ask) and policy.mode is Mode.SMART:
-        decision = under_verdict(decision, judge.verdict(command, decision))
+        if consulted is None:
+            return ToolResult(text="", consultation=verdict_consultation(command, decision))
+        decision = under_verdict(decision, verdict(consulted, command, decision))
     match decision:
         case Allow():
             return None

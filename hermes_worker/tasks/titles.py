@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import ModelCallError, UnavailableError
 from hermes_worker.core.messages import ModelRequest, Role, user_body
 from hermes_worker.core.titles import text_of_row, title_of, title_question
 from hermes_worker.observe import count, log
 from hermes_worker.store.runs import TurnClaim
 from hermes_worker.tasks.asking import Answered
-from hermes_worker.tasks.auxiliary import Auxiliary, AuxTask
+from hermes_worker.tasks.auxiliary import Auxiliary
 from hermes_worker.tasks.metering import Bill
 from hermes_worker.tasks.parts import Parts
 

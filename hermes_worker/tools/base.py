@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import ChildTask
 from hermes_worker.core.questions import Question, Refusal
 from hermes_worker.core.replay import Replay
@@ -26,17 +27,6 @@ class Cancellation(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
-
-
-Purpose = Literal["vision", "web_extract"]
-
-
-class Models(Protocol):
-    """Models beside the conversation, with providers of their own for each purpose. ``tasks.aside.ToolModels``."""
-
-    def ask(self, purpose: Purpose, content: object) -> str:
-        """What a model says to ``content``, a text or a list of content parts; it costs the run. Raises
-        ``ModelCallError`` when none answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +73,6 @@ class ToolContext:
     session: Mapping[str, Any]
     """The session documents named by ``ToolSpec.session_keys``; a missing one is absent."""
     cancelled: Cancellation
-    models: Models | None = None
-    """``None`` where there are none."""
     origin: Origin = PEOPLE
     """Where the call comes from: what its commands may reach follows from that."""
     redactor: Redactor = field(default_factory=Redactor)
@@ -105,6 +93,8 @@ class ToolResult:
     """Why the call did not run, where it was not allowed to; ``text`` tells the model."""
     question: Question | None = None
     """Instead of a result: the call has done nothing and waits for somebody's answer."""
+    consultation: Consultation | None = None
+    """Instead of a result: the call has had no effect and goes on when models have answered."""
     delegated: Sequence[ChildTask] = ()
     """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
     is_background: bool = False
@@ -122,3 +112,13 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec: ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult: ...
+
+
+@runtime_checkable
+class ConsultingTool(Tool, Protocol):
+    """A tool that needs a model, which no worker that runs tools has. Its ``run`` reads, fetches and returns a
+    consultation; whichever worker takes the call once that is answered lets it ``finish``. A tool of replay class
+    ``once`` cannot be one: its worker may die after either half, and neither may run twice."""
+
+    def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
+        """The result, from nothing but what ``run`` put aside and the answers to its questions, in their order."""

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hermes_worker.core.auxiliary import Consulted
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.repair import ArgumentsOutcome, assess_arguments
+from hermes_worker.core.replay import Replay
 from hermes_worker.observe import log
 from hermes_worker.redaction import holds_marker, prints_configuration
 from hermes_worker.tools.arguments import coerce, violations
-from hermes_worker.tools.base import Tool, ToolContext, ToolResult
+from hermes_worker.tools.base import ConsultingTool, Tool, ToolContext, ToolResult
 from hermes_worker.tools.interruptible import Interrupted, interruptible
 from hermes_worker.tools.results import ResultLimits, error_result, exception_result, limited
 from hermes_worker.workspace.base import WorkspaceError
@@ -31,19 +33,21 @@ def run_tool(
     *,
     limits: ResultLimits | None = None,
     gate: Gate | None = None,
+    consulted: Consulted | None = None,
 ) -> ToolResult:
     """Run one call and return its result; what goes wrong is an error result and never an exception.
 
-    A call that was cancelled before it started does nothing. The result's size is within ``limits``, and secrets are
-    hidden in it: whatever becomes of a result, a row, an event, a file or a prompt, is made from what this returns.
+    With ``consulted``, what the tool asked of models in an earlier claim, the call goes on from there. A call that was
+    cancelled before it started does nothing. The result's size is within ``limits``, and secrets are hidden in it:
+    whatever becomes of a result, a row, an event, a file or a prompt, is made from what this returns.
     """
     arguments = _arguments(tool, arguments_json)
     if isinstance(arguments, ToolResult):
         return _without_secrets(arguments, context)
     outcome = _refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
     if outcome is None:
-        outcome = _outcome(tool, arguments, context)
-    if outcome.question is not None:
+        outcome = _outcome(tool, arguments, context, consulted)
+    if outcome.question is not None or outcome.consultation is not None:
         return outcome
     return limited(
         _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments)),
@@ -52,6 +56,17 @@ def run_tool(
         workspace=context.workspace,
         limits=limits or ResultLimits(),
     )
+
+
+def _checked(tool: Tool, result: ToolResult) -> ToolResult:
+    """``result``, unless it leaves a consultation that cannot be kept."""
+    if result.consultation is None:
+        return result
+    if tool.spec.replay is Replay.ONCE:
+        return error_result(f"{tool.spec.name} may have acted already, so it cannot ask a model any more")
+    if result.consultation.is_too_large:
+        return error_result(f"{tool.spec.name} has more to show a model than can be sent; ask for less at once")
+    return result
 
 
 def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult | None:
@@ -104,9 +119,13 @@ def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
     return arguments
 
 
-def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consulted: Consulted | None) -> ToolResult:
     try:
-        return tool.run(arguments, context)
+        if consulted is None:
+            return _checked(tool, tool.run(arguments, context))
+        if not isinstance(tool, ConsultingTool):
+            return error_result(f"{tool.spec.name} cannot go on: this worker's version of it asks no model")
+        return _checked(tool, tool.finish(consulted.material, consulted.answers))
     except (WorkspaceError, Interrupted) as error:
         return error_result(str(error))
     except Exception as error:

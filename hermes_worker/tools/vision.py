@@ -1,15 +1,16 @@
 """``vision_analyze``: what is to be seen in an image, in words (reference, loop §12.1).
 
-A model beside the conversation looks at it, so that a conversation with a model that cannot see goes on all the same,
-and an image is paid for once and not with every later call.
+A model beside the conversation looks at it, in an auxiliary call that another worker makes, so that a conversation with
+a model that cannot see goes on all the same, and an image is paid for once and not with every later call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hermes_worker.core.errors import ModelCallError
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
+from hermes_worker.core.messages import user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.images import SmallImage, small_data_url, small_image
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
@@ -60,8 +61,6 @@ class VisionTool:
         return _SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        if context.models is None:
-            return error_result("there is no model here that could look at an image")
         try:
             image = self._data_url(arguments["image_url"].strip(), context)
         except FetchFailed as error:
@@ -72,14 +71,17 @@ class VisionTool:
             {"type": "text", "text": _ASK.format(question=arguments["question"][:_QUESTION_CHARS_MAX])},
             {"type": "image_url", "image_url": {"url": image}},
         ]
-        try:
-            seen = context.models.ask("vision", asked)
-        except ModelCallError as error:
+        question = AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body(asked),))
+        return ToolResult(text="", consultation=Consultation(questions=(question,)))
+
+    def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
+        [answer] = answers
+        if answer.text is None:
             return error_result(
-                f"no model could look at the image ({error.kind.value}); one that can see is named by "
+                f"no model could look at the image ({answer.failure}); one that can see is named by "
                 "HERMES_VISION_PROVIDERS (model.vision_providers)"
             )
-        return json_result({"success": True, "analysis": seen})
+        return json_result({"success": True, "analysis": answer.text})
 
     def _data_url(self, place: str, context: ToolContext) -> str | None:
         """The image as data, small enough for any model; ``None`` when it is none. Raises ``FetchFailed``, and

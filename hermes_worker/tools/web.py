@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from hermes_worker.core.errors import ModelCallError
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
+from hermes_worker.core.messages import user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
 from hermes_worker.tools.fetch import Fetched, FetchFailed, Fetching
@@ -67,28 +69,51 @@ class WebExtractTool:
         if not 0 < len(urls) <= URLS_MAX:
             return error_result(f"give 1 to {URLS_MAX} addresses, not {len(urls)}")
         chars = min(max(arguments.get("char_limit") or CHARS_DEFAULT, _CHARS_MIN), _CHARS_MAX)
-        results = [self._page(self._fetching, url, number, chars, context) for number, url in enumerate(urls)]
-        return json_result({"results": results}, is_error=all("error" in result for result in results))
+        pages = [self._page(self._fetching, url, number, chars, context) for number, url in enumerate(urls)]
+        questions = [page.question for page in pages if page.question is not None]
+        told = [page.told for page in pages]
+        if not questions:
+            return _result(told)
+        long = [number for number, page in enumerate(pages) if page.question is not None]
+        material = {"results": told, "long": long, "chars": chars}
+        return ToolResult(text="", consultation=Consultation(questions=questions, material=material))
 
-    def _page(
-        self, fetching: Fetching, url: str, number: int, chars: int, context: ToolContext
-    ) -> Mapping[str, object]:
+    def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
+        told: list[Mapping[str, object]] = list(material["results"])
+        for number, answer in zip(material["long"], answers, strict=True):
+            if summary := (answer.text or "")[: 2 * material["chars"]]:
+                told[number] = {**told[number], "content": summary, "is_summary": True}
+        return _result(told)
+
+    def _page(self, fetching: Fetching, url: str, number: int, chars: int, context: ToolContext) -> _Page:
         try:
             found = fetching.fetch(url, context.cancelled, bytes_max=_BYTES_MAX)
         except FetchFailed as error:
-            return {"url": url, "error": str(error)}
+            return _Page(told={"url": url, "error": str(error)})
         read = interruptible(lambda: _read(found, context), context.cancelled)
         if read is None:
-            return {"url": url, "error": f"this is {found.media_type or 'of no known type'}, not a text"}
+            return _Page(told={"url": url, "error": f"this is {found.media_type or 'of no known type'}, not a text"})
         title, text = read
         told: dict[str, object] = {"url": found.url, "title": title}
         if len(text) <= chars:
-            return {**told, "content": text}
-        kept = _kept(text, number, context)
-        summary = _summary(found.url, text, chars, context)
-        if summary is not None:
-            return {**told, "content": summary, "is_summary": True, **kept}
-        return {**told, "content": f"{text[:chars]}\n\n[... {len(text) - chars} more characters]", **kept}
+            return _Page(told={**told, "content": text})
+        # Its beginning stands for it until a model has summed it up, and when none does.
+        beginning = f"{text[:chars]}\n\n[... {len(text) - chars} more characters]"
+        return _Page(
+            told={**told, "content": beginning, **_kept(text, number, context)},
+            question=_question(found.url, text, chars),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    told: Mapping[str, object]
+    question: AuxiliaryQuestion | None = None
+    """To a model, that is to sum it up."""
+
+
+def _result(told: Sequence[Mapping[str, object]]) -> ToolResult:
+    return json_result({"results": list(told)}, is_error=all("error" in page for page in told))
 
 
 def _read(found: Fetched, context: ToolContext) -> tuple[str, str] | None:
@@ -115,12 +140,6 @@ def _kept(text: str, number: int, context: ToolContext) -> Mapping[str, object]:
     return {"full_text": path, "full_text_chars": len(text)}
 
 
-def _summary(url: str, text: str, chars: int, context: ToolContext) -> str | None:
-    """In the words of a model beside the conversation; ``None`` when none answers."""
-    if context.models is None:
-        return None
+def _question(url: str, text: str, chars: int) -> AuxiliaryQuestion:
     asked = _ASK.format(url=url, chars=chars, page=text[:_SUMMARISED_CHARS_MAX].replace("</page>", ""))
-    try:
-        return context.models.ask("web_extract", asked)[: 2 * chars] or None
-    except ModelCallError:
-        return None
+    return AuxiliaryQuestion(task=AuxTask.WEB_EXTRACT, messages=(user_body(asked),))

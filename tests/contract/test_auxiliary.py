@@ -13,14 +13,14 @@ from strict_server import Fault, StrictServer, silence, status
 
 from hermes_worker.core import retry
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelRequest, user_body
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.credentials import CredentialPool
 from hermes_worker.governor import ConfiguredLimits, Governing, Governor, Ungoverned
 from hermes_worker.providers.chain import Chain, ModelChoice
-from hermes_worker.tasks import auxiliary
-from hermes_worker.tasks.auxiliary import AsideReply, Auxiliary, AuxTask
+from hermes_worker.tasks.auxiliary import AsideReply, Auxiliary
 from hermes_worker.tasks.metering import Bill
 
 REQUEST = ModelRequest(model="main-model", messages=(user_body("sum up"),))
@@ -103,7 +103,7 @@ def test_when_nobody_answers_the_last_failure_is_told(servers: list[StrictServer
 def test_an_answer_that_does_not_come_is_not_waited_for(
     servers: list[StrictServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auxiliary.AuxTask, "timeout_s", 0.3)
+    monkeypatch.setattr(AuxTask, "timeout_s", 0.3)
     servers[0].faults(silence)
     started = time.monotonic()
     with pytest.raises(ModelCallError) as raised:

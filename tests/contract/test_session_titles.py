@@ -13,11 +13,11 @@ from strict_server import StrictServer, status
 from support.store import Store, check
 from support.turns import Turns
 
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.run import RunStatus
 from hermes_worker.providers.chain import Chain, ModelChoice
 from hermes_worker.store.trees import Trees
-from hermes_worker.tasks.auxiliary import AuxTask
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 

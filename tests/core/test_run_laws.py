@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Dimension
-from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -83,6 +83,8 @@ def every_event(run: Run) -> list[ev.Event]:
             ev.CallReleased(position=position),
             *(ev.CallLost(position=position, loss=loss) for loss in ev.Loss),
             ev.CallAllowed(position=position),
+            ev.CallAsked(position=position),
+            *(ev.CallAnswered(position=position, is_last=is_last) for is_last in (True, False)),
         ]
         events += [ev.CallParked(position=position, waits_for=kind) for kind in WaitKind]
         events += [ev.CallSettled(position=position, status=status) for status in CallStatus]
@@ -224,7 +226,7 @@ def test_a_segment_waits_for_the_one_before_it(history: list[Step]) -> None:
     for taken in history:
         run = taken.after
         begun = [call.segment for call in run.calls if call.status is not CallStatus.PENDING]
-        due = [run.calls[effect.position].segment for effect in outstanding(run) if isinstance(effect, RunTool)]
+        due = [run.calls[effect.position].segment for effect in outstanding(run) if isinstance(effect, CallEffect)]
         for segment in due:
             assert all(call.status.is_settled for call in run.calls if call.segment < segment)
             assert max(begun, default=0) <= segment
@@ -274,9 +276,19 @@ def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) 
 
 @law
 @given(histories())
-def test_no_effect_is_handed_out_twice_in_one_attempt_except_after_a_release_or_a_wait(history: list[Step]) -> None:
+def test_no_effect_is_handed_out_twice_in_one_attempt_except_to_go_on(history: list[Step]) -> None:
+    """After a release, a wait or an answer."""
     handed: Counter[Effect] = Counter(outstanding(history[0].before))
-    again = ev.TurnReleased | ev.CallReleased | ev.WaitEnded | ev.CallAllowed | ev.ResumeRequested | ev.AskedAgain
+    again = (
+        ev.TurnReleased
+        | ev.CallReleased
+        | ev.WaitEnded
+        | ev.CallAllowed
+        | ev.CallAsked
+        | ev.CallAnswered
+        | ev.ResumeRequested
+        | ev.AskedAgain
+    )
     for taken in history:
         if not isinstance(taken.event, again):
             assert all(handed[effect] == 0 for effect in taken.effects)
@@ -353,6 +365,9 @@ def test_only_a_suspect_that_was_seen_to_take_its_worker_down_is_held_to_have(hi
         for before, after in pairs:
             if after.deaths == before.deaths:
                 continue
+            if isinstance(taken.event, ev.CallAsked | ev.CallAnswered):
+                assert after.deaths is None, "what came to its end in order is acquitted"
+                continue
             assert isinstance(taken.event, ev.TurnLost | ev.CallLost)
             assert after.deaths == (0 if before.deaths is None else before.deaths + 1)
             assert before.deaths is None or taken.event.loss is ev.Loss.SEEN
@@ -417,11 +432,46 @@ def test_a_run_whose_budget_is_used_up_ends_with_its_next_reply(
 
 @law
 @given(histories())
-def test_a_once_call_never_goes_back_to_pending(history: list[Step]) -> None:
+def test_a_once_call_whose_tool_runs_never_goes_back_to_pending_but_to_ask(history: list[Step]) -> None:
     for taken in history:
         for position, was, became in call_changes(taken):
-            if taken.before.calls[position].replay is Replay.ONCE and was is CallStatus.RUNNING:
-                assert became is not CallStatus.PENDING
+            before = taken.before.calls[position]
+            if before.replay is Replay.ONCE and was is CallStatus.RUNNING and not before.asks:
+                assert became is not CallStatus.PENDING or isinstance(taken.event, ev.CallAsked)
+
+
+@law
+@given(histories())
+def test_what_is_due_of_a_call_is_its_tool_or_its_question(history: list[Step]) -> None:
+    for taken in history:
+        run = taken.after
+        for effect in outstanding(run):
+            if isinstance(effect, CallEffect):
+                assert isinstance(effect, AskAside) == run.calls[effect.position].asks
+
+
+@law
+@given(histories())
+def test_a_question_is_open_from_when_it_is_left_until_it_is_answered(history: list[Step]) -> None:
+    """Or the call is over. Nothing else takes it away: no loss, no release, no pause."""
+    for taken in history:
+        if taken.after.iteration != taken.before.iteration:
+            continue
+        for before, after in zip(taken.before.calls, taken.after.calls, strict=True):
+            if after.asks and not before.asks:
+                assert taken.event == ev.CallAsked(position=after.position)
+            if before.asks and not after.asks and not after.status.is_settled:
+                assert taken.event == ev.CallAnswered(position=after.position)
+            assert not after.asks or after.status in (CallStatus.PENDING, CallStatus.RUNNING)
+
+
+@law
+@given(histories())
+def test_a_call_that_asks_is_never_in_doubt(history: list[Step]) -> None:
+    for taken in history:
+        for position, was, became in call_changes(taken):
+            if became is CallStatus.UNKNOWN and was is not CallStatus.UNKNOWN:
+                assert not taken.before.calls[position].asks
 
 
 @law
@@ -431,10 +481,11 @@ def test_a_once_call_that_was_running_never_counts_as_without_effect_unless_its_
 ) -> None:
     for taken in history:
         for position, was, became in call_changes(taken):
-            if taken.before.calls[position].replay is not Replay.ONCE or was is not CallStatus.RUNNING:
+            before = taken.before.calls[position]
+            if before.replay is not Replay.ONCE or was is not CallStatus.RUNNING or before.asks:
                 continue
             if became is CallStatus.CANCELLED:
-                assert isinstance(taken.event, ev.CallSettled)
+                assert isinstance(taken.event, ev.CallSettled | ev.CallAsked)
 
 
 @law
@@ -456,8 +507,13 @@ def ways_to_give_up(run: Run) -> Iterator[ev.Event]:
         yield ev.CapacityAwaited(resume_at=1.0, recovery="{}")
         yield from (ev.AskedAgain(memory=None, is_counted=is_counted) for is_counted in (True, False))
     for call in run.calls:
-        if call.status is CallStatus.RUNNING:
+        if call.status is CallStatus.RUNNING and call.asks:
             yield ev.CallLost(position=call.position)
+            yield ev.CallReleased(position=call.position)
+            yield from (ev.CallAnswered(position=call.position, is_last=is_last) for is_last in (True, False))
+        elif call.status is CallStatus.RUNNING:
+            yield ev.CallLost(position=call.position)
+            yield ev.CallAsked(position=call.position)
             yield ev.CallSettled(position=call.position, status=CallStatus.SUCCEEDED)
             if call.replay is not Replay.ONCE:
                 yield ev.CallReleased(position=call.position)
@@ -479,7 +535,7 @@ def test_a_healthy_run_never_needs_the_sweeper(script: list[ev.ModelReplied], se
     while queue:
         effect = queue.pop(random.randrange(len(queue)))
         assert effect in outstanding(run)
-        for event in done(effect, script):
+        for event in done(effect, script, asks=random.random() < 0.3):
             run, effects = step(run, event)
             queue += sorted(effects, key=repr)
     assert run.status is RunStatus.COMPLETED
@@ -499,20 +555,23 @@ def test_losses_handed_back_and_duplicates_change_nothing_but_time(
         if effect not in outstanding(run):
             continue  # a stale or repeated message finds nothing
         accident = random.random() < 0.3
-        for event in mishap(effect) if accident else done(effect, script):
+        for event in mishap(effect) if accident else done(effect, script, asks=random.random() < 0.3):
             run, effects = step(run, event)
             queue += sorted(effects, key=repr) * 2
     assert run.status is RunStatus.COMPLETED
 
 
-def done(effect: Effect, script: list[ev.ModelReplied]) -> list[ev.Event]:
+def done(effect: Effect, script: list[ev.ModelReplied], *, asks: bool) -> list[ev.Event]:
+    """What a worker makes of an effect; with ``asks`` there is a question, or one more."""
     if isinstance(effect, AskModel):
         known = effect.iteration <= len(script)
         return [ev.TurnClaimed(), script[effect.iteration - 1] if known else ev.ModelReplied()]
-    return [
-        ev.CallClaimed(position=effect.position),
-        ev.CallSettled(position=effect.position, status=CallStatus.SUCCEEDED),
-    ]
+    claimed = ev.CallClaimed(position=effect.position)
+    if isinstance(effect, AskAside):
+        return [claimed, ev.CallAnswered(position=effect.position, is_last=not asks)]
+    if asks:
+        return [claimed, ev.CallAsked(position=effect.position)]
+    return [claimed, ev.CallSettled(position=effect.position, status=CallStatus.SUCCEEDED)]
 
 
 def mishap(effect: Effect) -> list[ev.Event]:
@@ -538,7 +597,7 @@ def test_the_laws_can_fail() -> None:
     reopened = replace(running, calls=(replace(running.calls[0], status=CallStatus.PENDING),))
     broken = [Step(before=running, event=ev.CallLost(position=0), after=reopened, effects=frozenset())]
     with pytest.raises(AssertionError):
-        test_a_once_call_never_goes_back_to_pending.hypothesis.inner_test(broken)  # type: ignore[attr-defined]
+        test_a_once_call_whose_tool_runs_never_goes_back_to_pending_but_to_ask.hypothesis.inner_test(broken)  # type: ignore[attr-defined]
     with pytest.raises(AssertionError):
         test_the_effects_of_a_step_are_what_it_added_to_the_outstanding.hypothesis.inner_test(broken)  # type: ignore[attr-defined]
 

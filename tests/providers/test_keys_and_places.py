@@ -8,6 +8,7 @@ import pytest
 from support.fault_server import FaultServer, Received, Reply, say_hello
 
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelRequest, user_body
@@ -15,7 +16,6 @@ from hermes_worker.providers.base import Abort
 from hermes_worker.providers.catalog import PROVIDERS
 from hermes_worker.providers.chain import Chain
 from hermes_worker.settings import as_environ, load
-from hermes_worker.tasks.auxiliary import AuxTask
 from hermes_worker.wiring import aside_of, chain_of, endpoint_of, logins_of
 
 

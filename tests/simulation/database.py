@@ -20,7 +20,7 @@ from hermes_worker.store.budgets import budget_of
 from hermes_worker.store.database import Database
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.sweep import SweepPolicy
-from hermes_worker.store.tables import budgets, events, messages, runs, tool_calls
+from hermes_worker.store.tables import auxiliary_calls, budgets, events, messages, runs, tool_calls
 from hermes_worker.store.waits import Waits
 
 _EPOCH_AS_JULIAN_DAY = 2440587.5
@@ -46,6 +46,7 @@ class SqlStore:
         self.calls = self._store.calls
         self.transcripts = self._store.transcripts
         self.waits = Waits(database)
+        self.asides = self._store.asides
         self.workers = self._store.workers
         self._tools = tools
 
@@ -105,6 +106,12 @@ class SqlStore:
             exit_reason=row.exit_reason,
             iteration=row.iteration,
             charged=row.input_tokens,
+            asides_charged=row.cache_read_tokens,
+            asides_answered=connection.execute(
+                sa.select(sa.func.count())
+                .select_from(auxiliary_calls)
+                .where(auxiliary_calls.c.run_pk == row.pk, auxiliary_calls.c.answer.is_not(None))
+            ).scalar_one(),
             events=[event.event for event in happened],
             event_seqs=[event.seq for event in happened],
             bodies=[json.loads(message.body) for message in said],

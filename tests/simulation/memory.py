@@ -16,16 +16,19 @@ from typing import Any, TypeVar
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.approvals import Choice
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
-from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool, outstanding
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
+from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply, retry_delay_s, step
+from hermes_worker.store.auxiliary import AuxiliaryClaim
 from hermes_worker.store.calls import OVERTIME_S, CallClaim, Settlement
 from hermes_worker.store.new_children import NewChild
 from hermes_worker.store.rows import Hint, LoadedRun
@@ -57,6 +60,19 @@ def _nothing(cls: type[Any]) -> Mapping[str, None]:
 
 
 @dataclass(slots=True)
+class Asked:
+    """A consultation, and the answers so far."""
+
+    consultation: Consultation
+    at: float
+    answers: list[AuxiliaryAnswer] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.answers) < len(self.consultation.questions)
+
+
+@dataclass(slots=True)
 class CallRow:
     request: ToolRequest
     result_seq: int
@@ -70,6 +86,7 @@ class CallRow:
     expires_at: float | None = None
     """When the question it waits for counts as refused."""
     is_approved: bool = False
+    asked: list[Asked] = field(default_factory=list)
     children_max: int = 0
     has_sent: bool = False
     """Its children work in the background, and their answer is still to begin a turn."""
@@ -110,6 +127,8 @@ class RunRow:
     events: list[str] = field(default_factory=list)
     charged: int = 0
     """Model replies that were paid for."""
+    asides_charged: int = 0
+    """Answers to auxiliary calls that were paid for."""
     arrivals: int = 0
     """Results that were brought for the current iteration; only a broken store looks at it."""
     due_of: Run | None = None
@@ -142,6 +161,9 @@ class Report:
     exit_reason: str | None
     iteration: int
     charged: int
+    asides_charged: int
+    asides_answered: int
+    """Answers to auxiliary calls that are stored."""
     events: Sequence[str]
     event_seqs: Sequence[int]
     bodies: Sequence[Mapping[str, Any]]
@@ -206,6 +228,7 @@ class MemoryStore:
         self.policy = policy
         self.workers = MemoryWorkers(self)
         self.runs = self.calls = self.transcripts = self.waits = self
+        self.asides = MemoryAsides(self)
         self._tools = tools
         self._rows: dict[str, RunRow] = {}
         self._by_pk: list[RunRow] = []
@@ -321,16 +344,10 @@ class MemoryStore:
     # --- tool calls ---
 
     def claim(self, effect: RunTool, owner: int) -> CallClaim | None:
-        row = self._rows.get(effect.run_id)
-        if row is None or effect not in outstanding(row.core):
+        if not self._take_call(effect, owner):
             return None
+        row = self._rows[effect.run_id]
         call = row.calls[effect.iteration, effect.position]
-        if call.hinted_at is None:
-            return None
-        row.core = apply(row.core, ev.CallClaimed(position=effect.position))
-        call.token, call.owner, call.claimed_at = f"c{next(self._tokens)}", owner, self.now()
-        call.hinted_at, call.hints = None, 0
-        call.deadline_at = self.now() + call.timeout_s + OVERTIME_S
         return filled(
             CallClaim,
             token=call.token,
@@ -346,8 +363,22 @@ class MemoryStore:
             timeout_s=call.timeout_s,
             claimed_at=self.now(),
             is_approved=call.is_approved,
+            has_asked=bool(call.asked),
             loaded=self._loaded(row),
         )
+
+    def _take_call(self, effect: CallEffect, owner: int) -> bool:
+        row = self._rows.get(effect.run_id)
+        if row is None or effect not in outstanding(row.core):
+            return False
+        call = row.calls[effect.iteration, effect.position]
+        if call.hinted_at is None:
+            return False
+        row.core = apply(row.core, ev.CallClaimed(position=effect.position))
+        call.token, call.owner, call.claimed_at = f"c{next(self._tokens)}", owner, self.now()
+        call.hinted_at, call.hints = None, 0
+        call.deadline_at = self.now() + call.timeout_s + OVERTIME_S
+        return True
 
     def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
         return {}
@@ -360,7 +391,7 @@ class MemoryStore:
     def release(self, claim: CallClaim, *_: Any) -> list[Hint]:
         return self._write(self._held_call(claim), ev.CallReleased(position=claim.position))
 
-    def _held_call(self, claim: CallClaim) -> RunRow:
+    def _held_call(self, claim: CallClaim | AuxiliaryClaim) -> RunRow:
         row = self._rows[claim.run_id]
         if row.calls[claim.iteration, claim.position].token != claim.token:
             raise LeaseLost(f"the claim on call {claim.position} of {claim.run_id} was taken over")
@@ -618,7 +649,7 @@ class MemoryStore:
         is_asking_due = any(isinstance(effect, AskModel) for effect in self._outstanding(row))
         row.hinted_at, row.hints = (self.now() if is_asking_due else None), 0
         for effect in added:
-            if isinstance(effect, RunTool):
+            if isinstance(effect, CallEffect):
                 call = row.calls[effect.iteration, effect.position]
                 call.hinted_at, call.hints = self.now(), 0
 
@@ -685,11 +716,11 @@ class MemoryStore:
         kept = []
         for hint in hints:
             effect = hint.effect
-            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, AskModel | RunTool) else 0.0
+            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, AskModel | CallEffect) else 0.0
             if not delay_s:
                 kept.append(hint)
                 continue
-            due = row.calls[effect.iteration, effect.position] if isinstance(effect, RunTool) else row
+            due = row.calls[effect.iteration, effect.position] if isinstance(effect, CallEffect) else row
             assert due.hinted_at is not None
             due.hinted_at += delay_s
         return kept
@@ -709,7 +740,7 @@ class MemoryStore:
         hints: list[Hint] = []
         for row in self._by_pk:
             for effect in sorted(self._outstanding(row), key=_order):
-                queue = "model" if isinstance(effect, AskModel) else "tools"
+                queue = "tools" if isinstance(effect, RunTool) else "model"
                 queue = f"suspect_{queue}" if effect.is_suspect else queue
                 due = row if isinstance(effect, AskModel) else row.calls[effect.iteration, effect.position]
                 if due.hinted_at is not None and self._is_lost(queue, due, depths):
@@ -752,6 +783,13 @@ class MemoryStore:
             exit_reason=row.core.exit_reason.value if row.core.exit_reason else None,
             iteration=row.core.iteration,
             charged=row.charged,
+            asides_charged=row.asides_charged,
+            asides_answered=sum(
+                answer.text is not None
+                for call in row.calls.values()
+                for asked in call.asked
+                for answer in asked.answers
+            ),
             events=row.events,
             event_seqs=range(1, len(row.events) + 1),
             bodies=[json.loads(row.messages[seq].body) for seq in seqs],
@@ -768,8 +806,67 @@ class MemoryStore:
         pass
 
 
+class MemoryAsides:
+    """``store.auxiliary.AuxiliaryCalls``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
+        row = self._store._held_call(claim)
+        hints = self._store._write(row, ev.CallAsked(position=claim.position))
+        if row.core.calls[claim.position].asks:
+            asked = Asked(consultation=consultation, at=self._store.now())
+            row.calls[claim.iteration, claim.position].asked.append(asked)
+        return hints
+
+    def claim(self, effect: AskAside, owner: int) -> AuxiliaryClaim | None:
+        if not self._store._take_call(effect, owner):
+            return None
+        row = self._store._rows[effect.run_id]
+        call = row.calls[effect.iteration, effect.position]
+        asked = next(one for one in call.asked if one.is_open)
+        assert call.token is not None
+        return AuxiliaryClaim(
+            token=call.token,
+            run_pk=row.pk,
+            run_id=effect.run_id,
+            iteration=effect.iteration,
+            position=effect.position,
+            attempt=effect.attempt,
+            number=sum(len(one.answers) for one in call.asked),
+            question=asked.consultation.questions[len(asked.answers)],
+            refused_by=None,
+            loaded=self._store._loaded(row),
+        )
+
+    def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        row = self._store._held_call(claim)
+        asked = next(one for one in row.calls[claim.iteration, claim.position].asked if one.is_open)
+        asked.answers.append(answer)
+        row.asides_charged += spent.usage.cache_read
+        return self._store._write(row, ev.CallAnswered(position=claim.position, is_last=not asked.is_open))
+
+    def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        row = self._store._held_call(claim)
+        row.asides_charged += spent.usage.cache_read
+        return self._store._write(row, ev.CallReleased(position=claim.position))
+
+    def consulted(self, claim: CallClaim) -> list[Consulted]:
+        call = self._store._rows[claim.run_id].calls[claim.iteration, claim.position]
+        return [
+            Consulted(
+                task=asked.consultation.questions[0].task,
+                material=asked.consultation.material,
+                answers=asked.answers,
+                asked_at=asked.at,
+            )
+            for asked in call.asked
+        ]
+
+
 def _order(effect: Effect) -> int:
-    return effect.position if isinstance(effect, RunTool) else -1
+    return effect.position if isinstance(effect, CallEffect) else -1
 
 
 def _is_below(row: RunRow | None, top: RunRow) -> bool:
@@ -785,7 +882,7 @@ def _new(core: Run) -> Run:
 
 
 def _notice(was: Call, now: Call) -> str:
-    was_running = was.status is CallStatus.RUNNING or was.waits_for is WaitKind.CHILDREN
+    was_running = was.may_have_acted or was.waits_for is WaitKind.CHILDREN
     return result_without_a_run(now.status, was_running=was_running)
 
 
@@ -802,7 +899,7 @@ class WithoutFence(MemoryStore):
         row.core = replace(row.core, is_asking=True)
         return row
 
-    def _held_call(self, claim: CallClaim) -> RunRow:
+    def _held_call(self, claim: CallClaim | AuxiliaryClaim) -> RunRow:
         row = self._rows[claim.run_id]
         if row.core.status.is_terminal or row.core.iteration != claim.iteration:
             raise LeaseLost("it has moved on")
@@ -831,7 +928,7 @@ class CountingArrivals(MemoryStore):
         calls = row.core.calls
         if not calls or row.core.is_asking or row.core.status is not RunStatus.RUNNING:
             return due
-        tools = frozenset(effect for effect in due if isinstance(effect, RunTool))
+        tools = frozenset(effect for effect in due if isinstance(effect, CallEffect))
         if row.arrivals < len(calls):
             return tools
         core = row.core
@@ -861,6 +958,41 @@ class ChargingAttempts(MemoryStore):
         hints = super().commit_reply(claim, reply, reading, cost)
         self._rows[claim.run_id].charged -= 1
         return hints
+
+
+class ForgettingAnswers(MemoryStore):
+    """Pays for the answer of an auxiliary call and lets the tool ask again."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asides = _ForgettingAsides(self)
+
+
+class _ForgettingAsides(MemoryAsides):
+    def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
+        self._store._held_call(claim).calls[claim.iteration, claim.position].asked.clear()
+        return super().leave(claim, consultation)
+
+    def consulted(self, claim: CallClaim) -> list[Consulted]:
+        return []
+
+
+class PayingLosers(MemoryStore):
+    """Bills an answer to whoever brings it, and looks at the claim afterwards."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asides = _PayingLosers(self)
+
+
+class _PayingLosers(MemoryAsides):
+    def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        row = self._store._rows[claim.run_id]
+        before = row.asides_charged + spent.usage.cache_read
+        try:
+            return super().answer(claim, answer, spent)
+        finally:
+            row.asides_charged = before
 
 
 class WithoutSweeper(MemoryStore):

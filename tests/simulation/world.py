@@ -23,11 +23,12 @@ from simulation.memory import MemoryStore, Report, filled
 
 from hermes_worker import observe
 from hermes_worker.core import abort as abort_module
-from hermes_worker.core.approvals import Choice
+from hermes_worker.core.approvals import VERDICT_RULES, Choice, Mode
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
-from hermes_worker.core.effects import AskModel, Effect, RunTool
+from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool
 from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, UnavailableError
-from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json
+from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json, user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.providers.chain import OneProvider
@@ -40,6 +41,7 @@ from hermes_worker.tasks import call_tool as call_tool_module
 from hermes_worker.tasks import delegating as delegating_module
 from hermes_worker.tasks import leases as leases_module
 from hermes_worker.tasks import persistence as persistence_module
+from hermes_worker.tasks.aside import ask_aside
 from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
@@ -59,7 +61,7 @@ _EPOCH_S = 1_000_000.0
 _ITERATIONS_MAX = 8
 """Of a run, or of all runs of a tree."""
 DELEGATION = DelegationPolicy(children_max=3, depth_max=2, turns_max=3)
-APPROVALS = ApprovalRules(timeout_s=90.0)
+APPROVALS = ApprovalRules(mode=Mode.SMART, timeout_s=90.0)
 
 
 class Killed(BaseException):
@@ -98,6 +100,8 @@ class Trouble:
     """Our own code fails in a model call."""
     provider: float = 0.06
     """A model call fails and is worth trying again, at once or later."""
+    blind: float = 0.06
+    """No model answers an auxiliary call."""
     drain: float = 0.3
     """A process is told to leave, once."""
     poison: float = 0.02
@@ -119,6 +123,7 @@ PEACE = Trouble(
     half=0,
     silence=0,
     provider=0,
+    blind=0,
     drain=0,
     poison=0,
 )
@@ -130,6 +135,7 @@ class Backend(Protocol):
     runs: Any
     calls: Any
     waits: Any
+    asides: Any
     transcripts: Any
     workers: Any
 
@@ -227,6 +233,7 @@ class Process:
             runs=Paused(world, world.backend.runs),
             calls=Paused(world, world.backend.calls),
             waits=Paused(world, world.backend.waits),
+            asides=Paused(world, world.backend.asides),
             transcripts=Paused(world, world.backend.transcripts),
             sender=Sender(world),
             leases=self.leases,
@@ -256,6 +263,8 @@ class Process:
         try:
             if isinstance(effect, AskModel):
                 iterate(self.parts, effect, at)
+            elif isinstance(effect, AskAside):
+                ask_aside(self.parts, effect, at)
             elif isinstance(effect, RunTool):
                 call_tool(self.parts, effect, at)
         except (UnavailableError, LeaseLost):
@@ -430,6 +439,11 @@ class Model:
             raise InjectedDefect("boom")
         if world.rolls("provider"):
             raise self._failure()
+        if _is_aside(request):
+            if world.rolls("blind"):
+                raise ModelCallError(FailureKind.FORMAT_ERROR, "no images")
+            world.seen["aside"] += 1
+            return ModelReply(text="looks good", usage=Usage(cache_read=1, output=1))
         usage = Usage(input=1)
         if not request.tools or random.random() < 0.25:
             return ModelReply(text="done", usage=usage)
@@ -468,9 +482,14 @@ class Model:
         return ToolRequest(id=f"call_{number}", name=name, arguments=canonical_json(arguments))
 
 
-_ASKED_FOR = ("peek", "put", "pay", "pay_slowly", "no_such_tool", "run", DELEGATE_TOOL)
-USUAL = (5, 5, 5, 5, 5, 1, 1)
-TREES = (2, 1, 2, 1, 1, 3, 6)
+def _is_aside(request: ModelRequest) -> bool:
+    return _LOOK in request.messages[0] or VERDICT_RULES[:40] in request.messages[0]
+
+
+_LOOK = "what is to be seen there"
+_ASKED_FOR = ("peek", "put", "pay", "pay_slowly", "no_such_tool", "look", "run", DELEGATE_TOOL)
+USUAL = (5, 5, 5, 5, 5, 3, 1, 1)
+TREES = (2, 1, 2, 1, 1, 1, 3, 6)
 """How often a model asks for each of these tools."""
 
 
@@ -515,6 +534,28 @@ class Tool:
         if random.random() < 0.05:
             raise WorkspaceError("the tool is broken")
         return ToolResult(text=f"did {context.idempotency_key}", is_error=random.random() < 0.1)
+
+
+class Looking(Tool):
+    """Asks models before it goes on, and goes on with nothing but their answers."""
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        result = super().run(arguments, context)
+        if result.is_error:
+            return result
+        number = self._world.random.randint(1, 3)
+        questions = [
+            AuxiliaryQuestion(task=AuxTask.VISION, messages=(user_body(f"{_LOOK}? ({n})"),)) for n in range(number)
+        ]
+        material = {"key": context.idempotency_key, "questions": number}
+        return ToolResult(text="", consultation=Consultation(questions=questions, material=material))
+
+    def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
+        self._world.pause()
+        if len(answers) != material["questions"]:
+            raise Violation(f"seed {self._world.seed}: {len(answers)} answers to {material['questions']} questions")
+        self._world.seen["unanswered"] += sum(answer.text is None for answer in answers)
+        return ToolResult(text=f"saw {material['key']}")
 
 
 class Bomb(Tool):
@@ -586,6 +627,7 @@ class World:
                 Tool(self, "pay", Replay.ONCE, parallel=True),
                 Tool(self, "pay_slowly", Replay.ONCE, parallel=False, slow=True),
                 Tool(self, "run", Replay.ONCE, parallel=False, command="command"),
+                Looking(self, "look", Replay.PURE, parallel=True),
                 DelegateTool(),
                 Bomb(self, "bomb", Replay.KEYED, parallel=True),
             ]
@@ -679,7 +721,7 @@ class World:
         if not ready:
             self._enqueue(hint)
             return
-        assert isinstance(hint.effect, AskModel | RunTool)
+        assert isinstance(hint.effect, AskModel | CallEffect)
         self.random.choice(ready).take(hint.effect, hint.at)
 
     @staticmethod
@@ -860,6 +902,10 @@ class World:
         self._require(
             paid_in_vain == 0 or (paid_in_vain == 1 and (report.status is RunStatus.CANCELLED or is_given_up)),
             f"{run}: {report.charged} model calls were charged for {replies} replies",
+        )
+        self._require(
+            report.asides_charged == report.asides_answered,
+            f"{run}: {report.asides_charged} auxiliary calls were charged for {report.asides_answered} answers",
         )
         is_poison = any(call["function"]["name"] == "bomb" for body in report.bodies for call in _calls_of(body))
         is_condemned = report.exit_reason == "step_quarantined"

@@ -163,13 +163,6 @@ def test_what_its_holder_sent_in_vain_is_booked_with_whatever_ends_the_claim(sto
     assert (budget.nano_usd_spent, budget.tokens_spent, budget.unknown_costs) == (10**9, 28, 0)
 
 
-def test_what_models_took_for_a_tool_call_that_is_handed_over_is_paid(store: Store) -> None:
-    run_id = store.with_tools(Replay.PURE)
-    store.calls.release(store.call(run_id), Spent(usage=Usage(input=7), cost=KNOWN))
-    view = store.views.run(run_id)
-    assert (view.usage.input, view.cost_usd) == (10 + 7, Decimal("0.001"))
-
-
 def test_attempts_whose_outcome_nobody_knows_use_up_a_limit_of_tokens(store: Store) -> None:
     run_id = store.submit(tokens_max=2 * OUTPUT_TOKENS_ASSUMED, attempts_max=9).run_id
     lose(store, run_id)

@@ -13,12 +13,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.effects import AskAside, AskModel, Effect, RunTool, outstanding
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.queue import QueueName
+from hermes_worker.store.auxiliary import AuxiliaryCalls, AuxiliaryClaim
 from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
 from hermes_worker.store.database import Database
 from hermes_worker.store.new_children import NewChild
@@ -98,6 +99,7 @@ class Store:
     database: Database
     runs: Runs
     calls: ToolCalls
+    asides: AuxiliaryCalls
     workers: Workers
     views: Views
     transcripts: Transcripts
@@ -110,6 +112,7 @@ class Store:
             database=database,
             runs=Runs(database),
             calls=ToolCalls(database),
+            asides=AuxiliaryCalls(database),
             workers=Workers(database),
             views=Views(database),
             transcripts=Transcripts(database),
@@ -150,6 +153,15 @@ class Store:
             effect for effect in self.due(run_id) if isinstance(effect, RunTool) and effect.position == position
         )
         claim = self.calls.claim(effect, owner if owner is not None else self.owner)
+        assert claim is not None
+        return claim
+
+    def question(self, run_id: str, position: int = 0, owner: int | None = None) -> AuxiliaryClaim:
+        """Claim the auxiliary call that is due of a tool call."""
+        effect = next(
+            effect for effect in self.due(run_id) if isinstance(effect, AskAside) and effect.position == position
+        )
+        claim = self.asides.claim(effect, owner if owner is not None else self.owner)
         assert claim is not None
         return claim
 
@@ -247,7 +259,9 @@ _RUN = Prepared(
 _VANISH = Prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(expires_at=1.0))
 _CRASH = Prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(state="crashed"))
 _DUE_CALLS = Prepared(
-    sa.select(tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.attempt, tool_calls.c.deaths)
+    sa.select(
+        tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.attempt, tool_calls.c.deaths, tool_calls.c.asks
+    )
     .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.hinted_at.is_not(None))
     .order_by(tool_calls.c.iteration, tool_calls.c.position)
 )
@@ -256,7 +270,7 @@ _DUE_CALLS = Prepared(
 def due_of(row: Any, calls: Iterable[Any]) -> list[Effect]:
     """What is due of a run, of whose calls ``calls`` are."""
     effects: list[Effect] = [
-        RunTool(
+        (AskAside if call.asks == 1 else RunTool)(
             run_id=row.run_id,
             iteration=call.iteration,
             position=call.position,

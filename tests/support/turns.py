@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import redis
 
-from hermes_worker.core.effects import AskModel
+from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.credentials import FirstKey, Pooling
@@ -18,6 +18,8 @@ from hermes_worker.live import Live
 from hermes_worker.providers.chain import Chain, ModelChoice
 from hermes_worker.providers.login import Granting
 from hermes_worker.store.rows import Hint
+from hermes_worker.tasks.aside import ask_aside
+from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Parts
@@ -88,6 +90,7 @@ class Turns:
             runs=store.runs,
             calls=store.calls,
             waits=cast(WaitStore, None),  # nothing here asks a person
+            asides=store.asides,
             transcripts=store.transcripts,
             sender=_Sent(),
             leases=leases,
@@ -114,6 +117,8 @@ class Turns:
             return False
         if isinstance(due[0], AskModel):
             iterate(self.parts, due[0], self.store.database.now())
+        elif isinstance(due[0], AskAside):
+            ask_aside(self.parts, due[0], self.store.database.now())
         else:
             self.store.settle(run_id, due[0].position, text="done")
         return True
@@ -147,6 +152,21 @@ class Turns:
         self.store.runs.release_turn(claim)
         parsed: dict[str, Any] = json.loads(claim.loaded.run.memory or "{}")
         return parsed
+
+
+def do_calls(parts: Parts, store: Store, run_id: str) -> None:
+    """Do what is due of a run's tool calls, and what they ask of models, until nothing of them is."""
+    while due := [effect for effect in store.due(run_id) if isinstance(effect, CallEffect)]:
+        do_call(parts, store, due[0])
+
+
+def do_call(parts: Parts, store: Store, effect: Effect) -> None:
+    """One step of a tool call."""
+    if isinstance(effect, AskAside):
+        ask_aside(parts, effect, store.database.now())
+    else:
+        assert isinstance(effect, RunTool)
+        call_tool(parts, effect, store.database.now())
 
 
 def _no_workspace(ref: str) -> Workspace:

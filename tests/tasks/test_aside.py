@@ -13,16 +13,14 @@ import pytest
 from PIL import Image
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.store import Store, opened
-from support.turns import Turns
+from support.turns import Turns, do_calls
 
-from hermes_worker.core.effects import RunTool
+from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.urls import UrlPolicy
 from hermes_worker.fetching import Fetcher
 from hermes_worker.providers.chain import Chain, ModelChoice
-from hermes_worker.tasks.auxiliary import AuxTask
-from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.planning import plan_calls
 from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
@@ -48,9 +46,7 @@ class Scene:
         request = ToolRequest(id="c1", name=name, arguments=canonical_json(arguments))
         reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), parts.catalog)
         self.store.runs.commit_reply(self.store.turn(self.run_id), reply, calls)
-        [effect] = self.store.due(self.run_id)
-        assert isinstance(effect, RunTool)
-        call_tool(parts, effect, self.store.database.now())
+        do_calls(parts, self.store, self.run_id)
         return self.store.results(self.run_id)[0]
 
 

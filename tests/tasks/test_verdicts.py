@@ -12,16 +12,14 @@ from typing import Any
 import pytest
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.store import Store, opened
-from support.turns import Turns
+from support.turns import Turns, do_calls
 
 from hermes_worker.core.approvals import Choice, Mode
-from hermes_worker.core.effects import RunTool
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.governor import Permit, Place, Ungoverned
 from hermes_worker.store.waits import NotOffered, Waits
-from hermes_worker.tasks.call_tool import call_tool
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.permission import ApprovalRules
 from hermes_worker.tasks.planning import plan_calls
@@ -66,9 +64,7 @@ class Scene:
         return run_id
 
     def work(self, run_id: str) -> None:
-        [effect] = self.store.due(run_id)
-        assert isinstance(effect, RunTool)
-        call_tool(self.parts, effect, self.store.database.now())
+        do_calls(self.parts, self.store, run_id)
 
 
 @pytest.fixture
