@@ -31,8 +31,8 @@ Roles = frozenset[Role]
 
 _WITH_STATE: Roles = frozenset(Role) - {Role.SCRIPTED}
 """Who connects to the database and the broker."""
-_ASKS_MODELS: Roles = frozenset({Role.MODEL, Role.TOOLS})
-"""Tools ask models too: ``vision_analyze``, ``web_extract``, approvals in mode smart."""
+_ASKS_MODELS: Roles = frozenset({Role.MODEL})
+"""Tools that need a model (``vision_analyze``, ``web_extract``, approvals in mode smart) leave the question to it."""
 _SENDS: Roles = frozenset({Role.DELIVERY})
 _SERVES: Roles = frozenset({Role.API})
 _NOBODY: Roles = frozenset()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, cost_of, own_price
-from hermes_worker.credentials import CredentialPool, FirstKey
+from hermes_worker.credentials import CredentialPool, FirstKey, Pooling
 from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.governor import ConfiguredLimits, Governor
 from hermes_worker.live import Live
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.collect import CollectingParts
     from hermes_worker.tasks.deliver import DeliveryParts
     from hermes_worker.tasks.keeper import Keeper, Lanes, Listener
+    from hermes_worker.tasks.parts import Chain as TaskChain
     from hermes_worker.tasks.parts import Parts
     from hermes_worker.tasks.permission import ApprovalRules
     from hermes_worker.tasks.requests import ModelOptions
@@ -249,8 +250,8 @@ def logins_of(settings: Settings) -> tuple[Login, ...]:
 
 def aside_of(settings: Settings) -> dict[str, Chain]:
     """Providers of their own for calls beside the conversation; those without a key are passed over."""
+    from hermes_worker.core.auxiliary import AuxTask
     from hermes_worker.providers.chain import Chain, is_usable
-    from hermes_worker.tasks.auxiliary import AuxTask
 
     model = settings.model
     named = {
@@ -511,11 +512,32 @@ def _private_paths(settings: Settings) -> Iterator[str]:
         yield unquote(urlsplit(settings.broker.client_url).path)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Models:
+    """Where a worker's model calls go, and with which keys."""
+
+    chain: TaskChain
+    aside: Mapping[str, TaskChain]
+    pool: Pooling
+
+
+def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _Models:
+    """Nowhere, and with none, for a worker that makes no model calls: its tools leave auxiliary calls to others."""
+    from hermes_worker.providers.chain import NoChain
+
+    if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
+        return _Models(chain=NoChain(), aside={}, pool=FirstKey())
+    chain = chain_of(settings, grants_of(settings, client.database))
+    pool = CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey()
+    return _Models(chain=chain, aside=aside_of(settings), pool=pool)
+
+
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     from hermes_worker.core.urls import UrlPolicy
     from hermes_worker.fetching import Fetcher
+    from hermes_worker.store.auxiliary import AuxiliaryCalls
     from hermes_worker.store.calls import ToolCalls
     from hermes_worker.store.deliveries import Deliveries
     from hermes_worker.store.executions import Executions
@@ -557,11 +579,12 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         )
 
     redactor = redactor_of(settings)
-    chain = chain_of(settings, grants_of(settings, client.database))
+    models = _models_of(settings, options, client)
     parts = Parts(
         runs=client.runs,
         calls=ToolCalls(client.database),
         waits=client.waits,
+        asides=AuxiliaryCalls(client.database),
         approvals=approval_rules(settings),
         transcripts=Transcripts(client.database),
         sender=client.publisher,
@@ -572,9 +595,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             jobs=AgentJobs(Jobs(client.database)),
             fetching=Fetcher(policy=UrlPolicy(allows_private=settings.agent.allow_private_urls)),
         ),
-        chain=chain,
-        aside=aside_of(settings),
-        pool=CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey(),
+        chain=models.chain,
+        aside=models.aside,
+        pool=models.pool,
         governor=Governor(client.redis, _configured_limits(settings)),
         model=model_options(settings),
         turnstile=Turnstile(_COMPUTING_AT_ONCE),

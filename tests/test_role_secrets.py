@@ -114,7 +114,7 @@ def test_a_role_gets_its_secrets_and_no_others(tmp_path: Path, role: Role, gets:
 def test_tools_get_what_commands_may_have_and_no_credentials_of_chats_or_of_the_api(tmp_path: Path) -> None:
     gets = handed_to(load(ENVIRON, home=tmp_path), Role.TOOLS)[1].variables
     assert {*STATE, "BUILD_TOKEN"} <= set(gets)
-    assert not {"TELEGRAM_BOT_TOKEN", "HERMES_SERVER_KEY", "AWS_SECRET_ACCESS_KEY"} & set(gets)
+    assert not {*MODELS, "TELEGRAM_BOT_TOKEN", "HERMES_SERVER_KEY", "AWS_SECRET_ACCESS_KEY"} & set(gets)
 
 
 def test_a_worker_of_several_queues_gets_what_each_of_them_needs(tmp_path: Path) -> None:

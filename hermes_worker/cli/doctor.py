@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ import click
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
-from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, reason_of
 from hermes_worker.embedded.paths import FailedStart, failed_start, prepare_home, running_stack
 from hermes_worker.embedded.process import root_warning
 from hermes_worker.server_key import find_server_key, is_open_to_others, key_file, place_of_key
@@ -304,7 +304,7 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
         database.close()
     if not alive and settings.broker.url is None and running_stack(settings.home) is None:
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
-    queues = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
+    queues = _queues_of(alive)
     found = f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
     missing = [queue.value for queue in STANDING_QUEUES if queue.value not in queues]
     if [queue for queue in missing if queue != QueueName.DELIVERY or owed]:
@@ -313,6 +313,22 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
     if missing:
         return Grade.NOTE, f"{found}; none consumes delivery, so no answer is sent anywhere"
     return Grade.OK, found
+
+
+def _queues_of(alive: Iterable[Mapping[str, object]]) -> set[str]:
+    return {queue for worker in alive for queue in str(worker["queues"]).split(",")}
+
+
+def _consumed(settings: Settings) -> set[str]:
+    """The queues that live workers consume. Raises ``UnavailableError``."""
+    from hermes_worker.store.workers import Workers
+    from hermes_worker.wiring import open_database
+
+    database = open_database(settings)
+    try:
+        return _queues_of(Workers(database).alive())
+    finally:
+        database.close()
 
 
 def _logins(settings: Settings) -> tuple[Grade, str]:
@@ -368,11 +384,17 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
     from hermes_worker.providers.catalog import Wire
+    from hermes_worker.queue import QueueName
     from hermes_worker.wiring import place_of
 
     if settings.model.is_scripted:
         return Grade.NOTE, described(settings)
-    wire, place = place_of(settings)
+    try:
+        wire, place = place_of(settings)
+    except ConfigurationError as error:
+        if settings.database.url is None or QueueName.MODEL.value not in _consumed(settings):
+            raise
+        return Grade.NOTE, f"not asked from here ({error}); other workers are alive that consume the queue 'model'"
     if not place.api_key and settings.model.refresh_tokens:
         return Grade.OK, f"{described(settings)}, asked with the logins above"
     is_anthropic = wire is Wire.ANTHROPIC_MESSAGES

@@ -222,3 +222,19 @@ class OneProvider:
         return Route(
             provider=self._provider, name=self._name, model=model, host="", wire=self._wire, credential=self._name
         )
+
+
+class NoChain:
+    """A chain that leads nowhere: of a worker that makes no model calls, and has no keys."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        return ()
+
+    def route(self, model: str, position: int, credential: str = "") -> Route:
+        """Raises ``ConfigurationError``."""
+        raise ConfigurationError(
+            "this worker makes no model calls; start one with 'hermes-worker worker --queues model'"
+        )

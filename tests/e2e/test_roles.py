@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 from support.commandline import CommandLine, Running, call, script, wait_for
+from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.database import Database
@@ -109,3 +113,77 @@ def test_a_worker_that_is_told_to_leave_hands_its_model_call_over(
                 watched = hermes.inline("runs", "watch", run_id)
                 assert watched.code == 0, watched.said + first.output + second.output
     assert "a worker was lost" not in watched.out
+
+
+def results_of(hermes: CommandLine, run_id: str) -> list[dict[str, Any]]:
+    database = Database(hermes.environ["HERMES_DATABASE_URL"])
+    try:
+        rows = [json.loads(row.body) for row in Views(database).transcript(run_id)]
+        return [json.loads(row["content"]) for row in rows if row["role"] == "tool"]
+    finally:
+        database.close()
+
+
+class Specialist:
+    """A page, and a model server that looks at images, sums pages up and judges commands."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, request: Received, reply: Reply) -> None:
+        if request.head.startswith("GET"):
+            reply.document(200, f"<p>{'word ' * 500}</p>".encode(), content_type="text/html")
+            return
+        model = str(request.document["model"])
+        self.asked.append(model)
+        text = "APPROVE" if model == "judge" else f"{model} answered"
+        usage = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}}
+        reply.sse(text_chunk(text), finish_chunk(), usage, "[DONE]")
+
+
+def test_a_tools_worker_without_any_model_key_lets_others_ask(
+    tmp_path: Path, servers: dict[str, str], project: Path
+) -> None:
+    """``vision_analyze``, ``web_extract`` and smart approvals, where only the model worker knows a model or a key."""
+    out = io.BytesIO()
+    Image.new("RGB", (5, 5), "red").save(out, "PNG")
+    (project / "a.png").write_bytes(out.getvalue())
+    (project / "victim").mkdir()
+    common = {**servers, "HERMES_APPROVALS_MODE": "smart", "HERMES_ALLOW_PRIVATE_URLS": "1"}
+    tools = CommandLine(tmp_path / "tools", common)
+    assert tools.inline("migrate").code == 0
+    specialist = Specialist()
+    with ExitStack() as stack:
+        other = stack.enter_context(FaultServer(specialist))
+        model = stack.enter_context(tools.started("scripted-model", "--port", "0"))
+        own = {f"HERMES_{task}_PROVIDERS": f"custom:{name}@{other.base_url}" for task, name in _SPECIALISTS.items()}
+        keyed = {
+            "HERMES_BASE_URL": model.wait_for_line(r"(http://\S+/v1)")[1],
+            "HERMES_MODEL": "scripted",
+            "HERMES_API_KEY": "sk-the-key-of-the-model-worker",
+        }
+        models = CommandLine(tmp_path / "models", {**common, **keyed, **own})
+        for hermes, queues in ((models, "model"), (tools, "tools,system")):
+            worker = stack.enter_context(hermes.started("worker", "--queues", queues))
+            worker.wait_for_line("worker.started")
+
+        pages = [f"{other.base_url.removesuffix('/v1')}/page"]
+        steps = (
+            call("vision_analyze", image_url="a.png", question="colour?"),
+            call("web_extract", urls=pages, char_limit=500),
+            call("terminal", command="rm -r victim"),
+        )
+        run_id = models.inline("submit", script(*steps, final="Done."), "--workspace", str(project)).out.strip()
+        watched = models.inline("runs", "watch", run_id)
+
+        assert watched.code == 0, watched.said
+        seen, read, _ = results_of(tools, run_id)
+        assert seen["analysis"] == "eyes answered"
+        assert read["results"][0]["content"] == "reader answered"
+        assert not (project / "victim").exists()
+        assert specialist.asked == ["eyes", "reader", "judge"]
+        healthy = tools("doctor")
+        assert healthy.code == 0, healthy.said
+
+
+_SPECIALISTS = {"VISION": "eyes", "WEB_EXTRACT": "reader", "APPROVAL": "judge"}
