@@ -37,7 +37,7 @@ import redis
 
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.rate_limits import RateLimits
-from hermes_worker.observe import broker_outage, count
+from hermes_worker.observe import broker_outage, count, log
 from hermes_worker.queue import KEY_PREFIX, broker_failed
 
 MINUTE_S = 60.0
@@ -64,6 +64,9 @@ LOOK_AGAIN_S = 1.0
 AWAY_S = 5.0
 """How long a process does without Redis after it did not answer."""
 LEARNED_S = 86_400.0
+"""How long learned limits are believed, and the longest cool-down."""
+DEBT_S_MAX = 3_600.0
+"""How far ahead of their limit tokens may have been used."""
 _PLACES_REMEMBERED = 1_000
 
 
@@ -143,6 +146,7 @@ class Governor:
         self, client: redis.Redis, limits: ConfiguredLimits | None = None, *, minute_s: float = MINUTE_S
     ) -> None:
         """``minute_s`` is how long a minute takes: tests have no time."""
+        self._client = client
         self._limits = limits or ConfiguredLimits()
         self._minute_s = minute_s
         self._acquire = client.register_script(_ACQUIRE)
@@ -241,12 +245,28 @@ class Governor:
         keys = [f"{place.key}{part}" for part in ("", ":places", ":busy", ":due", ":tokens")]
         try:
             answer = script(keys=keys, args=[*arguments, *_CONSTANTS])
+        except redis.ResponseError as error:
+            self._forget(keys, error)
+            return None
         except (redis.RedisError, OSError) as error:
             self._away_until = time.monotonic() + AWAY_S
             broker_failed("governing", error)
             return None
         broker_outage.worked()
         return answer
+
+    def _forget(self, keys: Sequence[str], error: redis.ResponseError) -> None:
+        """Throw a state away that no script of ours left behind; where we may not ask at all, do without."""
+        if not isinstance(error, redis.exceptions.NoPermissionError):
+            try:
+                self._client.delete(*keys)
+            except (redis.RedisError, OSError) as second:
+                error = second  # type: ignore[assignment]
+            else:
+                log.warning("governor.state_forgotten", key=keys[0], error=str(error)[:200])
+                return
+        self._away_until = time.monotonic() + AWAY_S
+        broker_failed("governing", error)
 
 
 _CONSTANTS = (
@@ -259,6 +279,7 @@ _CONSTANTS = (
     CALL_S_MAX,
     LEARNED_S,
     USED_PART,
+    DEBT_S_MAX,
 )
 """Behind each script's own arguments, in this order."""
 _FEW = 32
@@ -267,7 +288,12 @@ _FEW = 32
 _NOW = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local function field(name) return tonumber(redis.call('HGET', KEYS[1], name) or '0') end
+-- Whoever reaches the broker can write anything here. What cannot be is as good as nothing.
+local function field(name)
+  local value = tonumber(redis.call('HGET', KEYS[1], name) or '0')
+  if not value or value ~= value or value < 0 or value > 1e12 then return 0 end
+  return value
+end
 local function put(name, value) redis.call('HSET', KEYS[1], name, string.format('%.6f', value)) end
 """
 
@@ -296,15 +322,24 @@ local minute, order = tonumber(ARGV[6]), tonumber(ARGV[7]) or now
 local burst, kept, late = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local ramp_per_min, ramp, busy_wait = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local call_max, learned, used_part = tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[16])
+local debt_max = tonumber(ARGV[17])
 
 if per_min == 0 then per_min = field('requests_per_min') end
 if tokens_per_min == 0 then tokens_per_min = field('tokens_per_min') end
 local cool_until = field('cool_until')
+if cool_until > now + learned then cool_until = 0 end
 local is_recovering = cool_until > 0 and now < cool_until + ramp
 if is_recovering and per_min == 0 then per_min = ramp_per_min end
 if per_min == 0 and tokens_per_min == 0 and in_flight_max == 0 then return {0, 0, 0, 0} end
-redis.call('EXPIRE', KEYS[1], learned)
+-- Not renewed by asking: limits that nobody learned again are forgotten.
+local left = redis.call('TTL', KEYS[1])
+if left < 0 or left > learned then redis.call('EXPIRE', KEYS[1], learned) end
 
+-- Whoever waits is told a time, and is entered with both; no other entries are ours.
+local latest = now + kept + late
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], latest, '+inf', 'LIMIT', 0, 100)) do leave(gone) end
+redis.call('ZREMRANGEBYSCORE', KEYS[3], now + call_max + 1, '+inf')
+if redis.call('ZCARD', KEYS[2]) ~= redis.call('ZCARD', KEYS[4]) then redis.call('DEL', KEYS[2], KEYS[4], KEYS[5]) end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now - late, 'LIMIT', 0, 100)) do leave(gone) end
 local is_known = redis.call('ZSCORE', KEYS[2], ticket)
 if not is_known then redis.call('ZADD', KEYS[2], string.format('%.6f', order), ticket) end
@@ -328,6 +363,7 @@ if per_min > 0 then
   -- Intervals that were kept for those who wait are not lost because they come a little late.
   local owed = (is_known or others > 0) and (is_recovering and math.min(late, 1) or late) or 0
   local due = math.max(field('next_request'), cool_until)
+  if due > math.max(now, cool_until) + 2 * interval + minute then due = now end
   local burst_ahead = is_recovering and 0 or math.max(0, minute * burst - interval)
   -- When nobody came for that long those before it were told to come later, or are gone: it need not wait for them.
   local before = due > now - late and ahead or 0
@@ -335,10 +371,10 @@ if per_min > 0 then
   next_request = math.max(due, now - owed) + interval
 end
 if tokens_per_min > 0 then
-  local due = field('next_token')
+  local due = math.min(field('next_token'), now + debt_max)
   local held = tonumber(redis.call('HGET', KEYS[5], ticket) or '0')
   local waiting = tonumber(redis.call('HGET', KEYS[5], '') or '0') - held
-  local before = others > 0 and waiting * ahead / others or 0
+  local before = others > 0 and math.max(0, waiting) * ahead / others or 0
   -- A whole minute's tokens may be asked for at once, as every provider allows, but no more than that.
   place = math.max(place, due + before * minute / tokens_per_min - minute)
   next_token = math.max(due, now) + tokens * minute / tokens_per_min
@@ -346,6 +382,7 @@ end
 local is_cooling = cool_until > now
 if place - now > kept then
   leave(ticket)
+  if others == 0 then redis.call('DEL', KEYS[5]) end
   return {math.floor(kept / 2 * 1000), is_cooling and 1 or 0, 1, ahead}
 end
 if place > now then return wait_until(place, is_cooling) end

@@ -6,7 +6,7 @@ The rows in SQL are the record; this is the preview of the row that is being wri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import redis
@@ -36,6 +36,29 @@ class LiveEntry:
     attempt: int
     offset: int
     """Characters of this kind that this attempt had sent before."""
+
+
+_KINDS = frozenset({"text", "reasoning", "tool", "tool_started", "row"})
+_TEXT_CHARS_MAX = 2_000_000
+"""Longer than any reply: who begins to look in the middle gets what was written until then in one lump."""
+_NUMBER_MAX = 2**31
+
+
+NOT_OURS = LiveEntry(kind="", text="", iteration=0, attempt=0, offset=0)
+"""Stands for an entry that no worker wrote: it has a place in the stream, and says nothing."""
+
+
+def entry_of(fields: Mapping[str, str]) -> LiveEntry:
+    """The entry that a stream holds, or ``NOT_OURS``: whoever reaches the broker can write anything."""
+    text = fields.get("text", "")
+    try:
+        iteration, attempt, offset = (int(fields[name]) for name in ("iteration", "attempt", "offset"))
+    except (KeyError, ValueError):
+        return NOT_OURS
+    is_ours = fields.get("kind") in _KINDS and len(text) <= _TEXT_CHARS_MAX
+    if not is_ours or not all(0 <= number < _NUMBER_MAX for number in (iteration, attempt, offset)):
+        return NOT_OURS
+    return LiveEntry(kind=fields["kind"], text=text, iteration=iteration, attempt=attempt, offset=offset)
 
 
 class Live:

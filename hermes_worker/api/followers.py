@@ -20,7 +20,7 @@ from typing import Any
 import redis
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.live import LiveEntry, stream_key
+from hermes_worker.live import LiveEntry, entry_of, stream_key
 from hermes_worker.observe import broker_outage, database_outage
 from hermes_worker.queue import broker_failed
 from hermes_worker.store.runs import Runs
@@ -334,14 +334,4 @@ def _streams(replies: Any) -> Iterator[tuple[str, list[Any]]]:
 def _heard(entries: Sequence[tuple[str, Mapping[str, str]]]) -> Iterator[Heard]:
     for text, fields in entries:
         milliseconds, _, number = text.partition("-")
-        yield Heard((int(milliseconds), int(number)), _entry(fields))
-
-
-def _entry(fields: Mapping[str, str]) -> LiveEntry:
-    return LiveEntry(
-        kind=fields["kind"],
-        text=fields["text"],
-        iteration=int(fields["iteration"]),
-        attempt=int(fields["attempt"]),
-        offset=int(fields["offset"]),
-    )
+        yield Heard((int(milliseconds), int(number)), entry_of(fields))

@@ -210,6 +210,17 @@ def _started_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     return shown | _place(data) | ({"tool_call_id": data["tool_call_id"]} if "tool_call_id" in data else {})
 
 
+def _announced(text: str) -> dict[str, Any] | None:
+    """The fields of a start that a worker announced; ``None`` when no worker wrote that."""
+    if len(text) > _ANNOUNCEMENT_CHARS_MAX:
+        return None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return _started_fields(data) if isinstance(data, dict) else None
+
+
 def _place(data: Mapping[str, Any]) -> dict[str, int]:
     """Which call of its reply it is, from 0; left out for the first, which is most often the only one."""
     position = data.get("position")
@@ -227,6 +238,7 @@ def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TOLD_LIVE = ("text", "reasoning", "tool", "tool_started")
+_ANNOUNCEMENT_CHARS_MAX = 65_536
 _EARLY_MAX = 1_000
 """Live entries kept back; the row tells what is in those that are not."""
 _CALLS_MAX = 256
@@ -289,6 +301,8 @@ class Merge:
         self._text = _Pieces()
         self._reasoning = _Pieces()
         self._early: list[tuple[LiveEntry, float]] = []
+        self._shown: dict[int, dict[str, Any]] = {}
+        """What was told of calls whose row has not come, by position."""
         self._discarded = 0
         """The iteration whose reply was discarded last; the next one may be asked for although it has no reply."""
         self.is_over = start.is_ended and told.seq >= start.seq
@@ -364,6 +378,7 @@ class Merge:
         if iteration > self._iteration:
             self._iteration = iteration
             self._settled.clear()
+            self._shown.clear()
             self._text, self._reasoning = _Pieces(), _Pieces()
 
     def _take_start(self, row: StoredEvent) -> bool:
@@ -371,10 +386,12 @@ class Merge:
         iteration, position = row.data["iteration"], row.data["position"]
         if iteration == self._iteration:
             self._settled.add(position)
+        shown = self._shown.pop(position, None) if iteration == self._told.iteration else None
         if iteration != self._told.iteration or not self._told.started >> position & 1:
             return False
         self._told = replace(self._told, started=self._told.started & ~(1 << position))
-        return True
+        # What came over the broker was a preview. Where it said something else than the row does, the row is told too.
+        return shown is None or shown == _started_fields(row.data)
 
     # --- live entries ---
 
@@ -405,10 +422,14 @@ class Merge:
     def _start(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         if entry.offset not in range(_CALLS_MAX) or entry.offset in self._settled:
             return
+        fields = _announced(entry.text)
+        if fields is None:
+            return
+        shown = self._shown.setdefault(entry.offset, fields)
         if self._told.started >> entry.offset & 1:
             return
         self._told = replace(self._told, started=self._told.started | 1 << entry.offset)
-        yield self._event(RunEventName.TOOL_STARTED, at, _started_fields(json.loads(entry.text)))
+        yield self._event(RunEventName.TOOL_STARTED, at, shown)
 
     def _event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
         return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)

@@ -15,7 +15,7 @@ import redis
 
 from hermes_worker.api.sse import Cursor, Merge, Start, WireEvent
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
-from hermes_worker.live import LiveEntry, stream_key
+from hermes_worker.live import LiveEntry, entry_of, stream_key
 from hermes_worker.queue import CONTROL_CHANNEL, redis_client
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.views import Views
@@ -139,7 +139,7 @@ class _Preview:
         entries = _entries_of(found)
         if entries:
             self._last_id = entries[-1][0]
-        return [(_live_entry(fields), int(entry_id.partition("-")[0]) / 1000) for entry_id, fields in entries]
+        return [(entry_of(fields), int(entry_id.partition("-")[0]) / 1000) for entry_id, fields in entries]
 
     def _connected(self) -> redis.Redis | None:
         if self._client is None:
@@ -177,13 +177,3 @@ def _entries_of(found: Any) -> list[tuple[str, dict[str, str]]]:
         (lists,) = found.values()
         return [entry for part in lists for entry in part]
     return list(found[0][1])
-
-
-def _live_entry(fields: dict[str, str]) -> LiveEntry:
-    return LiveEntry(
-        kind=fields["kind"],
-        text=fields["text"],
-        iteration=int(fields["iteration"]),
-        attempt=int(fields["attempt"]),
-        offset=int(fields["offset"]),
-    )

@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "script|load": _ALWAYS,
         "script|exists": _ALWAYS,
         "time": _ALWAYS,
+        "ttl": _ALWAYS,
         "hget": _ALWAYS,
         "hset": _ALWAYS,
         "hsetnx": _ALWAYS,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hermes_worker.api.sse import Cursor, Mark, Merge, Start, WireEvent, frame
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import StoredEvent
-from hermes_worker.live import LiveEntry
+from hermes_worker.live import NOT_OURS, LiveEntry, entry_of
 
 USAGE = Usage(input=10, output=5, cache_read=3, cache_write=2)
 
@@ -126,7 +126,7 @@ def pieces(one: Try, iteration: int, *, number: int) -> Iterator[LiveEntry]:
 
 
 def started_entry(iteration: int, position: int) -> LiveEntry:
-    text = json.dumps({"tool": "t", "preview": "{}", "tool_call_id": f"c{position}"})
+    text = json.dumps({"tool": "t", "preview": "{}", "tool_call_id": f"c{position}", "position": position})
     return LiveEntry(kind="tool_started", text=text, iteration=iteration, attempt=1, offset=position)
 
 
@@ -410,3 +410,38 @@ def test_a_reply_that_is_discarded_is_told_anew() -> None:
     merge = back
     assert told(0, 0, "Once upon") == "", "a reader that came back does not hear the old one again"
     assert told(1, 0, "Short.") == "Short."
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_a_forged_start_does_not_take_the_place_of_the_row(position: int) -> None:
+    merge = Merge(Cursor(), Start(seq=0, iteration=1))
+    text = json.dumps({"tool": "harmless", "preview": "{}", "position": position})
+    forged = LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=position)
+    data = {"tool": "terminal", "preview": "rm -rf x", "iteration": 1, "position": position}
+    true = StoredEvent(seq=1, name="tool.started", at=2.0, data=data)
+
+    assert [event.fields["tool"] for event in merge.live(forged, 1.0)] == ["harmless"]
+    assert [event.fields["tool"] for event in merge.rows([true], Usage())] == ["terminal"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '"x"', "[" * 50_000, "x" * 100_000])
+def test_a_start_that_no_worker_announced_is_not_told(text: str) -> None:
+    merge = Merge(Cursor(), Start(seq=0, iteration=1))
+
+    assert merge.live(LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=0), 1.0) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"kind": "text", "text": "x", "iteration": "1", "attempt": "1"},
+        {"kind": "text", "text": "x", "iteration": "one", "attempt": "1", "offset": "0"},
+        {"kind": "text", "text": "x", "iteration": "-1", "attempt": "1", "offset": "0"},
+        {"kind": "text", "text": "x", "iteration": "1", "attempt": "9" * 4_000, "offset": "0"},
+        {"kind": "other", "text": "x", "iteration": "1", "attempt": "1", "offset": "0"},
+        {"kind": "text", "text": "x" * 2_000_001, "iteration": "1", "attempt": "1", "offset": "0"},
+    ],
+)
+def test_an_entry_that_no_worker_wrote_says_nothing(fields: dict[str, str]) -> None:
+    assert entry_of(fields) is NOT_OURS

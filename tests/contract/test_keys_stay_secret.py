@@ -13,6 +13,7 @@ from dialects import API_MODE, HELLO, RULES
 from strict_server import Fault, StrictServer, body, instead_of_event, status
 from support.store import Store
 from support.turns import KEY, Turns
+from support.valkey import for_administrator
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.governor import Governor
@@ -69,7 +70,7 @@ def test_a_key_that_a_provider_repeats_reaches_nobody(
     for name in ("_level", "_emit"):
         monkeypatch.setattr(log, name, getattr(log, name))  # for the tests after this one
     configure_logging(LogSettings(), "worker", stream=lines)  # whatever the tests before this one made of it
-    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    client = redis.Redis.from_url(for_administrator(broker_url), decode_responses=True)
     turns = Turns.over(
         store,
         server.base_url,

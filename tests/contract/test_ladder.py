@@ -21,6 +21,7 @@ from PIL import Image
 from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, status
 from support.store import Store, check
 from support.turns import Turns
+from support.valkey import for_administrator
 
 from hermes_worker.core.effects import AskModel
 from hermes_worker.core.messages import canonical_json
@@ -760,7 +761,7 @@ def test_a_filter_of_one_provider_is_answered_by_another_for_free(store: Store, 
 def test_a_provider_that_is_used_up_is_left_alone_by_everybody_and_gone_back_to(
     store: Store, server: StrictServer, broker_url: str
 ) -> None:
-    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    client = redis.Redis.from_url(for_administrator(broker_url), decode_responses=True)
     with StrictServer() as other:
         server.faults(status(402, "insufficient credits"))
         fallback = ModelChoice(base_url=other.base_url, api_key="k", api_mode="chat_completions", model="other")
@@ -816,7 +817,7 @@ def test_another_key_steps_in_for_one_that_is_spent_or_refused(
 def test_a_key_that_was_refused_is_not_tried_by_the_next_run(
     server: StrictServer, store: Store, broker_url: str
 ) -> None:
-    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    client = redis.Redis.from_url(for_administrator(broker_url), decode_responses=True)
     server.faults(status(401, "Incorrect API key provided"))
     for _ in range(2):
         turns = Turns.over(store, server.base_url, more_keys=("sk-test-more-b",), pool=CredentialPool(client))
@@ -846,7 +847,7 @@ def test_when_every_key_is_refused_the_run_says_so(server: StrictServer, store: 
 def test_a_run_without_leave_to_ask_is_parked_and_keeps_its_place(
     store: Store, server: StrictServer, broker_url: str
 ) -> None:
-    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    client = redis.Redis.from_url(for_administrator(broker_url), decode_responses=True)
     governor = Governor(client, ConfiguredLimits(requests_per_min=1))
     turns = Turns.over(store, server.base_url, governor=governor)
     first, second = turns.submit(), turns.submit()

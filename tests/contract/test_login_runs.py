@@ -15,6 +15,7 @@ from strict_server import StrictServer, status
 from support.store import Store, check
 from support.token_server import TokenServer
 from support.turns import KEY, Turns
+from support.valkey import for_administrator
 
 from hermes_worker.core.logins import Login
 from hermes_worker.core.run import RunStatus
@@ -105,7 +106,7 @@ def test_a_login_that_is_refused_names_what_to_change(store: Store, server: Stri
 def test_another_login_and_then_a_key_step_in(
     store: Store, server: StrictServer, tokens: TokenServer, broker_url: str
 ) -> None:
-    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    client = redis.Redis.from_url(for_administrator(broker_url), decode_responses=True)
     tokens.refusals = [(400, {"error": "invalid_grant"})]
     first, second = login_at(tokens, "refresh-of-somebody-else"), login_at(tokens)
     server.faults(status(402, "insufficient credits"))
@@ -155,7 +156,7 @@ def test_the_tokens_of_a_login_reach_nobody(
     for name in ("_level", "_emit"):
         monkeypatch.setattr(log, name, getattr(log, name))  # for the tests after this one
     configure_logging(LogSettings(), "worker", stream=lines)
-    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    client = redis.Redis.from_url(for_administrator(broker_url), decode_responses=True)
     turns = turns_over(store, server, login_at(tokens), client=client)
     server.faults(status(401, "bad access-1-fedcba9876543210"), status(400, "no: access-2-fedcba9876543210"))
     failed = turns.submit(session_id="refused")

@@ -9,6 +9,7 @@ import redis
 from strict_server import StrictServer
 from support.store import Store
 from support.turns import Turns
+from support.valkey import for_administrator
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.governor import ConfiguredLimits, Governor, Place
@@ -50,7 +51,7 @@ def test_a_call_with_older_ones_before_it_is_not_waited_for_in_a_worker(
 def test_a_run_that_is_stopped_while_it_waits_holds_up_nobody(
     store: Store, server: StrictServer, broker_url: str
 ) -> None:
-    client = redis.Redis.from_url(broker_url, decode_responses=True)
+    client = redis.Redis.from_url(for_administrator(broker_url), decode_responses=True)
     turns = Turns.over(store, server.base_url, governor=Governor(client, ConfiguredLimits(requests_per_min=15)))
     first, second = turns.submit(), turns.submit()
     turns.step(first)
