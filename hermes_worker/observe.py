@@ -72,6 +72,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "command.not_judged": "No model could be asked about a dangerous command; a person is.",
         "tool_call.refused": "A result came too late, or its start was no longer safe; nothing was stored.",
         "tool_call.raised": "A tool raised instead of returning an error.",
+        "untrusted.suspicious": "Text from outside looks like an attack; it was marked and shown as data.",
         "delivery.claimed": "This worker took a delivery.",
         "delivery.delivered": "A target took a message.",
         "delivery.retried": "A target did not take a message; it is tried again later.",

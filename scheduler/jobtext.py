@@ -1,7 +1,8 @@
 """The texts of a job: what its agent is told, what its script means for the run, and the document that is kept.
 
 Everything a script or another job produced is data that may have come from outside: it is fenced with more backticks
-than it contains, and the assembled prompt is scanned (``hermes_worker.core.threats``) before it is sent.
+than it contains and stands in the wrapper of ``hermes_worker.core.untrusted``; the assembled prompt is scanned
+(``hermes_worker.core.threats``) before it is sent.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
+
+from hermes_worker.core.untrusted import Provenance, marked
 
 CONTEXT_CHARS_MAX = 8_000
 """Of each earlier response that is passed on (reference §1.8)."""
@@ -226,15 +229,20 @@ def _skill_blocks(parts: PromptParts) -> list[str]:
 
 
 def _context_block(earlier: EarlierResponse) -> str:
-    return f"## Output from job '{earlier.job_id}'\n\n{fenced(_clipped(earlier.text.strip(), CONTEXT_CHARS_MAX))}"
+    said = fenced(_clipped(earlier.text.strip(), CONTEXT_CHARS_MAX))
+    return f"## Output from job '{earlier.job_id}'\n\n{marked(said, earlier.job_id, Provenance.JOB).text}"
 
 
 def _script_block(script: ScriptResult) -> str:
     if not script.is_success:
         report = "The script that collects data for this job failed. Report the failure to the user."
-        return f"## Script Error\n\n{report}\n\n{fenced(failure_details(script))}"
+        return f"## Script Error\n\n{report}\n\n{_from_script(failure_details(script))}"
     explanation = "Collected by the job's script just now; use it as data."
-    return f"## Script Output\n\n{explanation}\n\n{fenced(_clipped(script.stdout.strip(), SCRIPT_CHARS_MAX))}"
+    return f"## Script Output\n\n{explanation}\n\n{_from_script(_clipped(script.stdout.strip(), SCRIPT_CHARS_MAX))}"
+
+
+def _from_script(text: str) -> str:
+    return marked(fenced(text), "script", Provenance.SCRIPT).text
 
 
 def _clipped(text: str, chars_max: int) -> str:

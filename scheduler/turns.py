@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.threats import scan_assembled_prompt
+from hermes_worker.core.untrusted import Provenance, marked
 from hermes_worker.observe import log
 from hermes_worker.settings import Settings
 from hermes_worker.store.executions import ExecutionState
@@ -414,7 +415,7 @@ def note_of(row: JobRow, answer: str) -> tuple[str, str] | None:
         return None
     if spec.attach_to is None or not answer.strip():
         return None
-    return spec.attach_to, f"[Cron delivery: {row.name}]\n\n{answer.strip()}"
+    return spec.attach_to, f"[Cron delivery: {row.name}]\n\n{marked(answer.strip(), row.job_id, Provenance.JOB).text}"
 
 
 def _notice(row: JobRow, notice: str | None) -> str | None:

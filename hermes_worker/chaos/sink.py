@@ -49,6 +49,7 @@ class SinkTool:
                 "required": ["mark"],
             },
             toolset=TOOLSET,
+            is_untrusted=False,
             replay=replay,
             timeout_s=30.0,
             is_parallel_safe=replay is Replay.PURE,

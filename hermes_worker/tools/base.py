@@ -39,6 +39,9 @@ class ToolSpec:
     """JSON Schema of the arguments object."""
     toolset: str
     replay: Replay
+    is_untrusted: bool
+    """Whether its results hold text of strangers: that of every tool that reads from outside the workspace. They are
+    shown in the wrapper of ``core.untrusted``."""
     timeout_s: float = 120.0
     """The worker cancels the call after this long, and the sweeper takes the claim a little later. A tool with a
     ``timeout`` argument of its own declares the largest value it allows."""

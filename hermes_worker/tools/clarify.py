@@ -40,6 +40,7 @@ class ClarifyTool:
             "required": ["question"],
         },
         toolset="clarify",
+        is_untrusted=False,
         replay=Replay.PURE,
         timeout_s=30.0,
     )

@@ -73,6 +73,7 @@ _SPEC = ToolSpec(
     },
     toolset="cronjob",
     # Creating or running a job twice would be two jobs, or two runs.
+    is_untrusted=False,
     replay=Replay.ONCE,
     timeout_s=30,
 )

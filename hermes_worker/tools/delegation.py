@@ -57,6 +57,7 @@ _SPEC = ToolSpec(
     },
     toolset="delegation",
     # The call does nothing but say what is asked for; the children are made by the transaction that parks it.
+    is_untrusted=False,
     replay=Replay.PURE,
     timeout_s=60,
     is_parallel_safe=True,

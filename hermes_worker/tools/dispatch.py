@@ -11,7 +11,8 @@ from hermes_worker.core.auxiliary import Consulted
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.repair import ArgumentsOutcome, assess_arguments
 from hermes_worker.core.replay import Replay
-from hermes_worker.observe import log
+from hermes_worker.core.untrusted import marked
+from hermes_worker.observe import count, log
 from hermes_worker.redaction import holds_marker, prints_configuration
 from hermes_worker.tools.arguments import coerce, violations
 from hermes_worker.tools.base import ConsultingTool, Tool, ToolContext, ToolResult
@@ -44,18 +45,28 @@ def run_tool(
     arguments = _arguments(tool, arguments_json)
     if isinstance(arguments, ToolResult):
         return _without_secrets(arguments, context)
-    outcome = _refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
-    if outcome is None:
-        outcome = _outcome(tool, arguments, context, consulted)
+    refused = _refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
+    outcome = refused or _outcome(tool, arguments, context, consulted)
     if outcome.question is not None or outcome.consultation is not None:
         return outcome
-    return limited(
+    shown = limited(
         _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments)),
         chars_max=tool.spec.result_chars_max,
         call_key=context.idempotency_key,
         workspace=context.workspace,
         limits=limits or ResultLimits(),
     )
+    # Last, so that the closing line is never cut off; and never around words of ours.
+    return _marked(tool, shown) if tool.spec.is_untrusted and refused is None else shown
+
+
+def _marked(tool: Tool, result: ToolResult) -> ToolResult:
+    """Text of strangers in its wrapper. Once: what is stored of a call is what this returns."""
+    found = marked(result.text, tool.spec.name)
+    if found.threats:
+        count("untrusted.suspicious")
+        log.warning("untrusted.suspicious", tool=tool.spec.name, threats=list(found.threats))
+    return replace(result, text=found.text)
 
 
 def _checked(tool: Tool, result: ToolResult) -> ToolResult:

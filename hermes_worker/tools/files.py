@@ -107,6 +107,7 @@ class ReadFileTool:
             "required": ["path"],
         },
         toolset="file",
+        is_untrusted=False,
         replay=Replay.PURE,
         # It pages by itself; a page that were put in a file could only be read with this tool again.
         result_chars_max=None,
@@ -241,6 +242,7 @@ class WriteFileTool:
         toolset="file",
         refuses_markers=_MARKER_REFUSED,
         # The same content in the same place: writing it once more is no further effect.
+        is_untrusted=False,
         replay=Replay.KEYED,
         path_argument="path",
         session_keys=(CWD_KEY,),
@@ -307,6 +309,7 @@ class PatchTool:
         },
         toolset="file",
         refuses_markers=_MARKER_REFUSED,
+        is_untrusted=False,
         replay=Replay.ONCE,
         path_argument="path",
         session_keys=(CWD_KEY,),

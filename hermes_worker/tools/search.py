@@ -121,6 +121,7 @@ class SearchFilesTool:
             "required": ["pattern"],
         },
         toolset="file",
+        is_untrusted=False,
         replay=Replay.PURE,
         is_parallel_safe=True,
         session_keys=(CWD_KEY,),

@@ -76,6 +76,7 @@ class TerminalTool:
             "required": ["command"],
         },
         toolset="terminal",
+        is_untrusted=False,
         replay=Replay.ONCE,
         # A little more than a command may take, so that the tool itself tells of a time-out.
         timeout_s=_TIMEOUT_MAX_S + 10,

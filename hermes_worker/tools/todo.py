@@ -68,6 +68,7 @@ _SPEC = ToolSpec(
     },
     toolset="todo",
     # The list is written by the transaction that settles the call, so running it again changes nothing more.
+    is_untrusted=False,
     replay=Replay.PURE,
     timeout_s=10,
     session_keys=(SESSION_KEY,),

@@ -44,6 +44,7 @@ _SPEC = ToolSpec(
     },
     toolset="vision",
     # The same question again costs money and changes nothing.
+    is_untrusted=True,
     replay=Replay.PURE,
     timeout_s=300.0,
     is_parallel_safe=True,

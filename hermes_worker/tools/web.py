@@ -46,6 +46,7 @@ _SPEC = ToolSpec(
         "required": ["urls"],
     },
     toolset="web",
+    is_untrusted=True,
     replay=Replay.PURE,
     timeout_s=600.0,
     is_parallel_safe=True,

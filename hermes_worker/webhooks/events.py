@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
+from hermes_worker.core.untrusted import Marked
 from hermes_worker.delivery.targets import ChatRef, TargetError, parse_targets, text_of
 from hermes_worker.webhooks.filters import Facts, matches
 from hermes_worker.webhooks.route import Route
-from hermes_worker.webhooks.template import PLACEHOLDER, default_prompt, missing_fields, render
+from hermes_worker.webhooks.template import PLACEHOLDER, default_template, missing_fields, prompt_of, render
 
 FIELDS_MAX = 1_000
 EVENT_CHARS_MAX = 100
@@ -33,6 +34,8 @@ class Accepted:
     """The sender's name for this delivery of it: the same when it is repeated. ``None`` when it gave none."""
     prompt: str = field(repr=False)
     deliver: Sequence[str] = ()
+    threats: Sequence[str] = ()
+    """What looks like an attack in the payload's part of the prompt (``core.threats``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +69,18 @@ def read_event(
     deliver = [_rendered_target(target, payload, event) for target in route.deliver]
     if not all(deliver):
         return Unreadable(reason=_unnamed_chat(route, payload, event))
+    template = route.prompt if route.prompt.strip() else default_template(route.name)
+    # A person who gets the text is told what it says; a model is told who says it.
+    prompt = (
+        Marked(text=render(template, payload, event))
+        if route.deliver_only
+        else prompt_of(template, payload, event, route.name)
+    )
     return Accepted(
         event=event,
         event_id=_event_id(headers),
-        prompt=render(route.prompt, payload, event)
-        if route.prompt.strip()
-        else default_prompt(route.name, payload, event),
+        prompt=prompt.text,
+        threats=prompt.threats,
         deliver=[target for target in deliver if target],
     )
 

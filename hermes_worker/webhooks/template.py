@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
+
+from hermes_worker.core.untrusted import WRAPPED_CHARS_MIN, Marked, Provenance, marked
 
 PLACEHOLDER = re.compile(r"\{(?P<path>[A-Za-z0-9_][A-Za-z0-9_.-]{0,199})\}")
 NESTED_CHARS_MAX = 2_000
@@ -23,17 +27,44 @@ _OWN_NAMES = ("__raw__", "event_type")
 def render(template: str, payload: Mapping[str, Any], event: str) -> str:
     """``template`` with its names replaced (reference §4). ``{__raw__}`` is the whole payload, ``{event_type}`` the
     event; a name that the payload does not have stays as it is."""
+    return "".join(text for _, text in _pieces(template, payload, event))
 
-    def value(match: re.Match[str]) -> str:
+
+def prompt_of(template: str, payload: Mapping[str, Any], event: str, route: str) -> Marked:
+    """The same for a model: what the payload says stands apart from what the route says. Short values stay in their
+    line; neighbours count as one text, so that nothing can be put together from parts."""
+    text = ""
+    threats: list[str] = []
+    for is_theirs, piece in _joined(_pieces(template, payload, event)):
+        if not is_theirs:
+            text += piece
+            continue
+        found = marked(piece, route, Provenance.WEBHOOK)
+        threats += found.threats
+        is_block = len(piece) >= WRAPPED_CHARS_MIN
+        text += f"\n{found.text}\n" if is_block else found.text
+    return Marked(text=text, threats=tuple(dict.fromkeys(threats)))
+
+
+def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[tuple[bool, str]]:
+    """The text of the result in order, and whether the sender of the event wrote it."""
+    after = 0
+    for match in PLACEHOLDER.finditer(template):
+        yield False, template[after : match.start()]
         path = match["path"]
+        found = payload if path == "__raw__" else event if path == "event_type" else at_path(payload, path)
         if path == "__raw__":
-            return shown(payload, PAYLOAD_CHARS_MAX)
-        if path == "event_type":
-            return event
-        found = at_path(payload, path)
-        return match[0] if found is _MISSING else _text(found)
+            yield True, shown(payload, PAYLOAD_CHARS_MAX)
+        else:
+            yield found is not _MISSING, match[0] if found is _MISSING else _text(found)
+        after = match.end()
+    yield False, template[after:]
 
-    return PLACEHOLDER.sub(value, template)
+
+def _joined(pieces: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
+    written = (piece for piece in pieces if piece[1])
+    for is_theirs, group in groupby(written, key=itemgetter(0)):
+        yield is_theirs, "".join(text for _, text in group)
 
 
 def missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
@@ -42,9 +73,9 @@ def missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name not in _OWN_NAMES and is_missing(at_path(payload, name))]
 
 
-def default_prompt(route: str, payload: Mapping[str, Any], event: str) -> str:
+def default_template(route: str) -> str:
     """For a route without a prompt."""
-    return f"Webhook event {event!r} on route {route!r}:\n\n{shown(payload, PAYLOAD_CHARS_MAX)}"
+    return f"Webhook event '{{event_type}}' on route {route!r}:\n\n{{__raw__}}"
 
 
 def at_path(value: Any, path: str) -> Any:

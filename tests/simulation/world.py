@@ -516,6 +516,7 @@ class Tool:
             description="",
             parameters={"type": "object", "properties": {"n": {"type": "integer"}, "command": {"type": "string"}}},
             toolset="sim",
+            is_untrusted=False,
             replay=replay,
             timeout_s=20.0,
             is_parallel_safe=parallel,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
+from support.inside import inside
 from support.store import Store, opened
 from support.turns import Turns, do_calls
 
@@ -91,7 +92,7 @@ def test_an_image_is_looked_at_by_the_models_that_are_meant_for_it(scene: Scene)
 
     result = scene.call("vision_analyze", image_url="a.png", question="colour?")
 
-    assert json.loads(result)["analysis"] == "from the task's own"
+    assert json.loads(inside(result))["analysis"] == "from the task's own"
     [asked] = scene.own
     assert asked.document["model"] == "eyes"
     assert asked.document["messages"][0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
@@ -103,7 +104,7 @@ def test_an_image_is_looked_at_by_the_models_that_are_meant_for_it(scene: Scene)
 
 def test_long_pages_are_summed_up_by_the_conversations_model_and_all_are_paid_for(scene: Scene) -> None:
     urls = [f"{scene.pages}/{number}" for number in range(2)]
-    result = json.loads(scene.call("web_extract", urls=urls, char_limit=500))
+    result = json.loads(inside(scene.call("web_extract", urls=urls, char_limit=500)))
 
     assert [page["content"] for page in result["results"]] == ["from the conversation's"] * 2
     assert all((scene.folder / page["full_text"]).exists() for page in result["results"])

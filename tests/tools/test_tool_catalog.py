@@ -15,7 +15,9 @@ from hermes_worker.tools.catalog import Catalog, UnknownTool, default_catalog
 
 class Named:
     def __init__(self, name: str, toolset: str) -> None:
-        self.spec = ToolSpec(name=name, description=name, parameters={}, toolset=toolset, replay=Replay.PURE)
+        self.spec = ToolSpec(
+            name=name, description=name, parameters={}, toolset=toolset, replay=Replay.PURE, is_untrusted=False
+        )
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         raise NotImplementedError
@@ -143,3 +145,8 @@ def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
     assert set(spec.parameters["required"]) <= spec.parameters["properties"].keys()
     assert spec.path_argument is None or spec.path_argument in spec.parameters["properties"]
     assert spec.description
+
+
+def test_the_tools_that_read_from_outside_the_workspace_say_so() -> None:
+    foreign = {name for name in default_catalog().names if default_catalog().get(name).spec.is_untrusted}
+    assert foreign == {"vision_analyze", "web_extract"}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from support.fault_server import FaultServer, Received, Reply
+from support.inside import inside
 
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxTask, Consultation, Consulted
 from hermes_worker.core.errors import FailureKind
@@ -112,7 +113,7 @@ def run(tool: Tool, context: ToolContext, models: Played | None = None, **argume
 
 
 def pages(result: ToolResult) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(result.text)["results"]
+    found: list[dict[str, Any]] = json.loads(inside(result.text))["results"]
     return found
 
 
@@ -269,7 +270,7 @@ def test_an_image_is_looked_at_wherever_it_is(site: tuple[Site, str], context: T
     for place in ("a.png", str(root / "a.png"), f"file://{root}/a.png", f"{site[1]}/a.png", data):
         models = Played(says="a red square")
         result = look(context, place, models)
-        assert json.loads(result.text) == {"success": True, "analysis": "a red square"}
+        assert json.loads(inside(result.text)) == {"success": True, "analysis": "a red square"}
         [(purpose, (text, image))] = models.asked
         assert purpose == "vision"
         assert "what is it?" in text["text"]

@@ -219,6 +219,9 @@ async def _answered(context: ApiContext, taken: _Taken, later: BackgroundTasks) 
     if made is None:
         count("webhook.duplicate")
         return JSONResponse({"status": "duplicate", "delivery_id": event_id})
+    if taken.event.threats:
+        count("untrusted.suspicious")
+        log.warning("untrusted.suspicious", route=taken.route.name, threats=list(taken.event.threats))
     count("webhook.accepted")
     name, event = taken.route.name, taken.event.event
     log.info("webhook.accepted", route=name, webhook_event=event)
