@@ -13,7 +13,7 @@ from hermes_worker.settings import load
 from hermes_worker.wiring import network_rules, sandbox_of
 from hermes_worker.workspace.base import WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox import seccomp
+from hermes_worker.workspace.sandbox import landlock, seccomp
 from hermes_worker.workspace.sandbox.base import Confinement, Rung
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.landlock import Landlock
@@ -122,6 +122,30 @@ def test_landlock_refuses_a_workspace_that_holds_credentials(tmp_path: Path) -> 
     assert ".ssh' lies in the workspace" in (Landlock().refusal(policy) or "")
     (tmp_path / ".ssh").rmdir()
     assert Landlock().refusal(policy) is None
+
+
+def test_the_allow_list_is_made_anew_when_a_directory_that_it_leaves_out_of_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    for name in (".ssh", "project"):
+        (home / name).mkdir(parents=True)
+    monkeypatch.setattr(landlock, "SYSTEM_DIRECTORIES", (str(home),))
+    monkeypatch.setattr(landlock, "_SHARED", ())
+    policy = Policy(profile=Profile.TENANT, hidden=(str(home / ".ssh"),))
+    sight = landlock._Sight()
+
+    def names() -> set[str]:
+        return {Path(path).name for path in sight.paths(policy)}
+
+    os.utime(home, (1_700_000_000, 1_700_000_000))
+    assert names() == {"project"}
+    assert sight._kept
+    assert sight.paths(policy) is sight.paths(policy)
+    (home / "new").mkdir()
+    assert names() == {"project", "new"}
+    (home / "new").rename(home / "renamed")
+    assert names() == {"project", "renamed"}
 
 
 def test_a_full_disk_is_said_before_a_file_is_written(tmp_path: Path) -> None:

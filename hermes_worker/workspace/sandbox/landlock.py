@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -53,6 +54,9 @@ class Landlock:
 
     name = "landlock"
 
+    def __init__(self) -> None:
+        self._sight = _Sight()
+
     def unavailable(self) -> str | None:
         if not hasattr(self, "_unavailable"):
             self._unavailable = self._tried()
@@ -78,7 +82,7 @@ class Landlock:
         tmp = tempfile.mkdtemp(prefix="hermes-command-")
         is_open = policy.network is Network.OPEN
         has_proxy = policy.network is Network.PROXY
-        rules = [*_rules(policy), (tmp, _OWNING)]
+        rules = [*_rules(policy, self._sight), (tmp, _OWNING)]
         return Confinement(
             plan={
                 "landlock": {
@@ -127,25 +131,62 @@ class Landlock:
         return f"Landlock does not work here: {reason}" if reason else None
 
 
-def _rules(policy: Policy) -> Iterator[tuple[str, int]]:
-    refused = (*policy.hidden, *_SHARED)
-    roots = ("/",) if policy.profile is Profile.WORKSTATION else SYSTEM_DIRECTORIES
-    for root in roots:
-        if not os.path.islink(root):  # noqa: PTH114 - called for every command
-            yield from ((path, _SEEING) for path in _seen(root, refused))
+class _Sight:
+    """What the allow-list says of the machine's directories: kept until one of those that were listed has changed."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Profile, tuple[str, ...]], tuple[_Changes, tuple[str, ...]]] = {}
+
+    def paths(self, policy: Policy) -> tuple[str, ...]:
+        key = (policy.profile, policy.hidden)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == {directory: _changed_at(directory) for directory in kept[0]}:
+            return kept[1]
+        changes: _Changes = {}
+        began = time.time_ns()
+        found = tuple(_all_seen(policy, changes))
+        # A change within a tick of the file system's clock could not be told from the one before.
+        if all(changed_at is not None and changed_at < began - _TICK_NS for changed_at in changes.values()):
+            self._kept = {key: (changes, found)}
+        return found
+
+
+_Changes = dict[str, int | None]
+_TICK_NS = 1_000_000_000
+
+
+def _changed_at(directory: str) -> int | None:
+    try:
+        return os.stat(directory).st_mtime_ns  # noqa: PTH116 - called for every command
+    except OSError:
+        return None
+
+
+def _rules(policy: Policy, sight: _Sight) -> Iterator[tuple[str, int]]:
+    yield from ((path, _SEEING) for path in sight.paths(policy))
     yield from ((path, _SEEING) for path in (*policy.readable, *KEPT_OF_RUN, *_OF_PROC))
     yield from ((path, _DEVICE | _LIST) for path in _DEVICES)
     yield from ((path, _OWNING) for path in policy.writable)
 
 
-def _seen(directory: str, refused: Sequence[str]) -> Iterator[str]:
-    """``directory``, or what of it remains without what is refused."""
+def _all_seen(policy: Policy, changes: _Changes) -> Iterator[str]:
+    refused = (*policy.hidden, *_SHARED)
+    roots = ("/",) if policy.profile is Profile.WORKSTATION else SYSTEM_DIRECTORIES
+    for root in roots:
+        if not Path(root).is_symlink():
+            yield from _seen(root, refused, changes)
+
+
+def _seen(directory: str, refused: Sequence[str], changes: _Changes) -> Iterator[str]:
+    """``directory``, or what of it remains without what is refused. ``changes`` is told when what
+    was listed had changed last."""
     inside = [path for path in refused if is_within(path, directory)]
     if not inside:
         yield directory
         return
     if directory in inside:
         return
+    changes[directory] = _changed_at(directory)
     try:
         with os.scandir(directory) as entries:
             # A link counts as what it leads to, which is judged where it is.
@@ -153,4 +194,4 @@ def _seen(directory: str, refused: Sequence[str]) -> Iterator[str]:
     except OSError:
         return
     for path in names:
-        yield from _seen(path, inside)
+        yield from _seen(path, inside, changes)
