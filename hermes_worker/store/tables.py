@@ -205,7 +205,8 @@ runs = sa.Table(
 """A run that nobody asked for has a ``root_pk``: the first run of the chain that it belongs to. It is either a child,
 and ``parent_pk`` handed it its task, or a turn that begins with what the background children of ``cause_pk`` left.
 
-``origin`` is where the first run of the chain came from (``core.spec``), ``network`` what was asked for its commands.
+``origin`` is the kind of source that the first run of the chain came from (``core.sources``), ``network`` what was
+asked for its commands.
 
 ``halt`` is what was said to a run together with everything that it caused, and it holds when the run itself has ended:
 while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told."""

@@ -22,7 +22,7 @@ def test_an_event_of_a_webhook_gets_the_proxy_and_a_person_does_not(rig: Rig) ->
     working("bubblewrap")
     (rig.directory / "workspace").mkdir(exist_ok=True)
     runs = {
-        "proxy": rig.submit([{"calls": [LOOK]}], source="webhook"),
+        "proxy": rig.submit([{"calls": [LOOK]}], source="webhook:pull-requests-of-everybody"),
         "open": rig.submit([{"calls": [LOOK]}], source="cli"),
         "none": rig.submit([{"calls": [LOOK]}], source="cron", network="none"),
     }

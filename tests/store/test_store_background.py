@@ -125,11 +125,10 @@ def test_a_child_that_ends_badly_is_reported_all_the_same(store: Store, how: str
 
 
 def test_the_turn_has_the_origin_and_the_network_of_what_caused_it(store: Store) -> None:
-    root, [child] = sent(store, 1, source="webhook", network="none")
+    root, [child] = sent(store, 1, source="webhook:route", network="none")
     store.answer(root)
-    store.answer(child)
-    [_, later] = turns(store)
-    claimed = store.turn(later)
+    [hint] = store.answer(child)
+    claimed = store.turn(hint.effect.run_id)
     assert (claimed.loaded.origin, claimed.loaded.network) == ("webhook", "none")
 
 

@@ -223,7 +223,7 @@ def test_lost_messages_of_children_are_sent_again(store: Store) -> None:
 
 
 def test_children_have_the_origin_and_the_network_of_the_first_run(store: Store) -> None:
-    parent = store.with_tools(Replay.PURE, source="webhook", network="none")
+    parent = store.with_tools(Replay.PURE, source=f"webhook:{'long-route' * 9}", network="none")
     _, [child], _ = delegated(store, 1, parent=parent)
     claimed = store.turn(child)
     assert (claimed.loaded.origin, claimed.loaded.network) == ("webhook", "none")
