@@ -29,37 +29,38 @@ def approve(
     run_id: str,
     choice: Choice,
     *,
+    by: str,
     reason: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     wait_id: int | None = None,
 ) -> list[Hint]:
     """Answer an open approval of a run, the oldest unless ``wait_id`` says which; returns what to send.
 
-    ``arguments`` replace the call's own and must fit the tool. Raises ``InvalidAnswer``, ``RunNotFound``,
-    ``NotWaiting`` and ``NothingAsked``.
+    ``by`` is who answers (``core.principals``). ``arguments`` replace the call's own and must fit the tool. Raises
+    ``InvalidAnswer``, ``RunNotFound``, ``NotWaiting`` and ``NothingAsked``.
     """
     if reason is not None and len(reason) > ANSWER_CHARS_MAX:
         raise InvalidAnswer(f"the reason has more than {ANSWER_CHARS_MAX} characters")
     if arguments is None:
-        return waits.approve(run_id, choice, reason=reason, wait_id=wait_id)
+        return waits.approve(run_id, choice, by=by, reason=reason, wait_id=wait_id)
     if choice is not Choice.ONCE:
         raise InvalidAnswer("changed arguments can only be allowed once")
     open_ones = waits.open(run_id=run_id, kind=WaitKind.APPROVAL)
     asked = next((view for view in open_ones if wait_id in (None, view.wait_id)), None)
     if asked is None:
         # The store says what is the matter; it must not take this for an answer to what is asked a moment later.
-        return waits.approve(run_id, choice, wait_id=wait_id or _NO_WAIT)
+        return waits.approve(run_id, choice, by=by, wait_id=wait_id or _NO_WAIT)
     fitting = _fitting(arguments, asked)
-    return waits.approve(run_id, choice, reason=reason, arguments=fitting, wait_id=asked.wait_id)
+    return waits.approve(run_id, choice, by=by, reason=reason, arguments=fitting, wait_id=asked.wait_id)
 
 
-def reply(waits: Waits, run_id: str, text: str, *, wait_id: int | None = None) -> list[Hint]:
+def reply(waits: Waits, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
     """Answer an open question of a run, the oldest unless ``wait_id`` says which. Raises as ``approve``."""
     if not text.strip():
         raise InvalidAnswer("the answer is empty")
     if len(text) > ANSWER_CHARS_MAX:
         raise InvalidAnswer(f"the answer has more than {ANSWER_CHARS_MAX} characters")
-    return waits.reply(run_id, text, wait_id=wait_id)
+    return waits.reply(run_id, text, by=by, wait_id=wait_id)
 
 
 def _fitting(arguments: Mapping[str, Any], asked: WaitView) -> str:

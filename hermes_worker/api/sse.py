@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hermes_worker.core.messages import Usage
+from hermes_worker.core.principals import author
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
 from hermes_worker.live import LiveEntry
 from hermes_worker.redaction import redact
@@ -171,8 +172,8 @@ def wire_usage(usage: Usage) -> dict[str, int]:
 _PASSED_ON: Mapping[str, tuple[str, ...]] = {
     RunEventName.REPLY_DISCARDED: ("iteration", "finish_reason"),
     RunEventName.COMPACTED: ("rows", "compression_count"),
-    RunEventName.STOP_REQUESTED: (),
-    RunEventName.WAITING: ("status", "until", "reason"),
+    RunEventName.STOP_REQUESTED: ("by",),
+    RunEventName.WAITING: ("status", "until", "reason", "by"),
     RunEventName.STEP_RETRIED: ("step", "attempt", "deaths"),
 }
 """Fields of a row that go out as they are. Rows of a kind that this version does not know go out whole."""
@@ -194,7 +195,8 @@ def row_fields(row: StoredEvent, usage: Usage) -> dict[str, Any]:
             told = {"error": redact(str(data.get("error"))), "exit_reason": data.get("exit_reason")}
             return told | {"usage": wire_usage(usage)}
         case RunEventName.RUN_CANCELLED:
-            return {"exit_reason": data.get("exit_reason"), "usage": wire_usage(usage)}
+            told = {"exit_reason": data.get("exit_reason"), "usage": wire_usage(usage)}
+            return told | author(data.get("by"))
         case _:
             kept = _PASSED_ON.get(row.name, tuple(name for name in data if name != "message_seq"))
             return {name: data.get(name) for name in kept}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import pwd
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +18,7 @@ import click
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import Invocation
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.principals import user_of_machine
 from hermes_worker.handover import show_memory
 from hermes_worker.settings import Settings
 
@@ -70,6 +73,15 @@ def common(command: _Command) -> _Command:
         help="Show the traceback of an error.",
     )
     return home(debug(command))
+
+
+def this_user() -> str:
+    """Who types commands, by the system's word and not that of a variable."""
+    number = os.getuid()
+    try:
+        return user_of_machine(pwd.getpwuid(number).pw_name)
+    except KeyError:  # a container's user may have no name
+        return user_of_machine(f"uid {number}")
 
 
 toolsets_option = click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.family import FamilyWatch, family_lines
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.layout import clock, moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common
+from hermes_worker.cli.options import TEXT, OneOf, common, this_user
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
 from hermes_worker.core.approvals import Choice
@@ -26,7 +27,7 @@ from hermes_worker.redaction import redact
 from hermes_worker.results import training_sample, turn_result
 from hermes_worker.store.control import Control
 from hermes_worker.store.views import CallView, RunView
-from hermes_worker.store.waits import Waits
+from hermes_worker.store.waits import AnswerView, Waits
 
 _STOP_PATIENCE_S = 5.0
 
@@ -71,12 +72,14 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
     run_id = records.run_id(run_id)
     view = records.views.run(run_id)
     calls = records.views.calls(run_id, limit=CALLS_SHOWN_MAX)
+    waits = Waits(records.database)
+    answers = waits.answers(run_id)
     if as_json:
-        document = run_document(view, calls)
+        document = {**run_document(view, calls), "answers": [asdict(answer) for answer in answers]}
         click.echo(json.dumps({**document, "budget": budget_document(records.trees.budget(run_id))}))
         return
-    click.echo(_description(view, calls))
-    for wait in Waits(records.database).open(run_id=run_id):
+    click.echo(_description(view, calls, answers))
+    for wait in waits.open(run_id=run_id):
         question = {**wait.request, "choices": wait.choices, "expires_at": wait.expires_at}
         click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
     if family := family_lines(records.families.children(run_id), records.families.refusals(run_id)):
@@ -133,7 +136,7 @@ def stop(home: Path | None, run_id: str) -> None:
     """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began."""
     records = open_records(home)
     run_id = records.run_id(run_id)
-    stopped = records.runs.stop_tree(run_id)
+    stopped = records.runs.stop_tree(run_id, by=this_user())
     records.tell_stopped(stopped.run_ids, stopped.hints)
     status = stopped.status
     deadline = time.monotonic() + _STOP_PATIENCE_S
@@ -152,7 +155,7 @@ def pause(home: Path | None, run_id: str) -> None:
     """Begin nothing new in one run and in all that it caused."""
     records = open_records(home)
     run_id = records.run_id(run_id)
-    click.echo(f"{run_id} {coloured(Control(records.database).pause(run_id))}")
+    click.echo(f"{run_id} {coloured(Control(records.database).pause(run_id, by=this_user()))}")
 
 
 @runs.command(epilog="Resuming a run that is not paused changes nothing.")
@@ -162,7 +165,7 @@ def resume(home: Path | None, run_id: str) -> None:
     """Let a paused run, and all that it caused, go on."""
     records = open_records(home)
     run_id = records.run_id(run_id)
-    status, hints = Control(records.database).resume(run_id)
+    status, hints = Control(records.database).resume(run_id, by=this_user())
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(status)}")
 
@@ -175,7 +178,7 @@ def steer(home: Path | None, run_id: str, text: str) -> None:
     """Say something to a run at work; it reads it with its next tool result."""
     records = open_records(home)
     run_id = records.run_id(run_id)
-    Control(records.database).steer(run_id, text)
+    Control(records.database).steer(run_id, text, by=this_user())
     click.echo(f"{run_id} will read it with its next tool result")
 
 
@@ -215,7 +218,7 @@ def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> No
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
     records = open_records(home)
     run_id = records.run_id(run_id)
-    hints = answering.reply(Waits(records.database), run_id, text, wait_id=wait_id)
+    hints = answering.reply(Waits(records.database), run_id, text, by=this_user(), wait_id=wait_id)
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
 
@@ -223,7 +226,8 @@ def answer(home: Path | None, run_id: str, text: str, wait_id: int | None) -> No
 def _answer(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
     records = open_records(home)
     run_id = records.run_id(run_id)
-    hints = answering.approve(Waits(records.database), run_id, Choice(choice), reason=reason, wait_id=wait_id)
+    waits = Waits(records.database)
+    hints = answering.approve(waits, run_id, Choice(choice), by=this_user(), reason=reason, wait_id=wait_id)
     records.tell_workers("watch", run_id, hints)
     click.echo(f"{run_id} {coloured(records.views.run(run_id).status)}")
 
@@ -282,7 +286,7 @@ def _row(view: RunView) -> tuple[str, ...]:
     return view.run_id, coloured(view.status), moment(view.created_at), one_line(view.model, 30), one_line(said, 60)
 
 
-def _description(view: RunView, calls: list[CallView]) -> str:
+def _description(view: RunView, calls: list[CallView], answers: list[AnswerView]) -> str:
     lines = [
         f"{view.run_id} {summary(view, len(calls))}",
         f"  exit      {view.exit_text or '-'}",
@@ -295,9 +299,15 @@ def _description(view: RunView, calls: list[CallView]) -> str:
     if view.error:
         lines.append(f"  error     {clean(view.error)}")
     lines += [f"  in doubt  {_doubt(call)}" for call in unknown_calls(calls)]
+    lines += [f"  answered  {_answered(answer)}" for answer in answers]
     if view.output:
         lines += ["", clean(view.output)]
     return "\n".join(lines)
+
+
+def _answered(answer: AnswerView) -> str:
+    place = f"{clean(answer.tool)} (turn {answer.iteration}, call {answer.position + 1})"
+    return f"{place}: {answer.outcome}, by {clean(answer.by)}, {moment(answer.at)}"
 
 
 def _redacted(question: Mapping[str, Any]) -> dict[str, Any]:

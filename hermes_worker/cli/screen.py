@@ -58,7 +58,8 @@ class Screen:
             case RunEventName.STEERED:
                 self.line(click.style(f"  you said: {one_line(str(fields.get('text', '')), 500)}", fg="cyan"))
             case RunEventName.APPROVAL_ANSWERED if fields.get("choice") not in (None, "deny"):
-                self.line(click.style(f"  allowed ({clean(str(fields['choice']))})", fg="green"))
+                who = f" by {clean(str(fields['by']))}" if fields.get("by") else ""
+                self.line(click.style(f"  allowed{who} ({clean(str(fields['choice']))})", fg="green"))
             case RunEventName.WAITING:
                 self.line(click.style(f"  {_waiting(fields)}", fg="yellow"))
             case RunEventName.APPROVAL_REQUESTED | RunEventName.INPUT_REQUESTED:

@@ -22,3 +22,8 @@ def holder_of_key(fingerprint: str) -> str:
 def _named(source: str, name: str) -> str:
     kept = "".join(char for char in name if char.isprintable())
     return f"{source}:{kept}"[:NAME_CHARS_MAX]
+
+
+def author(by: str | None) -> dict[str, str]:
+    """The field of an event that says who did it; none when nobody in particular did."""
+    return {"by": by} if by is not None else {}

@@ -25,7 +25,7 @@ class RunEventName(StrEnum):
     TOOL_COMPLETED = "tool.completed"
     """With ``refused_by`` (``rules``, ``person`` or ``timeout``) and ``reason`` for a call that was not allowed."""
     STOP_REQUESTED = "run.stopping"
-    """Ours."""
+    """Ours. This and the next two say ``by`` whom where somebody wanted it."""
     WAITING = "run.waiting"
     """Ours: the run is parked; ``status`` says for what, ``until`` until when."""
     RESUMED = "run.resumed"
@@ -38,7 +38,7 @@ class RunEventName(StrEnum):
     """``wait_id``, ``command`` (redacted), ``description``, ``pattern_key``, ``choices``, ``expires_at``; the call's
     place."""
     APPROVAL_ANSWERED = "approval.responded"
-    """``wait_id``, ``choice``, ``resolved``, ``by``; the call's place."""
+    """``wait_id``, ``choice``, ``resolved``, ``by`` whom (``principals``); the call's place."""
     INPUT_REQUESTED = "input.request"
     """Ours: ``wait_id``, ``question``, ``choices``, ``expires_at``; the call's place."""
     INPUT_ANSWERED = "input.responded"

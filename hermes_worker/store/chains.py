@@ -21,7 +21,7 @@ from hermes_worker.store.database import Database
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run
 from hermes_worker.store.tables import runs
-from hermes_worker.store.transitions import break_off, save
+from hermes_worker.store.transitions import Additions, break_off, save
 
 STOPPED_MAX = 200
 """Runs that one call stops; the sweeper stops the rest."""
@@ -87,11 +87,12 @@ def is_any_caused_open(connection: Connection, run_pk: int) -> bool:
     return False
 
 
-def stop_run(connection: Connection, loaded: LoadedRun) -> tuple[Run, list[Hint]]:
-    """Ask a locked run to stop, and let nothing begin that it caused: the run after it, and what to send."""
+def stop_run(connection: Connection, loaded: LoadedRun, by: str | None = None) -> tuple[Run, list[Hint]]:
+    """Ask a locked run to stop, and let nothing begin that it caused: the run after it, and what to send. ``by`` is who
+    wants it."""
     halt(connection, loaded.pk, Halt.STOPPING)
     after = apply(loaded.run, ev.StopRequested())
-    return after, [] if after == loaded.run else save(connection, loaded, after)
+    return after, [] if after == loaded.run else save(connection, loaded, after, Additions(by=by))
 
 
 def stop_caused(database: Database, run_pk: int, *, most: int = STOPPED_MAX) -> dict[str, list[Hint]]:

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import author
 from hermes_worker.core.run import Halt, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
@@ -38,8 +39,9 @@ class Control:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def pause(self, run_id: str) -> RunStatus:
-        """Begin nothing new in a run and in all it caused; what is in flight ends as it would.
+    def pause(self, run_id: str, *, by: str | None = None) -> RunStatus:
+        """Begin nothing new in a run and in all it caused; what is in flight ends as it would. ``by`` here and below is
+        who wants it (``core.principals``), for the run's events.
 
         The run comes first and those below it from the top down, so that none of them begins another meanwhile. A run
         that has ended is ``paused`` here while something goes on that it caused. Raises ``RunNotFound`` and
@@ -47,25 +49,25 @@ class Control:
         """
         with self._database.write() as connection:
             loaded = _lock(connection, run_id, is_enough=lambda pk: is_any_caused_open(connection, pk))
-            status = _pause(connection, loaded)
+            status = _pause(connection, loaded, by)
         for pk in self._below(loaded.pk):
             with self._database.write() as connection:
                 below = _lock_caused(connection, pk)
                 if below is not None:
-                    _pause(connection, below)
+                    _pause(connection, below, by)
         return RunStatus.PAUSED if status.is_terminal else status
 
-    def resume(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
+    def resume(self, run_id: str, *, by: str | None = None) -> tuple[RunStatus, list[Hint]]:
         """Let a run, and all it caused, go on where they were; a run that has ended is ``running`` here when it was
         paused. Raises ``RunNotFound`` and ``NotAtWork``."""
         with self._database.write() as connection:
             loaded = _lock(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
-            status, hints = _resume(connection, loaded)
+            status, hints = _resume(connection, loaded, by)
         for pk in self._below(loaded.pk):
             with self._database.write() as connection:
                 below = _lock_caused(connection, pk)
                 if below is not None:
-                    hints += _resume(connection, below)[1]
+                    hints += _resume(connection, below, by)[1]
         return RunStatus.RUNNING if status.is_terminal else status, hints
 
     def _below(self, run_pk: int) -> Iterator[int]:
@@ -80,7 +82,7 @@ class Control:
             yield from found
             waiting += found
 
-    def steer(self, run_id: str, text: str) -> None:
+    def steer(self, run_id: str, text: str, *, by: str | None = None) -> None:
         """Say something to a run at work; it reads it with the next tool result.
 
         Raises ``NothingToSay``, ``RunNotFound``, and ``NotAtWork`` also for a run that waits for its turn.
@@ -93,13 +95,14 @@ class Control:
             loaded = _lock(connection, run_id)
             if _turn(connection, loaded)[0] != loaded.pk:
                 raise NotAtWork(f"run {run_id!r} has not begun; it waits for its session's turn")
-            say(connection, loaded, text)
+            say(connection, loaded, text, by=by)
 
 
-def say(connection: Connection, loaded: LoadedRun, text: str) -> None:
+def say(connection: Connection, loaded: LoadedRun, text: str, *, by: str | None = None) -> None:
     """Keep what was said to a locked run that has its session's turn."""
     steering.keep(connection, loaded.pk, text)
-    save(connection, loaded, loaded.run, Additions(events=[RunEvent(name=RunEventName.STEERED, data={"text": text})]))
+    steered = RunEvent(name=RunEventName.STEERED, data={"text": text, **author(by)})
+    save(connection, loaded, loaded.run, Additions(events=[steered]))
 
 
 def _lock(connection: Connection, run_id: str, *, is_enough: Callable[[int], bool] = lambda pk: False) -> LoadedRun:
@@ -118,22 +121,22 @@ def _lock_caused(connection: Connection, pk: int) -> LoadedRun | None:
     return None if loaded is None or loaded.run.status is RunStatus.STOPPING else loaded
 
 
-def _pause(connection: Connection, loaded: LoadedRun) -> RunStatus:
+def _pause(connection: Connection, loaded: LoadedRun, by: str | None) -> RunStatus:
     pause_caused(connection, loaded.pk)
     after = apply(loaded.run, ev.PauseRequested())
     if after != loaded.run:
-        save(connection, loaded, after)
+        save(connection, loaded, after, Additions(by=by))
     return after.status
 
 
-def _resume(connection: Connection, loaded: LoadedRun) -> tuple[RunStatus, list[Hint]]:
+def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[RunStatus, list[Hint]]:
     was_halted = resume_caused(connection, loaded.pk)
     if loaded.run.status is not RunStatus.PAUSED:
         is_over = loaded.run.status.is_terminal
         return loaded.run.status, _start_waiting(connection, loaded.pk) if was_halted and is_over else []
     active, message_seq = _turn(connection, loaded)
     after = apply(loaded.run, ev.ResumeRequested(has_turn=active == loaded.pk))
-    hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED)]))
+    hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED, data=author(by))]))
     if active == loaded.pk:
         return after.status, hints + _start_waiting(connection, loaded.pk)
     # It was paused while it waited for a turn or a place: it waits again, or takes it if it is to be had.

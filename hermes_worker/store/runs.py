@@ -455,17 +455,18 @@ class Runs:
         stopped = self._stop(run_id)
         return stopped.status, list(stopped.hints)
 
-    def _stop(self, run_id: str) -> Stopped:
+    def _stop(self, run_id: str, by: str | None = None) -> Stopped:
         with self._database.write() as connection:
             loaded = lock_run(connection, find(connection, run_id))
             assert loaded is not None
-            after, hints = stop_run(connection, loaded)
+            after, hints = stop_run(connection, loaded, by)
         return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=after != loaded.run)
 
-    def stop_tree(self, run_id: str) -> Stopped:
+    def stop_tree(self, run_id: str, *, by: str | None = None) -> Stopped:
         """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began,
-        also when the run itself has ended. Idempotent; what has ended stays as it is. Raises ``RunNotFound``."""
-        stopped = self._stop(run_id)
+        also when the run itself has ended. ``by`` is who wants it (``core.principals``). Idempotent; what has ended
+        stays as it is. Raises ``RunNotFound``."""
+        stopped = self._stop(run_id, by)
         below = self.stop_descendants(run_id)
         hints = [*stopped.hints, *(hint for more in below.values() for hint in more)]
         return replace(stopped, run_ids=(run_id, *below), hints=hints)

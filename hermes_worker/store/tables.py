@@ -326,9 +326,11 @@ waits = sa.Table(
     sa.Column("expires_at", Seconds),
     sa.Column("closed_at", Seconds),
     sa.Column("outcome", sa.String(10)),
+    sa.Column("answered_by", sa.String(200)),
     sa.Column("reason", sa.Text()),
     sa.CheckConstraint("(closed_at is null) = (outcome is null)", name="outcome"),
     _partial("ix_waits_open", "run_pk", where="closed_at is null"),
+    _partial("ix_waits_answered", "run_pk", where="closed_at is not null"),
     _partial("ix_waits_expiry", "expires_at", where="closed_at is null and expires_at is not null"),
 )
 """Questions to people: one row per call that waited for an approval or an answer. Open while nobody answered."""

@@ -23,6 +23,7 @@ from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, CostStatus, Pricing, Spent, worst_of
+from hermes_worker.core.principals import author
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind, exit_text
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
@@ -79,6 +80,8 @@ class Additions:
     """Session documents to write with the rest."""
     waits_for: str = ""
     """Why the run is parked, in a sentence for people."""
+    by: str | None = None
+    """Who wanted the step (``core.principals``); ``None`` when it came of itself."""
     message_seq: int | None = None
     """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
     is_of_holder: bool = False
@@ -508,17 +511,17 @@ def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEve
             data = {"exit_reason": reason, "message_seq": additions.output_seq}
             return [RunEvent(name=RunEventName.RUN_COMPLETED, data=data)]
         case RunStatus.CANCELLED:
-            return [RunEvent(name=RunEventName.RUN_CANCELLED, data={"exit_reason": reason})]
+            return [RunEvent(name=RunEventName.RUN_CANCELLED, data={"exit_reason": reason} | author(additions.by))]
         case RunStatus.FAILED | RunStatus.EXPIRED:
             error = after.failure.message if after.failure else reason
             data = {"error": error, "exit_reason": reason, "status": after.status.value}
             return [RunEvent(name=RunEventName.RUN_FAILED, data=data)]
         case RunStatus.STOPPING:
-            return [RunEvent(name=RunEventName.STOP_REQUESTED)]
+            return [RunEvent(name=RunEventName.STOP_REQUESTED, data=author(additions.by))]
         case _ if after.status.is_parked:
             waiting = {"status": after.status.value, "until": after.resume_at}
             told = {"reason": additions.waits_for} if additions.waits_for else {}
-            return [RunEvent(name=RunEventName.WAITING, data=waiting | told)]
+            return [RunEvent(name=RunEventName.WAITING, data=waiting | told | author(additions.by))]
         case RunStatus.RUNNING if before.status is RunStatus.WAITING_FOR_CAPACITY:
             return [RunEvent(name=RunEventName.RESUMED)]
         case _:

@@ -19,6 +19,7 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.approvals import Choice
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
+from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
     APPROVED_KEY,
     Question,
@@ -87,6 +88,22 @@ class WaitView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerView:
+    """A question that was answered, or whose time was over."""
+
+    wait_id: int
+    kind: WaitKind
+    iteration: int
+    position: int
+    tool: str
+    outcome: str
+    """The choice, ``answered`` or ``expired``."""
+    by: str
+    """Who answered (``core.principals``)."""
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """What a question about a command depends on beside the command."""
 
@@ -125,6 +142,30 @@ _OPEN = (
     )
     .where(waits.c.closed_at.is_(None))
     .order_by(waits.c.pk)
+)
+
+
+_ANSWERED = (
+    sa.select(
+        waits.c.pk,
+        waits.c.kind,
+        waits.c.iteration,
+        waits.c.position,
+        tool_calls.c.name,
+        waits.c.outcome,
+        waits.c.answered_by,
+        waits.c.closed_at,
+    )
+    .select_from(
+        waits.join(runs, runs.c.pk == waits.c.run_pk).join(
+            tool_calls,
+            (tool_calls.c.run_pk == waits.c.run_pk)
+            & (tool_calls.c.iteration == waits.c.iteration)
+            & (tool_calls.c.position == waits.c.position),
+        )
+    )
+    .where(waits.c.closed_at.is_not(None), waits.c.answered_by.is_not(None))
+    .order_by(waits.c.pk.desc())
 )
 
 
@@ -168,16 +209,24 @@ class Waits:
         with self._database.read() as connection:
             return [_view(row) for row in connection.execute(statement)]
 
+    def answers(self, run_id: str, *, limit: int = _LISTED_MAX) -> list[AnswerView]:
+        """Who answered what a run asked, the latest of them, oldest first."""
+        with self._database.read() as connection:
+            found = connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)).all()
+        return [_answer(row) for row in reversed(found)]
+
     def approve(
         self,
         run_id: str,
         choice: Choice,
         *,
+        by: str,
         reason: str | None = None,
         arguments: str | None = None,
         wait_id: int | None = None,
     ) -> list[Hint]:
-        """Answer an open approval of a run; ``arguments`` (JSON) replace those the model gave.
+        """Answer an open approval of a run; ``arguments`` (JSON) replace those the model gave. ``by`` is who answers
+        (``core.principals``).
 
         ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
         ``NotWaiting``, ``NothingAsked``, ``NotOffered``.
@@ -187,8 +236,8 @@ class Waits:
             request = json.loads(wait.request)
             if request.get("choices") and choice.value not in request["choices"]:
                 raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
-            _close(connection, wait.pk, choice.value, reason)
-            answered_event = _answered_event(loaded, wait, choice=choice.value, by="user")
+            _close(connection, wait.pk, choice.value, by, reason)
+            answered_event = _answered_event(loaded, wait, choice=choice.value, by=by)
             if choice is Choice.DENY:
                 description = str(request.get("description", ""))
                 refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
@@ -198,8 +247,8 @@ class Waits:
             after = apply(loaded.run, ev.CallAllowed(position=wait.position))
             return save(connection, loaded, after, Additions(events=[answered_event]))
 
-    def reply(self, run_id: str, text: str, *, wait_id: int | None = None) -> list[Hint]:
-        """Answer an open question of a run, by the number of a choice or by text.
+    def reply(self, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
+        """Answer an open question of a run, by the number of a choice or by text. ``by`` is who answers.
 
         ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
         ``NotWaiting``, ``NothingAsked``.
@@ -207,9 +256,9 @@ class Waits:
         with self._database.write() as connection:
             loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.INPUT, wait_id)
             request = json.loads(wait.request)
-            _close(connection, wait.pk, "answered", None)
+            _close(connection, wait.pk, "answered", by, None)
             result = answered(request, request.get("choices", ()), text)
-            event = _answered_event(loaded, wait, by="user")
+            event = _answered_event(loaded, wait, by=by)
             return _settle(connection, loaded, wait, result, event)
 
 
@@ -236,16 +285,16 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
     if wait is None:
         return None
     request = json.loads(wait.request)
-    _close(connection, wait.pk, "expired", None)
+    _close(connection, wait.pk, "expired", TIMEOUT, None)
     if loaded.run.status.is_terminal:
         return []
     if wait.kind == WaitKind.APPROVAL.value:
-        event = _answered_event(loaded, wait, choice=Choice.DENY.value, by="timeout")
+        event = _answered_event(loaded, wait, choice=Choice.DENY.value, by=TIMEOUT)
         description = str(request.get("description", ""))
         refusal = Refusal(by=RefusedBy.TIMEOUT, reason=description)
         return _settle(connection, loaded, wait, denied_by_time(description), event, refusal)
     text = unanswered(request, request.get("choices", ()))
-    event = _answered_event(loaded, wait, by="timeout")
+    event = _answered_event(loaded, wait, by=TIMEOUT)
     return _settle(connection, loaded, wait, text, event)
 
 
@@ -309,11 +358,11 @@ def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | N
     return loaded, wait
 
 
-def _close(connection: Connection, pk: int, outcome: str, reason: str | None) -> None:
+def _close(connection: Connection, pk: int, outcome: str, by: str, reason: str | None) -> None:
     connection.execute(
         sa.update(waits)
         .where(waits.c.pk == pk, waits.c.closed_at.is_(None))
-        .values(closed_at=db_now(), outcome=outcome, reason=plain(reason) if reason else None)
+        .values(closed_at=db_now(), outcome=outcome, answered_by=plain(by), reason=plain(reason) if reason else None)
     )
 
 
@@ -364,6 +413,19 @@ def _permit(connection: Connection, loaded: LoadedRun, wait: Any, arguments: str
             tool_calls.c.position == wait.position,
         )
         .values(approved_arguments=arguments)
+    )
+
+
+def _answer(row: Any) -> AnswerView:
+    return AnswerView(
+        wait_id=row.pk,
+        kind=WaitKind(row.kind),
+        iteration=row.iteration,
+        position=row.position,
+        tool=row.name,
+        outcome=row.outcome,
+        by=row.answered_by,
+        at=row.closed_at,
     )
 
 

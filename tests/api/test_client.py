@@ -128,7 +128,7 @@ def test_a_stream_that_is_read_again_answers_no_later_question(client: HermesCli
     request = {"command": "rm -r build", "description": "recursive delete", "pattern_key": "k", "arguments": "{}"}
     asked = Question(kind=WaitKind.APPROVAL, request=request, choices=["once", "deny"], expires_s=60)
     questions.ask(store.call(run_id, 0), asked)
-    questions.approve(run_id, Choice.ONCE)
+    questions.approve(run_id, Choice.ONCE, by="cli:tester")
     store.settle(run_id, 0)
     questions.ask(store.call(run_id, 1), replace(asked, request={**request, "command": "rm -r src"}))
 

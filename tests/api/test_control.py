@@ -10,6 +10,8 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
+from hermes_worker.server_key import fingerprint_of
+from hermes_worker.settings import Secret
 from hermes_worker.store.waits import Waits
 
 _TOOLS = canonical_json(
@@ -51,8 +53,11 @@ def test_an_approval_is_listed_and_answered_once(api: Served, store: Store, http
         "object": "hermes.run.approval_response",
         "run_id": run_id,
         "choice": "once",
+        "by": f"api:key-{fingerprint_of(Secret(api.key))}",
         "resolved": 1,
     }
+    [recorded] = Waits(store.database).answers(run_id)
+    assert (recorded.outcome, recorded.by) == ("once", answer.json()["by"])
     late = http.post(f"/v1/runs/{run_id}/approval", json={"choice": "deny"})
     assert (late.status_code, late.json()["error"]["code"]) == (409, "approval_not_pending")
     assert http.get("/v1/approvals").json()["data"] == []
@@ -107,6 +112,9 @@ def test_a_run_is_paused_resumed_and_steered(api: Served, store: Store, http: ht
     assert http.post(f"/v1/runs/{run_id}/resume").json() == {"run_id": run_id, "status": "running"}
     store.answer(run_id)
     assert http.get(f"/v1/runs/{run_id}").json()["pending_steer"] == "in French"
+    key = f"api:key-{fingerprint_of(Secret(api.key))}"
+    authors = [event.data["by"] for event in store.views.events_after(run_id, 0) if "by" in event.data]
+    assert authors == [key, key, key]
     for verb in ("pause", "resume"):
         over = http.post(f"/v1/runs/{run_id}/{verb}")
         assert (over.status_code, over.json()["error"]["code"]) == (409, "run_not_active")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from dataclasses import replace
 
 import pytest
@@ -36,6 +38,10 @@ def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: S
     allowed = hermes.inline("runs", "approve", run_id, "--choice", "session", "--wait-id", wait_id)
     assert (allowed.code, allowed.out.split()) == (0, [run_id, "running"])
     assert store.call(run_id).is_approved
+    me = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
+    hermes.environ.update(USER="somebody-else", LOGNAME="somebody-else")
+    assert f"answered  tool0 (turn 1, call 1): session, by {me}, " in hermes.inline("runs", "show", run_id).out
+    assert [answer["by"] for answer in hermes.run_of(run_id)["answers"]] == [me]
     late = hermes.inline("runs", "deny", run_id, "--wait-id", wait_id)
     assert (late.code, late.err.count("\n")) == (2, 1)
     assert f"waits for no approval {wait_id}" in late.err
@@ -93,10 +99,11 @@ def test_what_a_run_asks_is_shown_while_it_is_watched(hermes: CommandLine, store
     store.ask_tools(run_id, asks(Replay.ONCE, Replay.ONCE, segments=[0, 1]))
     waits = Waits(store.database)
     waits.ask(store.call(run_id, 0), WITH_SECRET)
-    waits.approve(run_id, Choice.ONCE)
+    waits.approve(run_id, Choice.ONCE, by="cli:tester")
     store.settle(run_id, 0)
     waits.ask(store.call(run_id, 1), QUESTION)
     store.runs.request_stop(run_id)
     watched = hermes.inline("runs", "watch", run_id)
     assert "? wants to run (recursive delete): rm -r build" in watched.out
+    assert "allowed by cli:tester (once)" in watched.out
     assert "? Which? (1 red, 2 blue)" in watched.out

@@ -68,7 +68,7 @@ class SqlStore:
         return list(stopped.run_ids), list(stopped.hints)
 
     def approve(self, run_id: str, choice: Choice) -> list[Hint]:
-        return self.waits.approve(run_id, choice)
+        return self.waits.approve(run_id, choice, by="cli:tester")
 
     def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
         return self.runs.break_off_step(effect, owner, message)

@@ -16,6 +16,7 @@ from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.questions import APPROVED_KEY, Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
+from hermes_worker.store.control import Control
 from hermes_worker.store.tables import waits
 from hermes_worker.store.waits import NothingAsked, NotWaiting, Waits
 
@@ -39,7 +40,7 @@ def test_a_call_that_needs_permission_parks_its_run_and_nobody_holds_it(store: S
 
 def test_an_approved_call_runs_with_the_arguments_that_were_shown(store: Store) -> None:
     run_id = parked(store)
-    [hint] = Waits(store.database).approve(run_id, Choice.ONCE)
+    [hint] = Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
     assert isinstance(hint.effect, RunTool)
     assert store.status(run_id) is RunStatus.RUNNING
     claim = store.call(run_id)
@@ -50,15 +51,47 @@ def test_an_approved_call_runs_with_the_arguments_that_were_shown(store: Store) 
     check(store)
 
 
+def test_who_answered_is_recorded(store: Store) -> None:
+    allowed, answered, forgotten = parked(store), parked(store, QUESTION), parked(store)
+    questions = Waits(store.database)
+    assert questions.answers(allowed) == []
+    questions.approve(allowed, Choice.SESSION, by="cli:anna")
+    questions.reply(answered, "2", by="api:key-0a1b2c3d\x1b")
+    store.let_pass(3_601)
+    store.sweep()
+    told = [(run_id, questions.answers(run_id)) for run_id in (allowed, answered, forgotten)]
+    assert [(answer.outcome, answer.by, answer.tool) for _, [answer] in told] == [
+        ("session", "cli:anna", "tool0"),
+        ("answered", "api:key-0a1b2c3d\x1b", "tool0"),
+        ("expired", "timeout", "tool0"),
+    ]
+    for run_id, [answer] in told:
+        [event] = [event for event in store.views.events_after(run_id, 0) if event.name.endswith(".responded")]
+        assert event.data["by"] == answer.by
+
+
+def test_who_stopped_paused_or_steered_a_run_stands_in_its_events(store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE)
+    control = Control(store.database)
+    control.steer(run_id, "in French", by="cli:anna")
+    control.pause(run_id, by="cli:bob")
+    control.resume(run_id, by="cli:carl")
+    store.runs.stop_tree(run_id, by="api:key-0a1b2c3d")
+    told = [(event.name, event.data["by"]) for event in store.views.events_after(run_id, 0) if "by" in event.data]
+    assert told[:3] == [("run.steered", "cli:anna"), ("run.waiting", "cli:bob"), ("run.resumed", "cli:carl")]
+    assert {by for _, by in told[3:]} == {"api:key-0a1b2c3d"}
+    assert told[3:]
+
+
 def test_arguments_can_be_changed_with_the_approval(store: Store) -> None:
     run_id = parked(store)
-    Waits(store.database).approve(run_id, Choice.ONCE, arguments='{"command":"ls"}')
+    Waits(store.database).approve(run_id, Choice.ONCE, arguments='{"command":"ls"}', by="cli:tester")
     assert store.call(run_id).request.arguments == '{"command":"ls"}'
 
 
 def test_a_denied_call_is_settled_with_the_reason_and_the_run_goes_on(store: Store) -> None:
     run_id = parked(store)
-    Waits(store.database).approve(run_id, Choice.DENY, reason="not here")
+    Waits(store.database).approve(run_id, Choice.DENY, reason="not here", by="cli:tester")
     [result] = store.results(run_id)
     assert json.loads(result)["status"] == "denied"
     assert "not here" in result
@@ -73,7 +106,7 @@ def test_of_many_answers_one_counts(store: Store) -> None:
 
     def answer(number: int) -> bool:
         try:
-            Waits(store.database).approve(run_id, Choice.ONCE if number % 2 else Choice.DENY)
+            Waits(store.database).approve(run_id, Choice.ONCE if number % 2 else Choice.DENY, by="cli:tester")
         except NothingAsked:
             return False
         return True
@@ -92,9 +125,9 @@ def test_an_answer_that_comes_late_is_none_to_the_next_question(store: Store, ki
 
     def answer(wait_id: int) -> None:
         if kind is WaitKind.APPROVAL:
-            questions.approve(run_id, Choice.ONCE, wait_id=wait_id)
+            questions.approve(run_id, Choice.ONCE, wait_id=wait_id, by="cli:tester")
         else:
-            questions.reply(run_id, "1", wait_id=wait_id)
+            questions.reply(run_id, "1", wait_id=wait_id, by="cli:tester")
 
     question = DANGER if kind is WaitKind.APPROVAL else QUESTION
     questions.ask(store.call(run_id, 0), question)
@@ -117,12 +150,12 @@ def test_an_answer_that_comes_late_is_none_to_the_next_question(store: Store, ki
 def test_permission_for_the_session_and_for_good_are_remembered(store: Store) -> None:
     questions = Waits(store.database)
     run_id = parked(store)
-    questions.approve(run_id, Choice.SESSION)
+    questions.approve(run_id, Choice.SESSION, by="cli:tester")
     claim = store.call(run_id)
     assert store.calls.session_documents(claim.session_pk, [APPROVED_KEY]) == {APPROVED_KEY: ["recursive delete"]}
     assert questions.terms(claim.run_pk).allowed == frozenset()
     other = parked(store)
-    questions.approve(other, Choice.ALWAYS)
+    questions.approve(other, Choice.ALWAYS, by="cli:tester")
     assert questions.terms(store.call(other).run_pk).allowed == {"recursive delete"}
 
 
@@ -137,7 +170,7 @@ def test_nobody_answering_means_no(store: Store) -> None:
     assert "Nobody approved" in result
     assert store.status(run_id) is RunStatus.RUNNING
     with pytest.raises(NothingAsked):
-        Waits(store.database).approve(run_id, Choice.ONCE)
+        Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
     check(store)
 
 
@@ -145,7 +178,7 @@ def test_nobody_answering_means_no(store: Store) -> None:
 def test_a_question_is_answered_by_the_number_of_a_choice_or_in_words(store: Store, said: str, understood: str) -> None:
     run_id = parked(store, QUESTION)
     assert store.status(run_id) is RunStatus.WAITING_FOR_INPUT
-    Waits(store.database).reply(run_id, said)
+    Waits(store.database).reply(run_id, said, by="cli:tester")
     [result] = store.results(run_id)
     assert json.loads(result) == {
         "question": "Which?",
@@ -171,7 +204,7 @@ def test_a_stop_ends_a_waiting_run_at_once_and_closes_its_question(store: Store)
     with store.database.read() as connection:
         assert connection.execute(sa.select(waits.c.outcome)).scalars().all() == ["cancelled"]
     with pytest.raises(NotWaiting):
-        Waits(store.database).approve(run_id, Choice.ONCE)
+        Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
     check(store)
 
 
@@ -193,7 +226,7 @@ def test_a_run_is_parked_only_when_its_other_calls_are_done(store: Store) -> Non
     assert store.status(run_id) is RunStatus.RUNNING
     store.settle(run_id, 1)
     assert store.status(run_id) is RunStatus.WAITING_FOR_APPROVAL
-    Waits(store.database).approve(run_id, Choice.ONCE)
+    Waits(store.database).approve(run_id, Choice.ONCE, by="cli:tester")
     store.settle(run_id, 0)
     store.answer(run_id)
     assert store.status(run_id) is RunStatus.COMPLETED

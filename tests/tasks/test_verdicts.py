@@ -134,8 +134,8 @@ def test_what_the_model_advises_against_a_person_may_allow_once(stage: Scene) ->
     assert "advises against it" in question.request["description"]
     assert question.choices == ("once", "deny")
     with pytest.raises(NotOffered):
-        waits.approve(run_id, Choice.ALWAYS)
-    waits.approve(run_id, Choice.ONCE)
+        waits.approve(run_id, Choice.ALWAYS, by="cli:tester")
+    waits.approve(run_id, Choice.ONCE, by="cli:tester")
     stage.work(run_id)
     assert not stage.victim.exists()
     assert len(stage.reviewer.asked) == 1

@@ -8,6 +8,7 @@ from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from hermes_worker import answering
+from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.schema import WHOLE
@@ -57,6 +58,8 @@ class Answered(BaseModel):
     object: str
     run_id: str
     choice: str | None = None
+    by: str
+    """Who answered, as it is recorded: the key that was sent."""
     resolved: int = 1
 
 
@@ -96,7 +99,9 @@ async def list_waits(
 
 
 @router.post("/runs/{run_id}/approval", response_model=Answered, response_model_exclude_none=True)
-async def answer_approval(context: Context, run_id: str, body: Approval, later: BackgroundTasks) -> Answered:
+async def answer_approval(
+    context: Context, run_id: str, body: Approval, caller: Caller, later: BackgroundTasks
+) -> Answered:
     """Allow or deny a command that a run waits for. The first answer counts."""
     try:
         choice = choice_of(body.choice)
@@ -110,6 +115,7 @@ async def answer_approval(context: Context, run_id: str, body: Approval, later: 
             waits,
             run_id,
             choice,
+            by=caller,
             reason=body.reason,
             arguments=body.arguments,
             wait_id=body.wait_id,
@@ -123,14 +129,17 @@ async def answer_approval(context: Context, run_id: str, body: Approval, later: 
     except NothingAsked as error:
         raise ApiError(409, str(error), code="approval_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
-    return Answered(object="hermes.run.approval_response", run_id=run_id, choice=choice.value)
+    return Answered(object="hermes.run.approval_response", run_id=run_id, choice=choice.value, by=caller)
 
 
 @router.post("/runs/{run_id}/input", response_model=Answered, response_model_exclude_none=True)
-async def answer_question(context: Context, run_id: str, body: Answer, later: BackgroundTasks) -> Answered:
+async def answer_question(
+    context: Context, run_id: str, body: Answer, caller: Caller, later: BackgroundTasks
+) -> Answered:
     """Answer a question of a run. The first answer counts."""
     try:
-        hints = await context.store(answering.reply, context.client.waits, run_id, body.text, wait_id=body.wait_id)
+        waits = context.client.waits
+        hints = await context.store(answering.reply, waits, run_id, body.text, by=caller, wait_id=body.wait_id)
     except answering.InvalidAnswer as error:
         raise invalid("text", f"Invalid 'text': {error}.") from None
     except NotWaiting as error:
@@ -138,7 +147,7 @@ async def answer_question(context: Context, run_id: str, body: Answer, later: Ba
     except NothingAsked as error:
         raise ApiError(409, str(error), code="input_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
-    return Answered(object="hermes.run.input_response", run_id=run_id)
+    return Answered(object="hermes.run.input_response", run_id=run_id, by=caller)
 
 
 def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, BackgroundTasks
 from pydantic import BaseModel, ConfigDict, Field
 
+from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.live import Live
@@ -29,20 +30,20 @@ class Controlled(BaseModel):
 
 
 @router.post("/{run_id}/pause", response_model=Controlled)
-async def pause_run(context: Context, run_id: str) -> Controlled:
+async def pause_run(context: Context, run_id: str, caller: Caller) -> Controlled:
     """Begin nothing new in a run and in all that it caused; what is in flight ends as it would. Idempotent."""
     try:
-        status = await context.store(Control(context.client.database).pause, run_id)
+        status = await context.store(Control(context.client.database).pause, run_id, by=caller)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     return Controlled(run_id=run_id, status=status.value)
 
 
 @router.post("/{run_id}/resume", response_model=Controlled)
-async def resume_run(context: Context, run_id: str, later: BackgroundTasks) -> Controlled:
+async def resume_run(context: Context, run_id: str, caller: Caller, later: BackgroundTasks) -> Controlled:
     """Let a paused run, and all that it caused, go on where they were. Idempotent."""
     try:
-        status, hints = await context.store(Control(context.client.database).resume, run_id)
+        status, hints = await context.store(Control(context.client.database).resume, run_id, by=caller)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
@@ -50,12 +51,12 @@ async def resume_run(context: Context, run_id: str, later: BackgroundTasks) -> C
 
 
 @router.post("/{run_id}/steer", response_model=Controlled)
-async def steer_run(context: Context, run_id: str, body: Steer, later: BackgroundTasks) -> Controlled:
+async def steer_run(context: Context, run_id: str, body: Steer, caller: Caller, later: BackgroundTasks) -> Controlled:
     """Say something to a run at work; it reads it with its next tool result."""
     if not body.text.strip():
         raise invalid("text", "Invalid 'text': it is empty.")
     try:
-        await context.store(Control(context.client.database).steer, run_id, body.text)
+        await context.store(Control(context.client.database).steer, run_id, body.text, by=caller)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     later.add_task(context.tell_broker, Live(context.client.redis).nudge, run_id)

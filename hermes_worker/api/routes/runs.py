@@ -11,6 +11,7 @@ from pydantic import ValidationError, WithJsonSchema
 from starlette.requests import ClientDisconnect
 
 from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid, wrong_field
 from hermes_worker.api.limits import BODY_PATIENCE_S
@@ -216,11 +217,11 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
 
 
 @router.post("/{run_id}/stop", response_model=schema.Stopping, response_model_exclude_defaults=True)
-async def stop_run(context: Context, run_id: str, later: BackgroundTasks) -> schema.Stopping:
+async def stop_run(context: Context, run_id: str, caller: Caller, later: BackgroundTasks) -> schema.Stopping:
     """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
     that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""
     client = context.client
-    stopped = await context.store(client.runs.stop_tree, run_id)
+    stopped = await context.store(client.runs.stop_tree, run_id, by=caller)
 
     def tell() -> None:
         client.publisher.tell_stopped(stopped.run_ids, stopped.hints)
