@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hermes_worker.core.approvals import Unattended
 from hermes_worker.delivery.catalog import platform_named
 from hermes_worker.delivery.targets import ChatRef, parse_targets, text_of
 from hermes_worker.store.job_rows import JobRow
@@ -73,7 +74,17 @@ class AgentJobs:
     def _updated(self, reference: str, request: JobRequest) -> JobRow:
         if request == JobRequest():
             raise InvalidJob("update changes nothing: name what is to be changed.")
-        return work.edit(self._jobs, reference, request)
+        return work.edit(self._jobs, reference, request, may_change=_is_agents_to_change)
+
+
+def _is_agents_to_change(spec: JobSpec) -> None:
+    """Raises ``InvalidJob`` for a job whose dangerous commands a person allowed in advance: for what the job does, and
+    not for what an agent makes of it."""
+    if spec.approvals == Unattended.APPROVE:
+        raise InvalidJob(
+            "This job's dangerous commands are allowed in advance, for what it does now, so only a person may change "
+            "it. Make another job, or ask for the change."
+        )
 
 
 def _request(arguments: Mapping[str, Any], session_id: str) -> JobRequest:

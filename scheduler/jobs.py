@@ -77,12 +77,22 @@ def create(
     return jobs.create(name, spec.to_json(), place)
 
 
-def edit(jobs: Jobs, reference: str, request: JobRequest, *, source: str | None = None) -> JobRow:
-    """Change what ``request`` names. A new schedule begins now. Raises as ``create``, and ``JobNotFound``."""
+def edit(
+    jobs: Jobs,
+    reference: str,
+    request: JobRequest,
+    *,
+    source: str | None = None,
+    may_change: Callable[[JobSpec], None] = lambda spec: None,
+) -> JobRow:
+    """Change what ``request`` names, unless ``may_change`` raises. A new schedule begins now. Raises as ``create``, and
+    ``JobNotFound``."""
     request = _with_session_id(jobs, request, source)
 
     def change(row: JobRow, now: float) -> JobEdit:
-        spec = _edited(JobSpec.from_json(row.definition), request)
+        before = JobSpec.from_json(row.definition)
+        may_change(before)
+        spec = _edited(before, request)
         place = replace(place_of(state_of(row, spec, now)), paused_reason=row.paused_reason)
         if _is_rescheduled(request):
             schedule = _read(request, spec, now)

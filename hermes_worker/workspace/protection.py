@@ -28,8 +28,9 @@ _ENV_TEMPLATES = frozenset({".env.dist", ".env.example", ".env.sample", ".env.te
 _SECRET_FOLDERS = frozenset({".aws", ".gnupg", ".ssh"})
 _SECRETS_OF_HOME = (".azure", ".config/gcloud", ".config/gh", ".config/git/credentials", ".docker", ".kube", ".npmrc")
 """Ordinary names inside a project, credentials inside a home directory."""
-_SECRETS_OF_HERMES = (".env", "auth.json", "credentials", "mcp-tokens", "pairing")
-_STATE_OF_HERMES = ("config.yaml", "sessions", "state.db", "state.db-shm", "state.db-wal")
+_OPEN_IN_HERMES = "workspaces"
+"""Of the worker's own directory, what is not its state: the workspaces of sessions. The rest decides what is asked and
+who may answer (settings, database, keys, scripts, skills), and nobody reads or writes it through a tool."""
 _KERNEL_FOLDERS = ("/dev", "/proc", "/sys")
 """``/proc/self/environ`` is a regular file, and it is the worker's own environment."""
 _SYSTEM_SECRETS = ("/etc/gshadow", "/etc/shadow", "/etc/sudoers", "/etc/sudoers.d")
@@ -47,17 +48,19 @@ class Protection:
 
     def refusal(self, path: PurePosixPath, *, for_write: bool) -> str | None:
         """Why ``path`` (absolute) may not be used, as the end of a sentence; ``None`` when it may."""
-        if _is_secret_name(path) or _is_in(path, _SYSTEM_SECRETS) or self._is_in_secret_store(path):
+        if _is_secret_name(path) or _is_in(path, _SYSTEM_SECRETS) or _is_in(path, _below(self.home, _SECRETS_OF_HOME)):
             return "holds credentials and is protected"
+        if self._is_in_hermes_home(path):
+            return "holds the state of hermes-worker and is protected"
         if _is_in(path, _KERNEL_FOLDERS):
             return "belongs to the system and is protected"
-        if for_write and (_is_in(path, _SYSTEM_FILES) or _is_in(path, _below(self.hermes_home, _STATE_OF_HERMES))):
+        if for_write and _is_in(path, _SYSTEM_FILES):
             return "may be read but not changed"
         return None
 
-    def _is_in_secret_store(self, path: PurePosixPath) -> bool:
-        stores = _below(self.home, _SECRETS_OF_HOME) + _below(self.hermes_home, _SECRETS_OF_HERMES)
-        return _is_in(path, stores)
+    def _is_in_hermes_home(self, path: PurePosixPath) -> bool:
+        home = self.hermes_home
+        return home is not None and _is_in(path, (home,)) and not _is_in(path, (f"{home}/{_OPEN_IN_HERMES}",))
 
 
 def _is_secret_name(path: PurePosixPath) -> bool:

@@ -18,7 +18,8 @@ from hermes_worker.tools.base import ToolContext
 from hermes_worker.tools.cronjob import CronjobTool
 from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.workspace.local import LocalWorkspace
-from scheduler.definition import JobSpec
+from scheduler import jobs as work
+from scheduler.definition import InvalidJob, JobRequest, JobSpec
 from scheduler.desk import AgentJobs
 
 PLAIN = {"action": "create", "schedule": "every 2h", "prompt": "Summarise the news"}
@@ -150,3 +151,32 @@ def test_a_job_belongs_to_the_chat_that_its_maker_answers_to(desk: Desk, context
     elsewhere = Asked(desk, context)(**PLAIN, deliver="local,telegram,slack")
     spec = JobSpec.from_json(desk.jobs.get(elsewhere["job_id"]).definition)
     assert list(spec.targets) == ["local", "telegram:-100:17", "slack"]
+
+
+def test_an_agent_cannot_widen_what_its_jobs_may_do(desk: Desk) -> None:
+    agent = AgentJobs(desk.jobs)
+    wider = {
+        "approvals": "approve",
+        "approval_s": 9.0,
+        "tokens_per_day": 10**9,
+        "cost_usd_max": "99",
+        "iterations_max": 9,
+    }
+    made = agent.act("create", {"schedule": "every 2h", "prompt": "x", **wider}, session_id="talk")
+    agent.act("update", {"job_id": made["job_id"], "prompt": "y", **wider}, session_id="talk")
+    spec = JobSpec.from_json(desk.jobs.get(made["job_id"]).definition)
+    assert {name: getattr(spec, name) for name in wider} == dict.fromkeys(wider)
+    assert spec.prompt == "y"
+
+
+def test_an_agent_cannot_use_the_permission_of_somebody_elses_job_for_something_else(desk: Desk) -> None:
+    agent = AgentJobs(desk.jobs)
+    trusted = work.create(desk.jobs, JobRequest(schedule="every 2h", prompt="tidy", more={"approvals": "approve"}))
+    asking = work.create(desk.jobs, JobRequest(schedule="every 2h", prompt="tidy", more={"approvals": "ask"}))
+    for change in ({"prompt": "rm -rf ~"}, {"script": "x.sh"}, {"workdir": "/"}, {"schedule": "every 1m"}):
+        with pytest.raises(InvalidJob, match="only a person may change it"):
+            agent.act("update", {"job_id": trusted.job_id, **change}, session_id="talk")
+    assert JobSpec.from_json(desk.jobs.get(trusted.job_id).definition).prompt == "tidy"
+    agent.act("update", {"job_id": asking.job_id, "prompt": "tidy more"}, session_id="talk")
+    edited = work.edit(desk.jobs, trusted.job_id, JobRequest(prompt="tidy well"))
+    assert JobSpec.from_json(edited.definition).prompt == "tidy well"
