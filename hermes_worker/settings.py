@@ -453,6 +453,9 @@ class TerminalSettings:
     umask: int | None = _setting("terminal.umask", "HERMES_COMMAND_UMASK", UMASK)
     """Permissions that new files of commands and file tools do not get, in octal digits (`022`). Not set: those of
     the user who started the program. Its own files are always for itself alone."""
+    allow_hermes_worker: bool = _setting("terminal.allow_hermes_worker", "HERMES_ALLOW_HERMES_WORKER", SWITCH, False)
+    """Whether commands of agents may call `hermes-worker`, and so answer approvals, make jobs and start runs. Where
+    they are confined, the home of Hermes worker is hidden from them all the same."""
     free_mb_min: int = _setting("terminal.free_mb_min", "HERMES_FREE_MB_MIN", integer(0, 10_000_000), 100)
     """Megabytes that must be free on the disk of the workspace before `terminal` or `write_file` begins; a command that
     leaves less is ended."""

@@ -477,6 +477,7 @@ def sandbox_of(settings: Settings) -> Sandbox:
         policy,
         network=network_rules(settings),
         proxy=EgressProxy(UrlPolicy(allows_private=settings.agent.allow_private_urls)),
+        may_call_us=chosen.allow_hermes_worker,
     )
 
 

@@ -150,6 +150,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "terminal.open_files_max": "100",
         "terminal.memory_mb_max": "100",
         "delivery.media_dirs": "/a,/b",
+        "terminal.allow_hermes_worker": "true",
         "delivery.media_strict": "false",
         "delivery.channels": "slack:#ops=C0123ABCD",
         "delivery.filter_silence_narration": "false",

@@ -20,6 +20,7 @@ import click
 
 from hermes_worker import handover, heap
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
+from hermes_worker.workspace.marking import MARK_VARIABLE, is_below_worker, is_marked
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
@@ -100,6 +101,15 @@ def _show_no_colour(ctx: click.Context, _: click.Parameter, given: str | None) -
         ctx.color = False
 
 
+def _refuse_agents(_ctx: click.Context, _parameter: click.Parameter, mark: str | None) -> None:
+    """Whoever answers approvals, makes jobs and starts runs is a person, or a program that a person started."""
+    if mark or is_marked() or is_below_worker():
+        raise ConfigurationError(
+            "this is a command of an agent, and agents do not call hermes-worker: approvals, jobs and runs are for the "
+            "people outside. An operator who wants it otherwise sets terminal.allow_hermes_worker for the worker"
+        )
+
+
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -111,6 +121,13 @@ def _show_no_colour(ctx: click.Context, _: click.Parameter, given: str | None) -
     hidden=True,
     expose_value=False,
     callback=_show_no_colour,
+)
+@click.option(
+    "--mark-variable",
+    envvar=MARK_VARIABLE,
+    hidden=True,
+    expose_value=False,
+    callback=_refuse_agents,
 )
 @click.version_option(package_name="hermes-worker", message="hermes-worker %(version)s")
 def commands() -> None:

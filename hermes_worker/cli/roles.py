@@ -13,6 +13,7 @@ import click
 from hermes_worker import heap
 from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
 from hermes_worker.embedded.process import title_process
+from hermes_worker.workspace.marking import worker_title
 
 _QUEUES = ("model", "tools", "delivery", "system")
 _LANE_QUEUES = ("suspect_model", "suspect_tools", "suspect_delivery")
@@ -78,8 +79,9 @@ def worker(
     from hermes_worker.tasks.main import Pool, run_worker
     from hermes_worker.wiring import WorkerOptions
 
-    title_process(f"worker {','.join(queues)} [{concurrency}]")
     settings = load_settings(home, {"worker.events": task_events or None})
+    role = f"worker {','.join(queues)} [{concurrency}]"
+    title_process(worker_title(role, may_call_us=settings.terminal.allow_hermes_worker))
     options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file)
     return run_worker(settings, options, pool=Pool(pool), concurrency=concurrency)
 

@@ -43,6 +43,7 @@ from hermes_worker.settings import Settings, handed_to, load
 from hermes_worker.store.database import Database
 from hermes_worker.store.workers import Workers
 from hermes_worker.wiring import WorkerOptions, database_url_of
+from hermes_worker.workspace.marking import worker_title
 
 _START = b"+"
 _LEAVE = b"q"
@@ -170,7 +171,8 @@ class _Forking:
                 ask_for_death_signal()
             os.close(self._control)
             name_process("lane")
-            title_process(f"lane {','.join(self._lane.queues)}")
+            may_call_us = self._settings.terminal.allow_hermes_worker
+            title_process(worker_title(f"lane {','.join(self._lane.queues)}", may_call_us=may_call_us))
             # By name: it is made of this module, and imports what only a worker at work needs.
             run_lane: Callable[[Settings, WorkerOptions], int] = importlib.import_module(_MAIN).run_lane
             return run_lane(self._settings, replace(self._lane, name=name))

@@ -31,6 +31,7 @@ from hermes_worker.tasks import lifecycle
 from hermes_worker.tasks.app import build, connect_signals, process
 from hermes_worker.tasks.monitoring import guard_control
 from hermes_worker.wiring import WorkerOptions, open_client, provider_of
+from hermes_worker.workspace.marking import worker_title
 
 EX_OK = 0
 
@@ -64,7 +65,8 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     if settings.faults:
         faults.arm(settings.faults)
     connect_signals(settings, lifecycle.open_lanes(settings, options))
-    title = f"worker {','.join(options.queues)} [{concurrency}] pool process"
+    role = f"worker {','.join(options.queues)} [{concurrency}] pool process"
+    title = worker_title(role, may_call_us=settings.terminal.allow_hermes_worker)
     signals.worker_process_init.connect(partial(_title_child, title), weak=False)
     _fail_early(settings, pool)
     app = build(settings)

@@ -164,6 +164,7 @@ class LocalWorkspace:
             has_own_errors=has_own_errors,
             watched=(self._watched(),),
             umask=self._umask,
+            may_call_us=self._sandbox is not None and self._sandbox.may_call_us,
         )
         result = shell.run(wanted, should_stop=should_stop)
         if self._sandbox is None:

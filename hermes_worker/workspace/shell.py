@@ -26,6 +26,7 @@ import psutil
 from hermes_worker.core.errors import reason_of
 from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
 from hermes_worker.workspace.guardian import TAG_VARIABLE, guardian
+from hermes_worker.workspace.marking import MARK_LETTER, MARK_LIMIT, MARK_VARIABLE
 from hermes_worker.workspace.output import HeadTail
 from hermes_worker.workspace.sandbox.base import Confinement
 from hermes_worker.workspace.sandbox.helper import keeper
@@ -52,7 +53,7 @@ _STRAY_GRACE_S: Final = 0.2
 _EXIT_CODES: Final = {Ending.TIMED_OUT: 124, Ending.CANCELLED: 130}
 _GONE_POLL_S: Final = 0.01
 _STATE_BYTES_MAX: Final = 1_048_576
-_BOOKKEEPING: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_", TAG_VARIABLE})
+_BOOKKEEPING: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_", TAG_VARIABLE, MARK_VARIABLE})
 _SHELL_CONTROL: Final = frozenset({"BASHOPTS", "BASH_ENV", "SHELLOPTS"})
 """They would change the next shell before it reads its command."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -79,6 +80,7 @@ _ULIMITS: Final = (
     (resource.RLIMIT_DATA, "d", 1024),
     (resource.RLIMIT_CPU, "t", 1),
     (resource.RLIMIT_CORE, "c", 1),
+    (MARK_LIMIT, MARK_LETTER, 1),
 )
 """The letters and units of bash's ``ulimit``."""
 
@@ -105,6 +107,8 @@ class Command:
     """Directories that must not become too full while it runs; only where something confines it."""
     umask: int | None = None
     """Permissions that its new files do not get; ``None`` for those of the worker."""
+    may_call_us: bool = False
+    """Whether ``hermes-worker`` does its work when it is called from here."""
 
 
 def run(command: Command, *, should_stop: Callable[[], bool]) -> CommandResult:
@@ -277,7 +281,13 @@ class _Running:
             if command.confinement is None:
                 return self._unconfined(command, outputs, entrance, state)
             self._kept = self._resources.enter_context(
-                kept(command.confinement, tag=self._tag, limits=command.limits, watched=command.watched)
+                kept(
+                    command.confinement,
+                    tag=self._tag,
+                    limits=command.limits,
+                    more_limits=_mark_of(command),
+                    watched=command.watched,
+                )
             )
             self.variables = self._kept.variables
             script = _SCRIPT.format(enter="", state=keeper.FIRST_DESCRIPTOR)
@@ -296,7 +306,7 @@ class _Running:
     def _unconfined(
         self, command: Command, outputs: tuple[int, int], entrance: int, state: int
     ) -> subprocess.Popen[bytes]:
-        enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_limiting(command.limits))
+        enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_limiting(command))
         return subprocess.Popen(
             [*_SHELL, _SCRIPT.format(enter=enter, state=state), "bash", command.text],
             cwd=command.cwd,
@@ -310,7 +320,8 @@ class _Running:
         )
 
     def _environment(self, command: Command) -> dict[str, str]:
-        return {**command.base_env, **self.variables, **command.env, TAG_VARIABLE: self._tag}
+        mark = {} if command.may_call_us else {MARK_VARIABLE: "1"}
+        return {**command.base_env, **self.variables, **command.env, **mark, TAG_VARIABLE: self._tag}
 
     def _collect(self, timeout_s: float) -> None:
         """Wait for output or for the shell's exit, at most ``timeout_s``, and take one piece of output."""
@@ -396,14 +407,18 @@ class _Running:
         return [pid for pid in family if not _is_zombie(pid)]
 
 
-def _limiting(limits: Limits | None) -> str:
+def _mark_of(command: Command) -> list[tuple[int, int]]:
+    """The limit that marks it as an agent's."""
+    return [] if command.may_call_us else [(MARK_LIMIT, 0)]
+
+
+def _limiting(command: Command) -> str:
     """Shell commands that limit an unconfined shell. What cannot be set here stays as it is."""
-    if limits is None:
-        return ""
-    values = dict(rlimits(limits))
+    values = dict([*(rlimits(command.limits) if command.limits else []), *_mark_of(command)])
     wanted = [f"ulimit -{letter} {values[kind] // unit}" for kind, letter, unit in _ULIMITS if kind in values]
-    score = f"echo {OOM_SCORE} > /proc/self/oom_score_adj"
-    return f"{{ {'; '.join([*wanted, score])}; }} 2>/dev/null; "
+    if command.limits is not None:
+        wanted.append(f"echo {OOM_SCORE} > /proc/self/oom_score_adj")
+    return f"{{ {'; '.join([*wanted, ':'])}; }} 2>/dev/null; "
 
 
 def _session_of(pid: int) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.commandline import CommandLine, Running, call, script, wait_for
+from support.confined import RUNGS
 
 pytestmark = pytest.mark.e2e
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -49,6 +50,52 @@ def test_the_key_of_the_api_is_with_its_owner_only(shared: Shared) -> None:
     for process in (up, *up.note_tree()):
         seen += [Path(f"/proc/{process.pid}/{name}").read_text(errors="replace") for name in ("environ", "cmdline")]
     assert [text for text in seen if key in text] == []
+
+
+PROBE = """
+say() { echo "$1: $("${@:2}" 2>&1 | head -n 1)" >> said.txt; }
+say list hermes-worker runs list
+say approve env -i HOME="$HOME" "$(command -v hermes-worker)" runs approve "$1" --choice always
+say module env -i HOME="$HOME" PYTHON -m hermes_worker cron create 'every 1h' 'do more'
+if [ "$(id -u)" = 0 ] && ulimit -x unlimited 2>/dev/null; then
+  say root env -i HOME="$HOME" PYTHON -m hermes_worker runs list
+fi
+say api PYTHON -c "
+import urllib.request, urllib.error
+try:
+    urllib.request.urlopen(urllib.request.Request('API/v1/approvals', headers={'Authorization': 'Bearer guessed'}))
+except urllib.error.HTTPError as error:
+    print(error.code)
+"
+say key cat HOME_OF_HERMES/api.key
+echo done >> said.txt
+"""
+
+
+def agents_attempts(hermes: CommandLine, up: Running, project: Path) -> dict[str, str]:
+    """What a real command of a real run got to hear that tried to answer for its user."""
+    probe = PROBE.replace("PYTHON", sys.executable).replace("API/", f"{api_of(up)}/")
+    (project / "probe.sh").write_text(probe.replace("HOME_OF_HERMES", str(hermes.home)))
+    prompt = script(call("terminal", command="bash probe.sh run_0123", timeout=60))
+    watched = hermes.inline("submit", prompt, "--workspace", str(project), "--watch")
+    assert watched.code == 0, watched.said
+    lines = (project / "said.txt").read_text().splitlines()
+    assert lines.pop() == "done"
+    return dict(line.split(": ", 1) for line in lines)
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+def test_a_command_of_an_agent_cannot_answer_for_its_user(hermes: CommandLine, project: Path, sandbox: str) -> None:
+    hermes.environ |= {"HERMES_SANDBOX": sandbox, "PATH": f"{Path(sys.executable).parent}:{hermes.environ['PATH']}"}
+    if sandbox == "auto" and all(rung.unavailable() for rung in RUNGS.values()):
+        pytest.skip("nothing confines commands on this machine")
+    with hermes.up() as up:
+        heard = agents_attempts(hermes, up, project)
+        key = key_of(hermes)
+    assert heard.pop("api") == "401"
+    # Without a sandbox nothing hides a file from the commands of its owner.
+    assert (key in heard.pop("key")) == (sandbox == "off")
+    assert all("agents do not call hermes-worker" in said for said in heard.values()), heard
 
 
 def test_up_says_where_everything_is(shared: Shared) -> None:

@@ -194,6 +194,90 @@ def test_the_attacks_succeed_where_nothing_stops_them(tmp_path: Path) -> None:
             assert SECRET in said or "REACHED" in said, (name, said)
 
 
+@pytest.mark.parametrize("rung", BOTH)
+def test_what_a_session_exported_reaches_no_program_outside_its_sandbox(rung: str, tmp_path: Path) -> None:
+    """The loader of every program that is started with such a variable says that it cannot find the library. The keeper
+    and bubblewrap, which are not confined, would load one that can be found."""
+    with machine(tmp_path, working(rung)) as here:
+        said = here.workspace.execute(
+            'echo "$LD_PRELOAD $PLAIN"',
+            cwd=None,
+            env={"LD_PRELOAD": "/planted.so", "PLAIN": "ä\nb"},
+            timeout_s=60,
+            output_bytes_max=10_000,
+            should_stop=lambda: False,
+        ).output.decode()
+    assert said.endswith("/planted.so ä\nb\n"), said
+    assert said.count("/planted.so") == 1 + said.count("ld.so: object '/planted.so'")
+    assert said.count("ld.so") <= 1, said
+
+
+CALLS = {
+    "command": "{hermes} runs list",
+    "answer": "{hermes} runs approve run_0123 --choice always",
+    "job": "{hermes} cron create 'every 1h' 'do more'",
+    "module": "{python} -m hermes_worker runs list",
+    "roles": "{python} -m hermes_worker.cli up",
+    "home": "{hermes} runs list --home $SECRET_HOME",
+    "unset": "env -u HERMES_INSIDE_COMMAND {hermes} runs list",
+    "empty": "env -i {hermes} runs list",
+    "empty-module": "env -i {python} -m hermes_worker doctor",
+    "daemon": "env -i setsid --wait {hermes} runs list",
+    "raised": "ulimit -x unlimited 2>/dev/null; env -i {hermes} runs list",
+    "fooled": "{hermes} --mark-variable= runs list",
+}
+
+
+@pytest.mark.parametrize("rung", [*BOTH, "none"])
+def test_our_own_command_refuses_to_run_inside_a_command(rung: str, tmp_path: Path) -> None:
+    if Path(sys.prefix).is_relative_to(tempfile.gettempdir()):
+        pytest.skip("the interpreter is below /tmp, of which a command has its own")
+    hermes = str(Path(sys.executable).parent / "hermes-worker")
+    answered = {}
+    with machine(tmp_path, working(rung) if rung in BOTH else None) as here:
+        for name, call in CALLS.items():
+            if (rung, name) == ("none", "raised"):
+                continue  # root can; a worker above is then the sign, see below
+            result = here(call.format(hermes=hermes, python=sys.executable))
+            said = result.output.decode()
+            if result.exit_code != 2 or "agents do not call hermes-worker" not in said:
+                answered[name] = said
+        for_people = here(f"{hermes} --help")
+    assert answered == {}
+    assert b"Give an agent a task" in for_people.output
+
+
+WORKER_ABOVE = """
+import subprocess, sys
+from hermes_worker.embedded.process import title_process
+from hermes_worker.workspace.marking import worker_title
+title_process(worker_title("worker tools [8]", may_call_us=sys.argv[1] == "open"))
+sys.exit(subprocess.run(["bash", "-c", f"env -i {sys.argv[2]} runs list; exit $?"]).returncode)
+"""
+
+
+@pytest.mark.parametrize(("door", "said"), [("shut", "agents do not call"), ("open", "nothing has run on")])
+def test_a_worker_among_the_processes_above_is_a_sign_that_nobody_can_unset(
+    tmp_path: Path, door: str, said: str
+) -> None:
+    hermes = f"HOME={tmp_path} {Path(sys.executable).parent / 'hermes-worker'}"
+    ended = subprocess.run(
+        [sys.executable, "-c", WORKER_ABOVE, door, hermes], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
+
+
+def test_an_operator_may_let_commands_call_us(tmp_path: Path) -> None:
+    sandbox = Sandbox(SandboxMode.OFF, Policy(), may_call_us=True)
+    workspace = LocalWorkspace(str(tmp_path), base_env={"PATH": os.environ["PATH"], "HOME": "/x"}, sandbox=sandbox)
+    hermes = Path(sys.executable).parent / "hermes-worker"
+    command = f"{hermes} runs list --home {tmp_path / 'empty'}; ulimit -x"
+    said = workspace.execute(command, cwd=None, env={}, timeout_s=60, output_bytes_max=1000, should_stop=lambda: False)
+    assert "nothing has run on" in said.output.decode()
+    assert "unlimited" in said.output.decode()
+    assert "HERMES_INSIDE_COMMAND" not in (said.exported or {})
+
+
 SURVIVORS = {
     "session": "setsid sleep 600 & sleep 0.1",
     "renamed": "(exec -a innocent sleep 600) & disown",

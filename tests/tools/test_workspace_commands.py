@@ -145,7 +145,17 @@ def test_a_command_gets_the_allowed_part_of_the_environment_only(tmp_path: Path)
     }
     workspace = LocalWorkspace(str(tmp_path), base_env=worker_env, env_passthrough=["BUILD_ID", "HERMES_DATABASE_URL"])
     names = {line.partition("=")[0] for line in Shell(workspace)("/usr/bin/env").output.decode().splitlines()}
-    assert names == {"PATH", "HOME", "LC_ALL", "BUILD_ID", "PWD", "SHLVL", "_", "HERMES_COMMAND_ID"}
+    assert names == {
+        "PATH",
+        "HOME",
+        "LC_ALL",
+        "BUILD_ID",
+        "PWD",
+        "SHLVL",
+        "_",
+        "HERMES_COMMAND_ID",
+        "HERMES_INSIDE_COMMAND",
+    }
 
 
 def test_a_path_is_always_there() -> None:

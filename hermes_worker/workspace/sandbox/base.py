@@ -38,6 +38,9 @@ class Confinement:
 
 SECCOMP_FD = "{seccomp}"
 DOOR_FD = "{door}"
+ENVIRON_FD = "{environ}"
+"""For a prefix that is a program of its own: more words for it, which set the command's environment. Such a program is
+started with an empty one, because it is not confined yet, and the variables of a session are an agent's."""
 
 
 class Rung(Protocol):

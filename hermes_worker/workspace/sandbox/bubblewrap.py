@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from hermes_worker.workspace.sandbox import probing, seccomp
-from hermes_worker.workspace.sandbox.base import DOOR_FD, SECCOMP_FD, Confinement
+from hermes_worker.workspace.sandbox.base import DOOR_FD, ENVIRON_FD, SECCOMP_FD, Confinement
 from hermes_worker.workspace.sandbox.helper.keeper import LISTENS, landlock_abi
 from hermes_worker.workspace.sandbox.network import PROXY_PORT, PROXY_VARIABLES, Network
 from hermes_worker.workspace.sandbox.policy import (
@@ -105,7 +105,8 @@ class Bubblewrap:
         for mount in _mounts(policy):
             words += mount
         # Without it root, though without capabilities, could write what /proc/sys lets its owner write.
-        words += ["--remount-ro", "/proc", "--remount-ro", "/dev", "--cap-drop", "ALL", "--seccomp", SECCOMP_FD, "--"]
+        words += ["--remount-ro", "/proc", "--remount-ro", "/dev", "--cap-drop", "ALL", "--seccomp", SECCOMP_FD]
+        words += ["--args", ENVIRON_FD, "--"]
         if has_proxy:
             words += [os.path.realpath(sys.executable), "-I", "-S", "-c", _OPENER, DOOR_FD]
         abi = landlock_abi()

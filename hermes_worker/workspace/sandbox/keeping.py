@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hermes_worker.workspace.base import Excess
-from hermes_worker.workspace.sandbox.base import DOOR_FD, SECCOMP_FD, Confinement
+from hermes_worker.workspace.sandbox.base import DOOR_FD, ENVIRON_FD, SECCOMP_FD, Confinement
 from hermes_worker.workspace.sandbox.helper import keeper
 from hermes_worker.workspace.sandbox.policy import Limits
 from hermes_worker.workspace.sandbox.starting import KeeperProcess, starter
@@ -74,10 +74,12 @@ class Kept:
         *,
         tag: str,
         limits: Limits | None,
+        more_limits: Sequence[tuple[int, int]],
         watched: Sequence[Watched],
         stack: ExitStack,
     ) -> None:
         self._watched = watched
+        self._more_limits = more_limits
         self._door = [stack.enter_context(confinement.door.opened())] if confinement.door else []
         self.variables = confinement.variables
         self._confinement = confinement
@@ -90,14 +92,13 @@ class Kept:
     def start(self, argv: Sequence[str], launch: Launch) -> KeeperProcess:
         """Start ``argv``. Raises ``OSError``, ``ValueError`` for text that cannot be passed on."""
         with ExitStack() as stack:
-            content = self._confinement.program
-            program = [_memory(stack, content)] if content else []
-            for_command = [*launch.for_command, *program, *self._door]
+            given = {word: _memory(stack, data) for word, data in _data(self._confinement, launch.env).items()}
+            for_command = [*launch.for_command, *given.values(), *self._door]
             numbers = {
                 descriptor: number for number, descriptor in enumerate(for_command, start=keeper.FIRST_DESCRIPTOR)
             }
             door = numbers[self._door[0]] if self._door else None
-            named = {SECCOMP_FD: str(numbers[program[0]]) if program else "", DOOR_FD: str(door)}
+            named = {word: str(numbers[descriptor]) for word, descriptor in given.items()} | {DOOR_FD: str(door)}
             words = [named.get(word, word) for word in self._confinement.prefix]
             plan = keeper.framed(self._plan([*words, *argv], launch, door))
             read_end, write_end = os.pipe()
@@ -132,11 +133,11 @@ class Kept:
             "parent": os.getpid(),
             "tag": self._tag,
             "argv": [_passable(word) for word in argv],
-            "env": {_passable(name): _passable(value) for name, value in launch.env.items()},
+            "env": {} if ENVIRON_FD in self._confinement.prefix else _environment(launch.env),
             "cwd": _passable(launch.cwd),
             "umask": launch.umask,
             "processes_max": (self._limits.processes if self._limits else None) or 0,
-            "limits": rlimits(self._limits) if self._limits else [],
+            "limits": [*(rlimits(self._limits) if self._limits else []), *self._more_limits],
             "watched": [(_passable(one.path), one.bytes_max, one.free_bytes_min) for one in self._all_watched()],
             "oom_score": OOM_SCORE,
             "drops_capabilities": False,
@@ -157,12 +158,29 @@ class Kept:
 
 @contextmanager
 def kept(
-    confinement: Confinement, *, tag: str, limits: Limits | None = None, watched: Sequence[Watched] = ()
+    confinement: Confinement,
+    *,
+    tag: str,
+    limits: Limits | None = None,
+    more_limits: Sequence[tuple[int, int]] = (),
+    watched: Sequence[Watched] = (),
 ) -> Iterator[Kept]:
-    """Hold what a command under ``confinement`` needs while the block runs."""
+    """Hold what a command under ``confinement`` needs while the block runs. ``more_limits`` are kinds of resources and
+    how much of each it may have."""
     with ExitStack() as stack:
         stack.callback(_remove, confinement.private_tmp)
-        yield Kept(confinement, tag=tag, limits=limits, watched=watched, stack=stack)
+        yield Kept(confinement, tag=tag, limits=limits, more_limits=more_limits, watched=watched, stack=stack)
+
+
+def _data(confinement: Confinement, environ: Mapping[str, str]) -> dict[str, bytes]:
+    """What the words of the prefix stand for that are numbers of descriptors."""
+    settings = (b"--setenv\0%s\0%s\0" % entry for entry in _environment(environ).items())
+    wanted = {SECCOMP_FD: confinement.program, ENVIRON_FD: b"".join(settings)}
+    return {word: data for word, data in wanted.items() if word in confinement.prefix}
+
+
+def _environment(environ: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {_passable(name): _passable(value) for name, value in environ.items()}
 
 
 def rlimits(limits: Limits) -> list[tuple[int, int]]:

@@ -64,8 +64,11 @@ class Sandbox:
         *,
         network: NetworkRules | None = None,
         proxy: EgressProxy | None = None,
+        may_call_us: bool = False,
     ) -> None:
         """``network`` says who gets which network; without it everybody gets the policy's."""
+        self.may_call_us = may_call_us
+        """Whether the ``hermes-worker`` command does its work when a command calls it."""
         self._mode = mode
         self._policy = policy
         self._rungs = rungs
@@ -89,7 +92,14 @@ class Sandbox:
     def showing(self, path: str) -> Sandbox:
         """The same sandbox, in which ``path`` can be read although it may lie in what is hidden."""
         policy = replace(self._policy, readable=(*self._policy.readable, path))
-        shown = Sandbox(self._mode, policy, self._rungs, network=self._network, proxy=self._proxy)
+        shown = Sandbox(
+            self._mode,
+            policy,
+            self._rungs,
+            network=self._network,
+            proxy=self._proxy,
+            may_call_us=self.may_call_us,
+        )
         shown._standing = self.standing()
         return shown
 
