@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from PIL import Image
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.inside import inside
 from support.store import Store, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, do_call, do_calls
 
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.pricing import own_price
+from hermes_worker.core.run import RunStatus
 from hermes_worker.core.urls import UrlPolicy
 from hermes_worker.fetching import Fetcher
 from hermes_worker.providers.chain import Chain, ModelChoice
+from hermes_worker.store.tables import budgets
+from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.planning import plan_calls
 from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
@@ -37,23 +41,40 @@ class Scene:
     own: list[Received]
     main: list[Received]
     pages: str
+    meanwhile: list[Callable[[], None]]
+    """What happens when a model is asked next, which then never answers."""
 
     def call(self, name: str, **arguments: object) -> str:
         """A run that makes one call; the text of its result."""
+        self.begin(name, **arguments)
+        do_calls(self.turns.parts, self.store, self.run_id)
+        return self.store.results(self.run_id)[0]
+
+    def begin(self, name: str, limits: Mapping[str, int] | None = None, **arguments: object) -> None:
+        """A run that is to make one call."""
         parts = self.turns.parts
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.folder)).to_json()
         definitions = f"[{','.join(parts.catalog.tool_definitions([name]))}]"
-        self.run_id = self.store.submit(tools=definitions, workspace=workspace).run_id
+        self.run_id = self.store.submit(tools=definitions, workspace=workspace, **(limits or {})).run_id
         request = ToolRequest(id="c1", name=name, arguments=canonical_json(arguments))
         reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), parts.catalog)
         self.store.runs.commit_reply(self.store.turn(self.run_id), reply, calls)
-        do_calls(parts, self.store, self.run_id)
-        return self.store.results(self.run_id)[0]
+
+    def image(self) -> str:
+        """The name of an image in the workspace."""
+        out = io.BytesIO()
+        Image.new("RGB", (5, 5), "red").save(out, "PNG")
+        (self.folder / "a.png").write_bytes(out.getvalue())
+        return "a.png"
 
 
-def _answering(seen: list[Received], text: str) -> FaultServer:
+def _answering(seen: list[Received], text: str, meanwhile: list[Callable[[], None]]) -> FaultServer:
     def answer(request: Received, reply: Reply) -> None:
         seen.append(request)
+        if meanwhile:
+            meanwhile.pop()()
+            reply.block()
+            return
         if request.head.startswith("GET"):
             reply.document(200, f"<p>{'word ' * 500}</p>".encode(), content_type="text/html")
             return
@@ -68,10 +89,11 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     folder.mkdir()
     own: list[Received] = []
     main: list[Received] = []
+    meanwhile: list[Callable[[], None]] = []
     with (
         opened(f"sqlite:///{tmp_path / 'test.db'}") as store,
-        _answering(own, "from the task's own") as first,
-        _answering(main, "from the conversation's") as second,
+        _answering(own, "from the task's own", meanwhile) as first,
+        _answering(main, "from the conversation's", meanwhile) as second,
     ):
         chain = Chain(ModelChoice(base_url=first.base_url, api_key="k", model="eyes"))
         turns = Turns.over(store, second.base_url, aside={AuxTask.VISION: chain})
@@ -82,15 +104,11 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), {}, env_passthrough=(), hermes_home=""),
         )
         pages = second.base_url.removesuffix("/v1")
-        yield Scene(store=store, turns=turns, folder=folder, own=own, main=main, pages=pages)
+        yield Scene(store=store, turns=turns, folder=folder, own=own, main=main, pages=pages, meanwhile=meanwhile)
 
 
 def test_an_image_is_looked_at_by_the_models_that_are_meant_for_it(scene: Scene) -> None:
-    out = io.BytesIO()
-    Image.new("RGB", (5, 5), "red").save(out, "PNG")
-    (scene.folder / "a.png").write_bytes(out.getvalue())
-
-    result = scene.call("vision_analyze", image_url="a.png", question="colour?")
+    result = scene.call("vision_analyze", image_url=scene.image(), question="colour?")
 
     assert json.loads(inside(result))["analysis"] == "from the task's own"
     [asked] = scene.own
@@ -110,3 +128,49 @@ def test_long_pages_are_summed_up_by_the_conversations_model_and_all_are_paid_fo
     assert all((scene.folder / page["full_text"]).exists() for page in result["results"])
     view = scene.store.views.run(scene.run_id)
     assert (view.usage.total, view.cost_usd) == (202, Decimal("0.000204"))
+
+
+def test_a_tool_goes_on_with_what_it_put_aside_and_reads_nothing_again(scene: Scene) -> None:
+    scene.begin("vision_analyze", image_url=scene.image(), question="colour?")
+    [due] = scene.store.due(scene.run_id)
+    do_call(scene.turns.parts, scene.store, due)
+    assert scene.own == [], "who runs the tool asks nobody"
+    (scene.folder / "a.png").unlink()
+    do_calls(scene.turns.parts, scene.store, scene.run_id)
+    assert json.loads(inside(scene.store.results(scene.run_id)[0]))["analysis"] == "from the task's own"
+
+
+def test_a_budget_that_is_used_up_answers_for_the_model(scene: Scene) -> None:
+    scene.begin("vision_analyze", {"tokens_max": 100}, image_url=scene.image(), question="colour?")
+    with scene.store.database.write() as connection:
+        connection.execute(sa.update(budgets).values(tokens_spent=100))
+    do_calls(scene.turns.parts, scene.store, scene.run_id)
+    assert "budget_exhausted" in scene.store.results(scene.run_id)[0]
+    assert scene.own == scene.main == []
+
+
+@pytest.mark.parametrize("reason", [AbortReason.DRAIN, AbortReason.STOP])
+def test_a_question_is_let_go_of_when_its_worker_leaves_or_its_run_is_stopped(
+    scene: Scene, reason: AbortReason
+) -> None:
+    scene.begin("vision_analyze", image_url=scene.image(), question="colour?")
+    parts = scene.turns.parts
+    do_call(parts, scene.store, scene.store.due(scene.run_id)[0])
+    asked = scene.own
+
+    def give_up() -> None:
+        if reason is AbortReason.STOP:
+            scene.store.runs.request_stop(scene.run_id)
+        parts.leases.abort_run(scene.run_id, reason)
+
+    scene.meanwhile.append(give_up)
+    do_call(parts, scene.store, scene.store.due(scene.run_id)[0])
+
+    assert len(asked) == 1
+    if reason is AbortReason.STOP:
+        assert scene.store.status(scene.run_id) is RunStatus.CANCELLED
+        return
+    assert scene.store.views.run(scene.run_id).usage.unknown_attempts == 1
+    do_calls(parts, scene.store, scene.run_id)
+    assert len(asked) == 2
+    assert json.loads(inside(scene.store.results(scene.run_id)[0]))["analysis"] == "from the task's own"
