@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
 """Each command with the first version of Redis that knows it. ``AUTH`` and ``HELLO`` are never forbidden."""
 
 
-_PATTERNS = ("celery.pidbox", "celeryev/*")
+_PATTERNS = ("celery.pidbox", "celeryev/*", "celeryev/worker.*")
 """What Celery subscribes to as patterns; rights for those are compared letter by letter."""
 
 

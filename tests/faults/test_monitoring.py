@@ -170,6 +170,36 @@ def test_events_can_be_switched_on_and_off_while_tasks_run(small_rig: Rig, app: 
         assert all(answer == {"ok": "task events disabled"} for answer in answers.values())
 
 
+def environ_of(rig: Rig, broker: EmbeddedValkey) -> dict[str, str]:
+    """For a program that joins the rig's fleet."""
+    return {
+        "PATH": os.defpath,
+        "HOME": str(rig.directory),
+        "HERMES_HOME": str(rig.directory / "home"),
+        "HERMES_BROKER_URL": broker.url,
+        "HERMES_DATABASE_URL": f"sqlite:///{rig.directory / 'hermes.db'}",
+    }
+
+
+def test_a_worker_that_celery_starts_may_do_what_it_needs_on_the_broker(
+    small_rig: Rig, app: Celery, own_valkey: EmbeddedValkey
+) -> None:
+    await_both(app)
+    log = small_rig.directory / "plain.log"
+    command = ["celery", "-A", "hermes_worker", "worker", "-Q", "model", "-P", "solo", "-n", "plain@here", "-l", "INFO"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command], env=environ_of(small_rig, own_valkey), stdout=file, stderr=file
+        )
+    try:
+        # Its gossip subscribes to a pattern of its own; a refused subscription ends its connection before this line.
+        until(lambda: "plain@here ready." in log.read_text() or None, "the worker to be ready")
+        assert "NoPermission" not in log.read_text()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
 @contextmanager
 def flower(environ: Mapping[str, str]) -> Iterator[str]:
     """The address of a Flower that watches the fleet of ``environ``."""
@@ -198,14 +228,7 @@ def read(url: str) -> str | None:
 
 
 def test_flower_shows_workers_tasks_with_their_runs_and_the_broker(small_rig: Rig, own_valkey: EmbeddedValkey) -> None:
-    environ = {
-        "PATH": os.defpath,
-        "HOME": str(small_rig.directory),
-        "HERMES_HOME": str(small_rig.directory / "home"),
-        "HERMES_BROKER_URL": own_valkey.url,
-        "HERMES_DATABASE_URL": f"sqlite:///{small_rig.directory / 'hermes.db'}",
-    }
-    with flower(environ) as address:
+    with flower(environ_of(small_rig, own_valkey)) as address:
         until(lambda: read(f"{address}/api/workers?status=1"), "Flower to start")
 
         def workers() -> list[str] | None:
