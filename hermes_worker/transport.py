@@ -129,12 +129,24 @@ class Channel(redis.Channel):  # type: ignore[misc]
         if failure is not None:
             raise failure
 
-    def _deliver_fanout_message(self, message: bytes, exchange: str) -> None:
-        """A command of remote control. Kombu would end the worker because of one that is no message at all."""
+    def _receive_one(self, c: Any) -> Any:
+        """What is published to remote control. Kombu would end the worker because of what is no message at all."""
+        try:
+            return super()._receive_one(c)
+        except (ValueError, RecursionError) as error:  # a channel that is no text, or JSON that is too deep
+            _dropped.note(queue="remote control", error=type(error).__name__)
+            return None
+
+    def _deliver_fanout_message(self, message: object, exchange: str) -> bool:
+        """JSON that was published to remote control, and so may be anything."""
         try:
             super()._deliver_fanout_message(message, exchange)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            _dropped.note(queue=exchange, bytes=len(message), error=type(error).__name__)
+        except Exception as error:
+            # A missing field is a lost connection in kombu's eyes (KeyError), and every worker would connect anew.
+            if isinstance(error, self.connection_errors) and not isinstance(error, LookupError):
+                raise
+            _dropped.note(queue=exchange, error=type(error).__name__)
+        return True
 
 
 class _Dropped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from kombu import Connection, Consumer, Queue
+from kombu import Connection, Consumer, Exchange, Queue
 from support.valkey import for_administrator
 
 from hermes_worker.embedded import valkey as valkey_module
@@ -90,6 +91,41 @@ def test_a_message_that_breaks_its_handler_takes_none_along(broker_url: str) -> 
     with consuming(broker_url, handle) as connection, pytest.raises(ValueError, match="cannot be handled"):
         drain(connection, seen, 3)
     assert seen == ["a", "c"]
+
+
+HONEST = {
+    "body": "ImhvbmVzdCI=",
+    "content-type": "application/json",
+    "content-encoding": "utf-8",
+    "headers": {},
+    "properties": {"delivery_tag": "1", "delivery_info": {}, "body_encoding": "base64"},
+}
+PICKLED = HONEST | {"content-type": "application/x-python-serialize"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "null", "1", "[]", "{}", '{"body": 1}', '{"properties": null}', "[" * 100_000, json.dumps(PICKLED), b"\xff"],
+    ids=lambda text: str(text)[:20],
+)
+def test_what_is_no_command_of_remote_control_is_dropped_and_loses_no_connection(
+    broker_url: str, text: str | bytes
+) -> None:
+    install()
+    seen: list[str] = []
+    queue = Queue("us", Exchange("celery.pidbox", type="fanout", durable=False), auto_delete=True)
+    options = {"global_keyprefix": KEY_PREFIX}
+    with (
+        Connection(socket_url(broker_url, "redis+socket", "virtual_host"), transport_options=options) as connection,
+        Consumer(connection, [queue], callbacks=[lambda body, _: seen.append(body)], accept=["json"]),
+        redis.Redis.from_url(for_administrator(broker_url)) as stranger,
+    ):
+        with contextlib.suppress(socket.timeout):
+            connection.drain_events(timeout=0.05)  # subscribes
+        for published in (text, json.dumps(HONEST)):
+            assert stranger.publish(f"{KEY_PREFIX}/0.celery.pidbox", published) == 1
+        drain(connection, seen, 1)
+    assert seen == ["honest"]
 
 
 def test_a_server_without_blmpop_is_asked_for_one_at_a_time(old_server_url: str) -> None:
