@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -73,6 +73,8 @@ SWITCH_INTERVAL_S = 0.05
 after this time to ask for it; with Python's 5 ms, hundreds of them spend most of the CPU on asking. Ours wait for
 sockets all the time and give way by themselves. 500 streams in a process: 184 us of CPU per chunk with 5 ms, 58 with
 100 (docs/benchmarks.md)."""
+_WORKSPACES_OPEN_MAX = 1_000
+"""Every session may have one of its own; opening one again costs less than a millisecond."""
 _COMPUTING_AT_ONCE = 4
 """Model tasks that compute or wait for the database at the same time. One at a time would leave the interpreter idle
 while the database works; 2, 4 and 8 were measured with 1,000 calls in flight (docs/benchmarks.md)."""
@@ -563,10 +565,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         ttl_s=settings.lease.ttl_s,
     )
     leases.register()
-    watched: set[str] = set()
     sandbox = sandbox_of(settings)
 
-    @cache
+    @lru_cache(_WORKSPACES_OPEN_MAX)
     def workspace(ref: str) -> Workspace:
         return open_workspace(
             WorkspaceRef.from_json(ref),
@@ -606,7 +607,6 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         redactor=redactor,
         workspace=workspace,
         now=client.database.now,
-        watched=watched,
         delegation=delegation_policy(settings),
     )
     courier = courier_of(settings)
@@ -647,7 +647,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         lanes=options.lanes,
         is_lane=options.is_lane,
     )
-    listener = Listener(client.redis, leases, watched, client.runs.nudged)
+    listener = Listener(client.redis, leases, client.runs.nudged)
     keeper.start()
     listener.start()
     return WorkerProcess(

@@ -65,9 +65,10 @@ def _call_tool(parts: Parts, effect: RunTool) -> None:
         parts.leases.holding(claim.token, effect.run_id, may_hand_over=may_hand_over) as abort,
     ):
         hints = _run_and_settle(parts, claim, abort)
+        is_watched = claim.is_watched or parts.leases.is_watched(claim.run_id)
     faults.point(FaultPoint.CALL_TOOL_AFTER_SETTLE, effect.run_id)
     parts.sender.send(hints)
-    if claim.is_watched or claim.run_id in parts.watched:
+    if is_watched:
         parts.live.nudge(effect.run_id)
 
 

@@ -53,9 +53,10 @@ def _iterate(parts: Parts, effect: AskModel) -> None:
         parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
     ):
         taken = _take_turn(parts, claim, abort)
+        is_watched = _is_watched(parts, claim)
     faults.point(FaultPoint.ITERATE_AFTER_COMMIT, effect.run_id)
     parts.sender.send(taken.hints)
-    if _is_watched(parts, claim):
+    if is_watched:
         parts.live.nudge(effect.run_id)
     if taken.answered is not None:
         with bound(run_id=effect.run_id):
@@ -158,4 +159,4 @@ def _commit(parts: Parts, claim: TurnClaim, asked: Asked, judged: Judged | None,
 
 
 def _is_watched(parts: Parts, claim: TurnClaim) -> bool:
-    return claim.loaded.is_watched or claim.run_id in parts.watched
+    return claim.loaded.is_watched or parts.leases.is_watched(claim.run_id)

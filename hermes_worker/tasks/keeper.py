@@ -203,13 +203,11 @@ class Listener:
         self,
         client: redis.Redis,
         leases: Leases,
-        watched: set[str],
         nudged: Callable[[Collection[str]], Nudged],
     ) -> None:
         """``nudged`` reads what the rows of runs say."""
         self._client = client
         self._leases = leases
-        self._watched = watched
         self._nudged = nudged
         self._named: set[str] = set()
         self._look_at = 0.0
@@ -258,6 +256,6 @@ class Listener:
             # The heartbeat, which has the same news, waits for the database too.
             database_outage.failed(doing="nudge", error=str(error))
             return
-        self._watched.update(found.watched)
+        self._leases.watch(found.watched)
         for run_id in found.stopping:
             self._leases.abort_run(run_id, AbortReason.STOP)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,6 +55,7 @@ class Leases:
         self._lock = threading.Lock()
         self._beating = threading.RLock()
         self._held: dict[str, Holding] = {}
+        self._watched: set[str] = set()
         self._watermarks: dict[str, float] = {}
         self._registration: Registration | None = None
         self._renewed_at = 0.0
@@ -142,6 +143,8 @@ class Leases:
         finally:
             with self._lock:
                 self._held.pop(token, None)
+                if self._watched:
+                    self._watched &= {holding.run_id for holding in self._held.values()}
 
     @property
     def in_flight(self) -> int:
@@ -214,6 +217,15 @@ class Leases:
             self._workers.retire(registration)
         except UnavailableError:
             log.warning("database.unreachable", doing="retire")
+
+    def watch(self, run_ids: Collection[str]) -> None:
+        """Somebody follows these runs. It counts for as long as something is held for them: later claims read it."""
+        with self._lock:
+            self._watched |= {holding.run_id for holding in self._held.values()}.intersection(run_ids)
+
+    def is_watched(self, run_id: str) -> bool:
+        """Whether somebody began to follow the run while something was held for it."""
+        return run_id in self._watched
 
     def _abort_where(self, applies: Callable[[Holding], bool], reason: AbortReason) -> int:
         with self._lock:

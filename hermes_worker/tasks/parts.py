@@ -144,8 +144,6 @@ class Parts:
     """Opens the workspace a session's stored description names."""
     now: Callable[[], float]
     """Epoch seconds by the database's clock."""
-    watched: set[str]
-    """Runs that somebody began to follow while their model call was in flight."""
     delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
     """Which commands need permission."""

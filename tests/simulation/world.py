@@ -242,7 +242,6 @@ class Process:
             chain=OneProvider(world.model),
             workspace=lambda ref: None,
             now=world.clock_of_database,
-            watched=set(),
             delegation=DELEGATION,
             approvals=APPROVALS,
         )

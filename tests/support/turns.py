@@ -103,7 +103,6 @@ class Turns:
             model=options or ModelOptions(),
             workspace=_no_workspace,
             now=store.database.now,
-            watched=set(),
         )
         return cls(store=store, parts=parts)
 

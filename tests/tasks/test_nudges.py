@@ -61,13 +61,8 @@ def looks(store: Store) -> Looks:
 
 
 @pytest.fixture
-def watched() -> set[str]:
-    return set()
-
-
-@pytest.fixture
-def listener(looks: Looks, leases: Leases, watched: set[str], clock: Clock) -> Listener:
-    return Listener(redis.Redis(), leases, watched, looks)
+def listener(looks: Looks, leases: Leases, clock: Clock) -> Listener:
+    return Listener(redis.Redis(), leases, looks)
 
 
 @pytest.fixture
@@ -77,13 +72,13 @@ def held(store: Store, leases: Leases) -> Iterator[tuple[str, AbortSignal]]:
         yield run_id, abort
 
 
-def test_a_forged_stop_interrupts_nothing(listener: Listener, held: tuple[str, AbortSignal], watched: set[str]) -> None:
+def test_a_forged_stop_interrupts_nothing(listener: Listener, held: tuple[str, AbortSignal], leases: Leases) -> None:
     run_id, abort = held
     for verb in ("stop", "watch", "interrupt", "steer", "pause"):
         listener.hear(f"{verb} {run_id}")
     listener.look()
 
-    assert (abort.is_set(), watched) == (False, set())
+    assert (abort.is_set(), leases.is_watched(run_id)) == (False, False)
 
 
 def test_a_stop_that_the_row_confirms_is_obeyed_at_once(
@@ -98,14 +93,23 @@ def test_a_stop_that_the_row_confirms_is_obeyed_at_once(
 
 
 def test_a_watch_that_the_row_confirms_is_believed(
-    listener: Listener, held: tuple[str, AbortSignal], store: Store, watched: set[str]
+    listener: Listener, held: tuple[str, AbortSignal], store: Store, leases: Leases
 ) -> None:
     run_id, abort = held
     store.runs.watch(run_id, 60)
     listener.hear(f"stop {run_id}")
     listener.look()
 
-    assert (abort.is_set(), watched) == (False, {run_id})
+    assert (abort.is_set(), leases.is_watched(run_id)) == (False, True)
+
+
+def test_a_watch_is_forgotten_with_the_last_step_of_its_run(leases: Leases) -> None:
+    with leases.holding("one", "run_1", may_hand_over=True):
+        with leases.holding("two", "run_1", may_hand_over=True):
+            leases.watch({"run_1", "run_2"})
+        assert leases.is_watched("run_1")
+    assert not leases.is_watched("run_1")
+    assert not leases.is_watched("run_2")
 
 
 def test_a_flood_of_nudges_costs_one_statement_in_a_tenth_of_a_second(
