@@ -63,7 +63,7 @@ def scheduler(settings: Settings, alive_file: Path | None = None) -> Iterator[Sc
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)

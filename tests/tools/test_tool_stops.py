@@ -66,11 +66,6 @@ class Pages:
         return Fetched(url=url, media_type="text/html", charset=None, content=content, is_cut=False)
 
 
-class NoModels:
-    def ask(self, purpose: str, content: object) -> str:
-        raise AssertionError("a model was asked")
-
-
 def many_lines(root: Path) -> None:
     (root / "long.txt").write_text("".join(f"line {n} of many\n" for n in range(200_000)))
 
@@ -106,7 +101,7 @@ def test_a_stop_is_heard_in_the_middle_of_a_call(
     if name == "patch":
         monkeypatch.setattr("hermes_worker.tools.files.replace_text", lambda *_, **__: work_for_long())
     tools = Catalog(default_tools(fetching=Pages()))
-    context = replace(session.context(), redactor=Thorough(), models=NoModels())
+    context = replace(session.context(), redactor=Thorough())
     answered: list[str] = []
 
     def call() -> None:

@@ -33,6 +33,16 @@ def free_bytes(path: str | bytes) -> int:
     return min(free, found.f_favail * FILE_BYTES_MIN) if found.f_files else free
 
 
+def left_of(path: str | bytes) -> tuple[int, int]:
+    """How many bytes, and how many files, this user may still write to the disk of ``path``; nothing of a disk that
+    is gone, and no files where the file system does not count them."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0, 0
+    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else 0
+
+
 class Walk:
     """Adds up what is below ``root``, a step at a time. What comes and goes meanwhile may be missed."""
 
@@ -92,7 +102,7 @@ class Watch:
         self._walk: Walk | None = None
         self._walk_began = 0.0
         self._known = 0
-        self._free_when_known = 0
+        self._left_when_known = (0, 0)
         self._next_at = 0.0
 
     @property
@@ -117,13 +127,16 @@ class Watch:
             return True
         if is_finished:
             now = time.monotonic()
-            self._known, self._free_when_known = self._walk.bytes, self._free()
+            self._known, self._left_when_known = self._walk.bytes, left_of(self._root)
             self._next_at = now + max(_EVERY_S, _SHARE_OF_TIME * (now - self._walk_began))
             self._walk = None
         return False
 
     def _is_due(self) -> bool:
-        written = self._free_when_known - self._free()
+        bytes_left, files_left = self._left_when_known
+        now_left = left_of(self._root)
+        # Empty files take no bytes of a disk, only files.
+        written = max(bytes_left - now_left[0], (files_left - now_left[1]) * FILE_BYTES_MIN)
         return time.monotonic() >= self._next_at or written > (self._bytes_max - self._known) / 2
 
     def _free(self) -> int:
