@@ -157,10 +157,13 @@ def test_a_full_disk_is_said_before_a_file_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_seccomp_program_is_whole_and_its_jumps_stay_inside(machine: str) -> None:
-    text = seccomp.program((seccomp.AF_INET,), machine)
-    assert len(text) % 8 == 0
-    lines = [text[at : at + 8] for at in range(0, len(text), 8)]
-    assert all(at + 1 + max(line[2], line[3]) < len(lines) for at, line in enumerate(lines) if line[0] & 0x07 == 5)
+    families = (seccomp.AF_INET,)
+    wide, narrow = seccomp.program(families, machine), seccomp.program(families, machine, spares_others=True)
+    assert len(wide) < len(narrow)
+    for text in (wide, narrow, seccomp.proxied_program(machine)):
+        assert len(text) % 8 == 0
+        lines = [text[at : at + 8] for at in range(0, len(text), 8)]
+        assert all(at + 1 + max(line[2], line[3]) < len(lines) for at, line in enumerate(lines) if line[0] & 0x07 == 5)
 
 
 def test_limits_hold_for_unconfined_commands_too(tmp_path: Path) -> None:

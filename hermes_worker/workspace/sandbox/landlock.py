@@ -82,6 +82,7 @@ class Landlock:
         tmp = tempfile.mkdtemp(prefix="hermes-command-")
         is_open = policy.network is Network.OPEN
         has_proxy = policy.network is Network.PROXY
+        families = _FAMILIES if is_open else ()
         rules = [*_rules(policy, self._sight), (tmp, _OWNING)]
         return Confinement(
             plan={
@@ -92,7 +93,7 @@ class Landlock:
                     "scopes": _SCOPES if abi >= 6 else 0,
                     "rules": rules,
                 },
-                "seccomp": seccomp.proxied_program() if has_proxy else seccomp.program(_FAMILIES if is_open else ()),
+                "seccomp": seccomp.proxied_program() if has_proxy else seccomp.program(families, spares_others=True),
                 "drops_capabilities": True,
             },
             variables={

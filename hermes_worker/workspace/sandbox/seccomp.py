@@ -133,6 +133,29 @@ _FLAGS_AT: Final = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 """Which argument holds the flags."""
 _FAST_OPEN: Final = 0x20000000
 """MSG_FASTOPEN: a way to connect without ``connect``."""
+_X86_64_OTHERS: Final = {
+    "setpriority": 141,
+    "sched_setparam": 142,
+    "sched_setscheduler": 144,
+    "sched_setaffinity": 203,
+    "ioprio_set": 251,
+    "prlimit64": 302,
+    "sched_setattr": 314,
+}
+_AARCH64_OTHERS: Final = {
+    "ioprio_set": 30,
+    "sched_setparam": 118,
+    "sched_setscheduler": 119,
+    "sched_setaffinity": 122,
+    "setpriority": 140,
+    "prlimit64": 261,
+    "sched_setattr": 274,
+}
+_OTHERS: Final = {"x86_64": _X86_64_OTHERS, "aarch64": _AARCH64_OTHERS}
+"""What changes another process of the user that is named by its number: a limit of processor time ends it. Landlock
+does not look at these, and a filter cannot know whose number it is; so each may only mean the calling thread (0)."""
+_OF_PROCESSES: Final = {"setpriority": 0, "ioprio_set": 1}
+"""The kind of number that means a process: PRIO_PROCESS, IOPRIO_WHO_PROCESS."""
 _TCP_PROTOCOLS: Final = (0, 6)
 """And not MPTCP, SCTP or SMC, which connect elsewhere and otherwise."""
 _SOCK_STREAM, _TYPE_MASK = 1, 0xF
@@ -158,23 +181,28 @@ def is_known_machine() -> bool:
     return platform.machine() in _MACHINES
 
 
-def program(families: Iterable[int], machine: str | None = None) -> bytes:
+def program(families: Iterable[int], machine: str | None = None, *, spares_others: bool = False) -> bytes:
     """The filter, as ``struct sock_filter[]``. ``families`` are the address families that sockets may have.
+    ``spares_others`` keeps limits and priorities of other processes as they are; it is for commands that see the
+    numbers of others.
 
     Raises ``KeyError`` for a machine whose system calls are not known here.
     """
+    name = machine or platform.machine()
     socket = [(_LOAD, 0, 0, _ARGUMENT_AT)]
     for family in families:
         socket += [(_EQUAL, 0, 1, family), _allow()]
     socket.append(_refuse(errno.EACCES))
-    return _assembled(machine or platform.machine(), {"socket": socket})
+    if not spares_others:
+        return _assembled(name, {"socket": socket})
+    return _assembled(name, {"socket": socket, **_own_only()}, _OTHERS[name])
 
 
 def proxied_program(machine: str | None = None) -> bytes:
     """The filter for sockets that lead to the proxy only: TCP, and whoever holds the filter's listener answers
     ``connect``. Raises ``KeyError`` as ``program``."""
     name = machine or platform.machine()
-    calls = _SOCKET_CALLS[name]
+    calls = {**_SOCKET_CALLS[name], **_OTHERS[name]}
     bodies: dict[str, list[_Instruction]] = {
         "socket": _tcp_only(),
         "connect": [(_RETURN, 0, 0, _ASK)],
@@ -185,7 +213,31 @@ def proxied_program(machine: str | None = None) -> bytes:
     for call, position in _FLAGS_AT.items():
         flags = (_LOAD, 0, 0, _ARGUMENT_AT + 8 * position)
         bodies[call] = [flags, (_ANY_BIT, 0, 1, _FAST_OPEN), _refuse(errno.EOPNOTSUPP), _allow()]
-    return _assembled(name, bodies, calls)
+    return _assembled(name, {**bodies, **_own_only()}, calls)
+
+
+def _own_only() -> dict[str, list[_Instruction]]:
+    """Bodies for the calls of ``_OTHERS``."""
+    refused = _refuse(errno.EPERM)
+    first, second = (_LOAD, 0, 0, _ARGUMENT_AT), (_LOAD, 0, 0, _ARGUMENT_AT + 8)
+    bodies: dict[str, list[_Instruction]] = {}
+    for call in _X86_64_OTHERS:
+        bodies[call] = [first, (_EQUAL, 1, 0, 0), refused, _allow()]
+    for call, kind in _OF_PROCESSES.items():
+        bodies[call] = [first, (_EQUAL, 0, 2, kind), second, (_EQUAL, 1, 0, 0), refused, _allow()]
+    # Without new limits it only asks for those that hold.
+    new = _ARGUMENT_AT + 16
+    bodies["prlimit64"] = [
+        first,
+        (_EQUAL, 4, 0, 0),
+        (_LOAD, 0, 0, new),
+        (_EQUAL, 0, 3, 0),
+        (_LOAD, 0, 0, new + 4),
+        (_EQUAL, 0, 1, 0),
+        _allow(),
+        refused,
+    ]
+    return bodies
 
 
 def _tcp_only() -> list[_Instruction]:
