@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,36 @@ class Machine:
         )
 
 
+SECRETS = (
+    ".hermes-worker/.env",
+    ".hermes-worker/hermes-worker.db",
+    ".hermes-worker/valkey/valkey.json",
+    ".hermes-worker/workspaces/theirs/notes",
+    ".ssh/id_ed25519",
+    ".aws/credentials",
+    ".netrc",
+)
+
+
+def furnish(folder: Path, secrets: Sequence[str] = SECRETS) -> tuple[Path, Path, Path]:
+    """A user's home in ``folder`` with files that hold the secret; the product's home in it; and a workspace."""
+    home = folder / "home"
+    product = home / ".hermes-worker"
+    root = product / "workspaces" / "ours"
+    root.mkdir(parents=True)
+    for name in secrets:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(f"{SECRET}\n")
+    return home, product, root
+
+
+def policy_of(home: Path, product: Path, profile: Profile) -> Policy:
+    """What a worker of this home asks for."""
+    hidden = tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),)))
+    readable = unseen((sys.prefix, sys.base_prefix), profile, hidden)
+    return Policy(profile=profile, readable=readable, hidden=hidden)
+
+
 @contextmanager
 def machine(
     folder: Path,
@@ -67,40 +97,20 @@ def machine(
     egress: Egress | None = None,
     proxy: EgressProxy | None = None,
 ) -> Iterator[Machine]:
-    home = folder / "home"
-    product = home / ".hermes-worker"
-    root = product / "workspaces" / "ours"
-    for path in (root, product / "workspaces" / "theirs", home / ".ssh", home / ".aws", product / "valkey"):
-        path.mkdir(parents=True)
-    for path in (
-        product / ".env",
-        product / "hermes-worker.db",
-        product / "valkey" / "valkey.json",
-        product / "workspaces" / "theirs" / "notes",
-        home / ".ssh" / "id_ed25519",
-        home / ".aws" / "credentials",
-        home / ".netrc",
-    ):
-        path.write_text(f"{SECRET}\n")
-    hidden = tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),)))
-    policy = Policy(
-        profile=profile,
-        network=network,
-        readable=unseen((sys.prefix, sys.base_prefix), profile, hidden),
-        hidden=hidden,
-        limits=limits or Limits(),
-        egress=egress or Egress(),
+    home, product, root = furnish(folder)
+    policy = replace(
+        policy_of(home, product, profile), network=network, limits=limits or Limits(), egress=egress or Egress()
     )
     sandbox = Sandbox(SandboxMode.AUTO, policy, [rung] if rung else [], proxy=proxy)
     environ = {"PATH": os.environ["PATH"], "HOME": str(home)}
     with ExitStack() as stack:
-        _listen(stack, str(product / "valkey" / "s"))
-        _listen(stack, f"\0hermes-{os.getpid()}")
+        listen(stack, str(product / "valkey" / "s"))
+        listen(stack, f"\0hermes-{os.getpid()}")
         workspace = LocalWorkspace(str(root), base_env=environ, sandbox=sandbox)
         yield Machine(home=home, product=product, root=root, workspace=workspace, rung=rung.name if rung else None)
 
 
-def _listen(stack: ExitStack, address: str) -> None:
+def listen(stack: ExitStack, address: str) -> socket.socket:
     """A socket of the product's, such as the broker's."""
     server = stack.enter_context(socket.socket(socket.AF_UNIX))
     here = Path.cwd()
@@ -113,3 +123,4 @@ def _listen(stack: ExitStack, address: str) -> None:
     finally:
         os.chdir(here)
     server.listen()
+    return server
