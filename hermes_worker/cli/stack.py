@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.embedded.children import ChildExit, ChildSpec
+from hermes_worker.embedded.forked import Entry
 from hermes_worker.embedded.paths import logs_dir
 from hermes_worker.embedded.process import title_process
 from hermes_worker.embedded.valkey import EmbeddedValkey
@@ -86,16 +87,11 @@ class Stack:
             specs.append(self._role("api", ["api"], (Role.API,), ready=_is_healthy_on(server.host, server.port)))
         return specs
 
-    def preload(self) -> None:
-        """Import what the processes have in common, once, in the process that forks them."""
-        import hermes_worker.providers.scripted.__main__
-        from hermes_worker.tasks.warm import warm_up
-
-        if self._plan.has_beat:
-            import scheduler.beat  # noqa: F401
-        if self._plan.has_api:
-            import hermes_worker.api.server  # noqa: F401
-        warm_up()
+    @property
+    def preload(self) -> Entry:
+        """Imports what the processes have in common, once, in the process that forks them."""
+        used = (("scheduler.beat", self._plan.has_beat), ("hermes_worker.api.server", self._plan.has_api))
+        return Entry("hermes_worker.cli.stack:import_for_roles", [name for name, is_used in used if is_used])
 
     @property
     def api_url(self) -> str | None:
@@ -152,8 +148,8 @@ class Stack:
         pace = ["--port", str(port), "--chunks", "16", "--chunk-gap-s", "0.004"]
         return replace(
             self._role("scripted", [], (), ready=ready),
-            argv=[sys.executable, "-m", "hermes_worker.providers.scripted", *pace],
-            main=partial(_be_scripted, pace),
+            argv=[sys.executable, "-P", "-m", "hermes_worker.providers.scripted", *pace],
+            main=Entry("hermes_worker.cli.stack:be_scripted", pace),
             group=_SERVERS,
         )
 
@@ -181,8 +177,8 @@ class Stack:
         environ, secrets = handed_to(self.settings, *roles)
         return ChildSpec(
             name=name,
-            argv=[sys.executable, "-m", "hermes_worker.cli", *arguments],
-            main=partial(_be, arguments),
+            argv=[sys.executable, "-P", "-m", "hermes_worker.cli", *arguments],
+            main=Entry("hermes_worker.cli.stack:be_role", arguments),
             env=environ,
             secrets=secrets.to_bytes() if roles else None,
             ready=ready,
@@ -192,12 +188,24 @@ class Stack:
         )
 
 
-def _be(arguments: Sequence[str]) -> None:
+def import_for_roles(more: Sequence[str]) -> None:
+    """What the nursery of a stack calls first: imports what every role needs, and the modules ``more``."""
+    import hermes_worker.providers.scripted.__main__  # noqa: F401
+    from hermes_worker.tasks.warm import warm_up
+
+    for name in more:
+        import_module(name)
+    warm_up()
+
+
+def be_role(arguments: Sequence[str]) -> None:
+    """The command ``arguments``, in a child that was forked."""
     sys.argv = ["hermes-worker", *arguments]
     main(arguments)
 
 
-def _be_scripted(arguments: Sequence[str]) -> None:
+def be_scripted(arguments: Sequence[str]) -> None:
+    """The stand-in for a model, in a child that was forked."""
     from hermes_worker.providers.scripted.__main__ import main as serve
 
     title_process("scripted model")

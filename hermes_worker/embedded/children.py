@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from hermes_worker.embedded.forked import ForkedProcess, can_fork, fork
+from hermes_worker.embedded.forked import Entry, ForkedProcess, Life, Nursery, can_fork
 from hermes_worker.embedded.process import dies_with_parent
 from hermes_worker.handover import SECRETS_FD, sealed
 from hermes_worker.observe import log
@@ -70,7 +70,7 @@ class ChildSpec:
     """Neighbours of the same group start together and stop together."""
     pass_fds: tuple[int, ...] = ()
     """Descriptors it inherits beside the standard ones."""
-    main: Callable[[], object] | None = None
+    main: Entry | None = None
     """Does the same as ``argv`` in a child that is forked; used where that is possible, see ``forked``."""
     log_path: Path | None = None
     """Where it writes what it says; ``None`` when it prints that."""
@@ -176,12 +176,12 @@ class ChildLoop:
         output: int = 2,
         has_prefixes: bool = True,
         on_exit: Callable[[ChildExit], None] | None = None,
-        preload: Callable[[], None] = lambda: None,
+        preload: Entry | None = None,
     ) -> None:
         """``lifeline`` is a descriptor that becomes readable when the parent dies. ``on_exit`` hears of every child
-        that ended by itself; it must be quick and never raise. ``preload`` is called before the first child is forked
-        and imports what those have in common."""
-        self._preload = preload
+        that ended by itself; it must be quick and never raise. ``preload`` imports what the children that are forked
+        have in common, in the process that forks them."""
+        self._nursery = Nursery(preload, output=output)
         self._children = [_Child(spec) for spec in specs]
         self._name_width = max((len(spec.name) for spec in specs), default=0)
         self._lifeline = lifeline
@@ -221,11 +221,14 @@ class ChildLoop:
         return [[child for _, child in group] for _, group in groupby(numbered, lambda nc: nc[1].spec.group or nc[0])]
 
     def _start_all(self) -> bool:
+        forked = next((child.spec for child in self._children if child.spec.main is not None), None)
+        if forked is not None and can_fork():
+            self._nursery.start(forked.env)  # it imports while others start
         for group in self._groups():
-            for child in group:
-                self._spawn(child)
             self._progress_step_s = _PROGRESS_FIRST_S
             self._progress_at = time.monotonic() + _PROGRESS_FIRST_S
+            for child in group:
+                self._spawn(child)
             self._pump_until(partial(self._is_settled, group))
             self._progress_at = None
             if self._is_stopping() or not all(child.was_ready for child in group):
@@ -293,8 +296,7 @@ class ChildLoop:
     def _started_with(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
         if spec.main is None or not can_fork():
             return _start_process(spec)
-        self._preload()  # costs nothing the second time
-        return fork(f"hermes-{spec.name}", spec.main, spec.env, spec.pass_fds)
+        return self._nursery.fork(Life(f"hermes-{spec.name}", spec.main, spec.env), spec.pass_fds)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 

@@ -37,15 +37,19 @@ def dies_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> Callable[[
     """
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
-    prctl, parent = _prctl(), os.getpid()
+    return functools.partial(_ask_for, _prctl(), int(with_signal), os.getpid())
 
-    def ask_for_the_signal() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(with_signal))
-        if os.getppid() != parent:
-            # It died between the fork and the line above, so its signal will never come.
-            os._exit(1)
 
-    return ask_for_the_signal
+def die_with(parent: int) -> None:
+    """Have this process killed the moment its parent, ``parent``, is gone. Linux only."""
+    _ask_for(_prctl(), int(signal.SIGKILL), parent)
+
+
+def _ask_for(prctl: Callable[..., int], number: int, parent: int) -> None:
+    prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        # It died before the line above, so its signal will never come.
+        os._exit(1)
 
 
 def become_subreaper() -> None:

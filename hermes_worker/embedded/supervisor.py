@@ -33,6 +33,7 @@ from hermes_worker.embedded.children import (
     ChildSpec,
     kill_descendants,
 )
+from hermes_worker.embedded.forked import Entry
 from hermes_worker.embedded.process import become_subreaper
 from hermes_worker.observe import log
 
@@ -68,10 +69,10 @@ class Supervisor:
         on_exit: Callable[[ChildExit], None] | None = None,
         has_prefixes: bool = True,
         output: int = 2,
-        preload: Callable[[], None] = lambda: None,
+        preload: Entry | None = None,
     ) -> None:
         """``output`` is the descriptor that the children's lines go to. ``preload`` imports what the children that are
-        forked have in common; it is called in the keeper."""
+        forked have in common; see ``forked``."""
         self._preload = preload
         self._specs = specs
         self._output = output

@@ -112,7 +112,7 @@ def open_lanes(settings: Settings, options: WorkerOptions) -> Lanes | None:
         pid = _forked(lambda: _be_parent(settings, lane, reader, writer))
     else:
         os.set_inheritable(reader, True)
-        pid = _spawned(settings, ["-m", __name__, str(reader), base, ",".join(lane.queues)])
+        pid = _spawned(settings, ["-P", "-m", __name__, str(reader), base, ",".join(lane.queues)])
     os.close(reader)
     return Lanes(writer, pid)
 
@@ -189,7 +189,7 @@ def _spawning(settings: Settings, queues: str) -> Callable[[str], int]:
     def start(name: str) -> int:
         arguments = ["worker", "--queues", queues, "--concurrency", "1", "--name", name]
         default = [signal.SIGCHLD, *_STOP_SIGNALS]
-        return _spawned(settings, ["-m", "hermes_worker.cli", *arguments], default)
+        return _spawned(settings, ["-P", "-m", "hermes_worker.cli", *arguments], default)
 
     return start
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 import pytest
 from support.commandline import CommandLine, Running, call, script
 
-from hermes_worker.role_secrets import DELIVERY_SECRETS, READ_BY_LIBRARIES, SECRET_SETTINGS
+from hermes_worker.role_secrets import DELIVERY_SECRETS, READ_BY_LIBRARIES, SECRET_SETTINGS, Role
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")]
 
@@ -34,10 +35,64 @@ def everybody(running: Running) -> Iterator[psutil.Process]:
     yield from root.children(recursive=True)
 
 
+NEEDED = {
+    "HERMES_PROVIDER": "custom",
+    "HERMES_MODEL": "m",
+    "HERMES_BASE_URL": "http://127.0.0.1:9/v1",
+    "HERMES_TOKEN_URL": "http://127.0.0.1:9/token",
+}
+IN_MEMORY = re.compile(rf"{MARK}-(\w+)-0123456789".encode())
+
+
+def held_by(process: psutil.Process) -> set[str]:
+    """The planted secrets that a process has in its memory, by name."""
+    names: set[str] = set()
+    folder = Path("/proc", str(process.pid))
+    with (folder / "mem").open("rb", buffering=0) as memory:
+        for line in (folder / "maps").read_text().splitlines():
+            start, end = (int(word, 16) for word in line.split()[0].split("-"))
+            if line.split()[1].startswith("rw"):
+                memory.seek(start)
+                names |= {name.decode() for name in IN_MEMORY.findall(memory.read(end - start))}
+    return names
+
+
+def allowed_to(*roles: Role) -> set[str]:
+    settings = {name for row in SECRET_SETTINGS if row.roles & set(roles) for name in row.variables}
+    models = {"GROQ_API_KEY", "GROQ_API_KEY_2"} if Role.MODEL in roles else set()
+    return settings | models | (set(DELIVERY_SECRETS) if Role.DELIVERY in roles else set()) | {"PGPASSWORD"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into the memory of our processes")
+def test_no_role_has_the_secrets_of_another_in_its_memory(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    in_file = {name: planted()[name] for name in ("HERMES_API_KEY", "TELEGRAM_BOT_TOKEN")}
+    (home / ".env").write_text("".join(f"{name}={value}\n" for name, value in in_file.items()))
+    rest = {name: value for name, value in planted().items() if name not in in_file}
+    hermes = CommandLine(home, {**rest, **NEEDED}, is_installed=True)
+    expected = {
+        "tools": allowed_to(Role.TOOLS),
+        "beat": allowed_to(Role.BEAT),
+        "api": allowed_to(Role.API),
+        "model": allowed_to(Role.MODEL, Role.DELIVERY, Role.SYSTEM),
+        "nursery": set[str](),
+    }
+    with hermes.up() as up:
+        found = {role: [p for p in everybody(up) if f": {_TITLES[role]}" in " ".join(p.cmdline())] for role in expected}
+        assert all(found.values())
+        for role, processes in found.items():
+            for process in processes:
+                assert held_by(process) <= expected[role], role
+        # What is looked for can be found: the model worker needs its key.
+        assert "HERMES_API_KEY" in held_by(up.child("model"))
+
+
+_TITLES = {"tools": "worker tools", "beat": "beat", "api": "api", "model": "worker model", "nursery": "nursery"}
+
+
 def test_no_role_shows_a_secret_or_holds_the_descriptor_it_came_by(tmp_path: Path) -> None:
-    needed = {"HERMES_PROVIDER": "custom", "HERMES_MODEL": "m", "HERMES_BASE_URL": "http://127.0.0.1:9/v1"}
-    token = {"HERMES_TOKEN_URL": "http://127.0.0.1:9/token"}
-    hermes = CommandLine(tmp_path / "home", {**planted(), **needed, **token}, is_installed=True)
+    hermes = CommandLine(tmp_path / "home", {**planted(), **NEEDED}, is_installed=True)
     with hermes.up() as up:
         seen = set()
         for process in everybody(up):

@@ -1,21 +1,38 @@
-"""A forked child behaves like a started one."""
+"""A child out of a nursery behaves like a started one, and has nothing of the process that asked for it."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hermes_worker.embedded.forked import ForkedProcess, can_fork, fork
+from hermes_worker.embedded.forked import Entry, ForkedProcess, Life, Nursery, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="children are started, not forked, on this system")
+
+ENV = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[1])}
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def life(main: str, *words: str, name: str = "t", **more: str) -> Life:
+    return Life(name, Entry(f"support.forked_mains:{main}", words), {**ENV, **more})
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def output_of(child: ForkedProcess) -> str:
@@ -24,72 +41,57 @@ def output_of(child: ForkedProcess) -> str:
     return text
 
 
-def test_its_output_and_its_status_come_back() -> None:
-    def main() -> None:
-        print("to stdout")
-        os.write(2, b"to stderr\n")
-        sys.exit(7)
-
-    child = fork("t", main, {})
-    assert sorted(output_of(child).splitlines()) == ["to stderr", "to stdout"]
+def test_its_output_and_its_status_come_back(nursery: Nursery) -> None:
+    child = nursery.fork(life("talk", "a word"))
+    assert sorted(output_of(child).splitlines()) == ["to stderr", "to stdout a word"]
     assert child.wait() == 7
     assert child.wait() == 7  # the end is remembered
 
 
-def test_an_error_is_status_1_with_its_traceback() -> None:
-    def main() -> None:
-        raise ValueError("broken")
-
-    child = fork("t", main, {})
+def test_an_error_is_status_1_with_its_traceback(nursery: Nursery) -> None:
+    child = nursery.fork(life("fail"))
     assert "ValueError: broken" in output_of(child)
     assert child.wait() == 1
 
 
-def test_it_has_the_given_environment_and_not_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_has_the_given_environment_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "x")
-
-    def main() -> None:
-        print(dict(os.environ))
-        print("SECRET" in subprocess.check_output(["/usr/bin/env"], text=True))
-
-    child = fork("t", main, {"ONLY": "this"})
+    nursery = Nursery()
+    nursery.start({**ENV, "SECRET_OF_THE_NURSERY": "x"})
+    child = nursery.fork(life("show_environment", ONLY="this"))
     assert output_of(child).splitlines() == ["{'ONLY': 'this'}", "False"]
     child.wait()
+    nursery.close()
 
 
-def test_it_holds_no_descriptor_of_its_parent(tmp_path: Path) -> None:
+def test_it_holds_no_descriptor_of_its_parent(nursery: Nursery, tmp_path: Path) -> None:
     with (tmp_path / "held").open("w"):
-        child = fork("t", lambda: print(*sorted(path.name for path in Path("/proc/self/fd").iterdir())), {})
+        child = nursery.fork(life("list_descriptors"))
         open_ones = output_of(child)
     child.wait()
     assert open_ones.split() == ["0", "1", "2", "3"]  # the last is the listing itself
 
 
-def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(tmp_path: Path) -> None:
+def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(nursery: Nursery, tmp_path: Path) -> None:
     with (tmp_path / "a").open("w") as first, (tmp_path / "b").open("w"), (tmp_path / "c").open("w") as last:
         wanted = [first.fileno(), last.fileno()]
-
-        def main() -> None:
-            folder = Path("/proc/self/fd")
-            print(len(list(folder.iterdir())), *((folder / str(fd)).readlink().name for fd in wanted))
-
-        child = fork("t", main, {}, wanted)
+        child = nursery.fork(life("name_descriptors", *map(str, wanted)), wanted)
         said = output_of(child)
     child.wait()
     assert said.split() == ["6", "a", "c"]  # with the standard ones, and the listing itself
 
 
-def test_it_has_a_session_and_a_name_of_its_own() -> None:
-    child = fork("hermes-worker-of-tests", lambda: print(os.getsid(0), Path("/proc/self/comm").read_text()), {})
-    assert output_of(child).split() == [str(child.pid), "hermes-worker-o"]
+def test_it_is_our_child_with_a_session_and_a_name_of_its_own(nursery: Nursery) -> None:
+    child = nursery.fork(life("show_session", name="hermes-worker-of-tests"))
+    assert output_of(child).split() == [str(child.pid), str(os.getpid()), str(child.pid), "hermes-worker-o"]
     child.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(number: signal.Signals) -> None:
+def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(nursery: Nursery, number: signal.Signals) -> None:
     before = signal.signal(number, lambda *_: None)
     try:
-        child = fork("t", lambda: time.sleep(60), {})
+        child = nursery.fork(life("sleep"))
         child.send_signal(number)
         assert child.wait() == -number
         child.send_signal(number)  # to a process whose end is known: nobody else is hit
@@ -98,30 +100,63 @@ def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(number: signa
         child.stdout.close()
 
 
-def test_what_was_buffered_before_is_not_written_twice(tmp_path: Path) -> None:
-    script = """
-import sys
-from hermes_worker.embedded.forked import fork
-sys.stdout.write("once")
-child = fork("t", lambda: None, {})
-child.wait()
-"""
-    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "once"
+def test_a_nursery_that_was_killed_is_replaced_and_its_children_live_on(nursery: Nursery) -> None:
+    child = nursery.fork(life("sleep"))
+    killed = next(
+        one for one in psutil.Process().children() if one.pid != child.pid and "nursery" in str(one.cmdline())
+    )
+    killed.kill()
+    second = nursery.fork(life("talk"))
+    assert "to stdout" in output_of(second)
+    assert second.wait() == 7
+    assert psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    child.stdout.close()
 
 
-def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+def test_a_nursery_that_cannot_import_is_an_error(tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w+") as said:
+        nursery = Nursery(Entry("there.is.no:such_thing"), output=said.fileno())
+        with pytest.raises(OSError, match="process that was to fork"):
+            nursery.fork(life("talk"))
+        said.seek(0)
+        assert "No module named 'there'" in said.read()
+
+
+def test_a_module_of_the_directory_where_somebody_works_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('planted')")
+    (tmp_path / "psutil.py").write_text("raise SystemExit('planted')")
+    monkeypatch.chdir(tmp_path)
+    nursery = Nursery()
+    child = nursery.fork(life("talk"))
+    assert "to stdout" in output_of(child)
+    child.wait()
+    nursery.close()
+
+
+def test_it_and_the_nursery_die_with_their_parent() -> None:
     script = """
-import os, signal, sys, time
-from hermes_worker.embedded.forked import fork
-child = fork("t", lambda: time.sleep(60), {})
-print(child.pid, flush=True)
+import sys, time
+from hermes_worker.embedded.forked import Entry, Life, Nursery
+nursery = Nursery()
+env = {"PYTHONPATH": sys.argv[1]}
+print(nursery.fork(Life("t", Entry("support.forked_mains:sleep"), env)).pid, flush=True)
 time.sleep(60)
 """
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    argv = [sys.executable, "-c", script, ENV["PYTHONPATH"]]
+    parent = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
+    below = psutil.Process(parent.pid).children(recursive=True)
     parent.kill()
     parent.communicate()
-    with contextlib.suppress(psutil.NoSuchProcess):
-        child.wait(10)
-    assert not child.is_running()
+    assert child in below
+    assert len(below) == 2
+    deadline = time.monotonic() + 10
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        assert not process.is_running()
