@@ -20,13 +20,12 @@ from typing import Any, Protocol
 import redis
 
 from hermes_worker.core.credentials import Strategy
-from hermes_worker.observe import broker_outage, count, log
-from hermes_worker.queue import KEY_PREFIX, broker_failed
+from hermes_worker.fleet_state import FleetState, Script
+from hermes_worker.observe import count, log
+from hermes_worker.queue import KEY_PREFIX
 
 LEASE_S = 900.0
 """How long a key counts as in use by a turn that made no further call with it."""
-AWAY_S = 5.0
-"""How long a process does without Redis after it did not answer."""
 _KEPT_S = 14 * 86_400
 _RESTS_REMEMBERED = 1_000
 _STATE_KEY = f"{KEY_PREFIX}credentials"
@@ -69,12 +68,12 @@ class CredentialPool:
 
     def __init__(self, client: redis.Redis, strategy: Strategy = Strategy.FILL_FIRST) -> None:
         self._strategy = strategy
-        self._choose = client.register_script(_CHOOSE)
-        self._rest = client.register_script(_REST)
-        self._release = client.register_script(_RELEASE)
+        self._state = FleetState(client, "choosing a key")
+        self._choose = self._state.script(_CHOOSE)
+        self._rest = self._state.script(_REST)
+        self._release = self._state.script(_RELEASE)
         self._lock = threading.Lock()
         self._resting: dict[str, float] = {}
-        self._away_until = 0.0
 
     def choose(self, names: Sequence[str], *, ticket: str, is_child: bool = False) -> Chosen:
         """The key for a call of the turn ``ticket``: its own for as long as that can be used, else another, else the
@@ -105,25 +104,26 @@ class CredentialPool:
         soonest = min(names, key=lambda name: self._resting.get(name, 0.0))
         return Chosen(name=usable[0] if usable else soonest, has_others=len(usable) > 1)
 
-    def _run(self, script: Any, arguments: Sequence[Any]) -> Any:
+    def _run(self, script: Script, arguments: Sequence[Any]) -> Any:
         """What the script answers; ``None`` while Redis is away."""
-        if time.monotonic() < self._away_until:
-            return None
-        keys = [_STATE_KEY, f"{_STATE_KEY}:held", f"{_STATE_KEY}:leases"]
-        try:
-            answer = script(keys=keys, args=arguments)
-        except (redis.RedisError, OSError) as error:
-            self._away_until = time.monotonic() + AWAY_S
-            broker_failed("choosing a key", error)
-            return None
-        broker_outage.worked()
-        return answer
+        return self._state.run(script, [_STATE_KEY, f"{_STATE_KEY}:held", f"{_STATE_KEY}:leases"], arguments)
 
 
-_PRELUDE = """
+_PRELUDE = (
+    f"local REST_MAX = {_KEPT_S}"
+    + """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local function field(name) return tonumber(redis.call('HGET', KEYS[1], name) or '0') end
+-- Whoever reaches the broker can write anything here. What cannot be is as good as nothing.
+local function field(name)
+  local value = tonumber(redis.call('HGET', KEYS[1], name) or '0')
+  if not value or value ~= value or value < 0 or value > 1e12 then return 0 end
+  return value
+end
+local function rest_until(name)
+  local value = field('until:' .. name)
+  return value > now + REST_MAX and 0 or value
+end
 local function give_back(ticket)
   local name = redis.call('HGET', KEYS[2], ticket)
   if name then
@@ -133,6 +133,7 @@ local function give_back(ticket)
   end
 end
 """
+)
 
 _CHOOSE = (
     _PRELUDE
@@ -140,10 +141,14 @@ _CHOOSE = (
 local ticket, strategy, chance = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local lease, kept = tonumber(ARGV[4]), tonumber(ARGV[5])
 for _, late in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 100)) do give_back(late) end
+for _, not_ours in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], now + lease + 1, '+inf', 'LIMIT', 0, 100)) do
+  give_back(not_ours)
+  redis.call('ZREM', KEYS[3], not_ours)
+end
 
 local usable, soonest = {}, nil
 for index = 6, #ARGV do
-  local until_time = field('until:' .. ARGV[index])
+  local until_time = rest_until(ARGV[index])
   if until_time <= now then usable[#usable + 1] = ARGV[index] end
   if not soonest or until_time < soonest[2] then soonest = {ARGV[index], until_time} end
 end
@@ -179,7 +184,7 @@ _REST = (
     _PRELUDE
     + """
 local until_time = now + tonumber(ARGV[2])
-if until_time > field('until:' .. ARGV[1]) then
+if until_time > rest_until(ARGV[1]) then
   -- As fine as the clock: rounded to milliseconds, a rest of no time would last for half of one.
   redis.call('HSET', KEYS[1], 'until:' .. ARGV[1], string.format('%.6f', until_time))
 end

@@ -21,8 +21,8 @@ A *cool-down* holds everybody back until a time: one worker's 429 is every worke
 that waited come in a stream, not in a storm, even where no limit is known.
 
 Limits come from the settings, or from the headers of responses. Where none is known and nothing is cooling, a process
-asks only now and then whether that is still so. All of this is a courtesy, never a matter of correctness: when Redis is
-away everybody may ask.
+asks only now and then whether that is still so. All of this is a courtesy, never a matter of correctness: while Redis
+is away, or does not let our user do what the scripts do, each process keeps the limits by itself (``core/pacing.py``).
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ from typing import Any, Protocol
 import redis
 
 from hermes_worker.core.messages import Usage
+from hermes_worker.core.pacing import Pace, Pacing
 from hermes_worker.core.rate_limits import RateLimits
-from hermes_worker.observe import broker_outage, count, log
-from hermes_worker.queue import KEY_PREFIX, broker_failed
+from hermes_worker.fleet_state import FleetState, Script
+from hermes_worker.observe import count
+from hermes_worker.queue import KEY_PREFIX
 
 MINUTE_S = 60.0
 USED_PART = 0.98
@@ -61,8 +63,6 @@ CALL_S_MAX = 900.0
 """After this a call in flight is no longer counted: its worker may have died with it."""
 LOOK_AGAIN_S = 1.0
 """How long a process believes that a credential is without limits."""
-AWAY_S = 5.0
-"""How long a process does without Redis after it did not answer."""
 LEARNED_S = 86_400.0
 """How long learned limits are believed, and the longest cool-down."""
 DEBT_S_MAX = 3_600.0
@@ -98,6 +98,8 @@ class Permit:
     """How many calls that wait go before this one."""
     is_cooling: bool = False
     """The wait is for the end of a cool-down."""
+    is_local: bool = False
+    """Given by this process alone, without the others."""
     is_governed: bool = False
     """There is something to account for when the call has ended."""
 
@@ -146,16 +148,16 @@ class Governor:
         self, client: redis.Redis, limits: ConfiguredLimits | None = None, *, minute_s: float = MINUTE_S
     ) -> None:
         """``minute_s`` is how long a minute takes: tests have no time."""
-        self._client = client
         self._limits = limits or ConfiguredLimits()
         self._minute_s = minute_s
-        self._acquire = client.register_script(_ACQUIRE)
-        self._withdraw = client.register_script(_WITHDRAW)
-        self._settle = client.register_script(_SETTLE)
-        self._cool_down = client.register_script(_COOL_DOWN)
+        self._state = FleetState(client, "governing")
+        self._acquire = self._state.script(_ACQUIRE)
+        self._withdraw = self._state.script(_WITHDRAW)
+        self._settle = self._state.script(_SETTLE)
+        self._cool_down = self._state.script(_COOL_DOWN)
         self._lock = threading.Lock()
         self._free_until: dict[str, float] = {}
-        self._away_until = 0.0
+        self._alone = _Alone(self._limits, minute_s)
 
     def acquire(self, place: Place, *, ticket: str, tokens: int, order: int | None = None) -> Permit:
         """Leave to make one call of about ``tokens`` input tokens, or when to come again.
@@ -182,7 +184,7 @@ class Governor:
             ],
         )
         if told is None:
-            return free
+            return self._alone.acquire(place, ticket, tokens)
         wait_ms, is_cooling, is_governed, ahead = (int(value) for value in told)
         if not is_governed:
             self._believe_free(place)
@@ -199,7 +201,7 @@ class Governor:
 
     def withdraw(self, permit: Permit) -> None:
         """The call is not going to be made: nobody need wait behind it. Idempotent."""
-        if permit.wait_s > 0:
+        if permit.wait_s > 0 and not permit.is_local:
             self._run(self._withdraw, permit.place, [permit.ticket])
 
     def settle(self, permit: Permit, *, usage: Usage | None = None, limits: RateLimits | None = None) -> None:
@@ -210,13 +212,14 @@ class Governor:
         if not permit.is_governed and limits is None:
             return
         learned = limits or RateLimits()
+        self._alone.settle(permit, learned)
         used = usage.input + usage.cache_write if usage is not None else permit.tokens
         self._run(
             self._settle,
             permit.place,
             [
                 permit.ticket,
-                used - permit.tokens if permit.is_governed else 0,
+                used - permit.tokens if permit.is_governed and not permit.is_local else 0,
                 learned.requests_per_min or 0,
                 learned.tokens_per_min or 0,
                 self._limits.tokens_per_min or 0,
@@ -228,6 +231,7 @@ class Governor:
 
     def cool_down(self, place: Place, seconds: float) -> None:
         """Let nobody ask for so long. The longest of several cool-downs counts."""
+        self._alone.cool_down(place, seconds)
         self._run(self._cool_down, place, [max(0.0, seconds)])
         self._free_until.pop(place.key, None)
         count("model.cooled_down")
@@ -238,35 +242,65 @@ class Governor:
                 self._free_until.clear()
             self._free_until[place.key] = time.monotonic() + LOOK_AGAIN_S
 
-    def _run(self, script: Any, place: Place, arguments: Sequence[Any]) -> Any:
-        """What the script answers; ``None`` while Redis is away, and then nobody is held back."""
-        if time.monotonic() < self._away_until:
-            return None
+    def _run(self, script: Script, place: Place, arguments: Sequence[Any]) -> Any:
+        """What the script answers; ``None`` while Redis is away."""
         keys = [f"{place.key}{part}" for part in ("", ":places", ":busy", ":due", ":tokens")]
-        try:
-            answer = script(keys=keys, args=[*arguments, *_CONSTANTS])
-        except redis.ResponseError as error:
-            self._forget(keys, error)
-            return None
-        except (redis.RedisError, OSError) as error:
-            self._away_until = time.monotonic() + AWAY_S
-            broker_failed("governing", error)
-            return None
-        broker_outage.worked()
-        return answer
+        return self._state.run(script, keys, [*arguments, *_CONSTANTS])
 
-    def _forget(self, keys: Sequence[str], error: redis.ResponseError) -> None:
-        """Throw a state away that no script of ours left behind; where we may not ask at all, do without."""
-        if not isinstance(error, redis.exceptions.NoPermissionError):
-            try:
-                self._client.delete(*keys)
-            except (redis.RedisError, OSError) as second:
-                error = second  # type: ignore[assignment]
-            else:
-                log.warning("governor.state_forgotten", key=keys[0], error=str(error)[:200])
-                return
-        self._away_until = time.monotonic() + AWAY_S
-        broker_failed("governing", error)
+
+class _Alone:
+    """What this process does without the others: the same limits, by what it was told and has seen itself."""
+
+    def __init__(self, limits: ConfiguredLimits, minute_s: float) -> None:
+        self._limits = limits
+        self._minute_s = minute_s
+        self._lock = threading.Lock()
+        self._places: dict[str, Pacing] = {}
+        self._learned: dict[str, RateLimits] = {}
+
+    def acquire(self, place: Place, ticket: str, tokens: int) -> Permit:
+        with self._lock:
+            pacing, now = self._pacing(place), time.monotonic()
+            wait_s = pacing.wait_s(
+                now,
+                ticket=ticket,
+                tokens=tokens,
+                pace=self._pace(place),
+                minute_s=self._minute_s,
+                call_s_max=CALL_S_MAX,
+            )
+            is_cooling = pacing.cool_until > now
+        return Permit(
+            place=place, ticket=ticket, wait_s=wait_s, is_cooling=is_cooling, is_local=True, is_governed=wait_s == 0
+        )
+
+    def settle(self, permit: Permit, learned: RateLimits) -> None:
+        with self._lock:
+            if permit.is_local:
+                self._pacing(permit.place).end(permit.ticket)
+            if learned != RateLimits():
+                if len(self._learned) >= _PLACES_REMEMBERED:
+                    self._learned.clear()
+                self._learned[permit.place.key] = learned
+
+    def cool_down(self, place: Place, seconds: float) -> None:
+        with self._lock:
+            self._pacing(place).cool_down(time.monotonic() + min(seconds, LEARNED_S))
+
+    def _pacing(self, place: Place) -> Pacing:
+        if len(self._places) >= _PLACES_REMEMBERED and place.key not in self._places:
+            self._places.clear()
+        return self._places.setdefault(place.key, Pacing())
+
+    def _pace(self, place: Place) -> Pace:
+        learned = self._learned.get(place.key, RateLimits())
+        requests = self._limits.requests_per_min or learned.requests_per_min
+        tokens = self._limits.tokens_per_min or learned.tokens_per_min
+        return Pace(
+            requests_per_min=requests and requests * USED_PART,
+            tokens_per_min=tokens and tokens * USED_PART,
+            in_flight_max=self._limits.in_flight_max,
+        )
 
 
 _CONSTANTS = (

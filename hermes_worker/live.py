@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import redis
 
 from hermes_worker.core.messages import Delta
-from hermes_worker.queue import KEY_PREFIX
+from hermes_worker.observe import log
+from hermes_worker.queue import KEY_PREFIX, refuses_us
 
 FLUSH_EVERY_S = 0.05
 """At most 20 writes a second and run (design D6)."""
@@ -61,6 +62,23 @@ def entry_of(fields: Mapping[str, str]) -> LiveEntry:
     return LiveEntry(kind=fields["kind"], text=text, iteration=iteration, attempt=attempt, offset=offset)
 
 
+def is_possible(entry_id: str) -> bool:
+    """Whether a worker can have written an entry with this id, which begins with its time in milliseconds.
+
+    Readers would wait for ever for what comes after one from the future; the last possible one closes a stream.
+    """
+    return int(entry_id.partition("-")[0]) < (time.time() + _CLOCKS_APART_S) * 1000
+
+
+_CLOCKS_APART_S = 86_400.0
+
+
+def forget_stream(client: redis.Redis, run_id: str, why: str) -> None:
+    """Throw a preview away that no worker wrote; the next entry begins it anew. Raises what the client raises."""
+    client.delete(stream_key(run_id))
+    log.warning("broker.state_forgotten", key=stream_key(run_id), error=why[:200])
+
+
 class Live:
     """Writes previews. Thread-safe; never raises for a broker that is away."""
 
@@ -68,22 +86,31 @@ class Live:
         self._client = client
 
     def append(self, run_id: str, entry: LiveEntry) -> None:
-        key = stream_key(run_id)
         try:
-            pipe = self._client.pipeline(transaction=False)
-            fields = {
-                "kind": entry.kind,
-                # A lone surrogate in a delta must not fail the model call that it belongs to.
-                "text": entry.text.encode("utf-8", "replace").decode("utf-8"),
-                "iteration": entry.iteration,
-                "attempt": entry.attempt,
-                "offset": entry.offset,
-            }
-            pipe.xadd(key, fields, maxlen=_KEPT_ENTRIES, approximate=True)  # type: ignore[arg-type]
-            pipe.expire(key, _KEPT_S)
-            pipe.execute()
+            try:
+                self._write(run_id, entry)
+            except redis.ResponseError as error:
+                if refuses_us(error):
+                    return
+                forget_stream(self._client, run_id, str(error))
+                self._write(run_id, entry)
         except (redis.RedisError, OSError):
             return  # a preview that nobody gets to see; the row will tell
+
+    def _write(self, run_id: str, entry: LiveEntry) -> None:
+        key = stream_key(run_id)
+        pipe = self._client.pipeline(transaction=False)
+        fields = {
+            "kind": entry.kind,
+            # A lone surrogate in a delta must not fail the model call that it belongs to.
+            "text": entry.text.encode("utf-8", "replace").decode("utf-8"),
+            "iteration": entry.iteration,
+            "attempt": entry.attempt,
+            "offset": entry.offset,
+        }
+        pipe.xadd(key, fields, maxlen=_KEPT_ENTRIES, approximate=True)  # type: ignore[arg-type]
+        pipe.expire(key, _KEPT_S)
+        pipe.execute()
 
     def nudge(self, run_id: str) -> None:
         """Rows of this run were committed: whoever waits on the stream should read them."""

@@ -145,7 +145,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "child.failed": "A process of the supervisor could not be started; everything is stopped.",
         "child.killed": "A process of the supervisor did not start or stop in time and was killed.",
         "broker.data_set_aside": "The embedded broker could not read its files and begins without them.",
-        "governor.state_forgotten": "What the broker held about a rate limit could not be read, and was thrown away.",
+        "broker.state_forgotten": "What the broker held of a limit, a key or a preview was not ours; thrown away.",
         "broker.unreachable": "Redis or Valkey did not answer; said at growing intervals while it is away.",
         "broker.reachable": "Redis or Valkey answers again.",
         "database.unreachable": "The database did not answer; said at growing intervals while it is away.",

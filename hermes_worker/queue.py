@@ -80,11 +80,19 @@ def redis_client(broker_url: str) -> redis.Redis:
 
 def broker_failed(doing: str, error: Exception, **facts: object) -> None:
     """Say that the broker did not do what was asked: because it is away, or because it refuses us."""
-    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError):
+    if refuses_us(error):
         facts = {**facts, "advice": REFUSED_ADVICE}
     broker_outage.failed(doing=doing, **facts, error=type(error).__name__)
 
 
+def refuses_us(error: Exception) -> bool:
+    """Whether the broker answers and does not let our user in, or do what it must, be it inside a script."""
+    is_refusal = isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError)
+    return is_refusal or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED_IN_SCRIPT))
+
+
+_REFUSED_IN_SCRIPT = ("ACL failure in script", "The user executing the script")
+"""Since Redis 7, and before; neither is a ``NoPermissionError``."""
 REFUSED_ADVICE = (
     "the broker answers and refuses this user: correct the password in HERMES_BROKER_URL, or the user's rights on the "
     "broker ('hermes-worker doctor' says which); runs go on as soon as it lets us in"

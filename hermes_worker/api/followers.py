@@ -20,9 +20,10 @@ from typing import Any
 import redis
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.live import LiveEntry, entry_of, stream_key
+from hermes_worker.core.pacing import Allowance
+from hermes_worker.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
 from hermes_worker.observe import broker_outage, database_outage
-from hermes_worker.queue import broker_failed
+from hermes_worker.queue import broker_failed, refuses_us
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.views import Views
 
@@ -34,6 +35,9 @@ _ENTRIES = 500
 """Of one stream in one read."""
 _UNREAD_MAX = 5_000
 """Entries kept for a reader that does not take them; rows tell it the rest."""
+_READS_AT_ONCE = 4
+"""For entries that announce rows which are not there, that many reads a second too: whoever reaches the broker can
+write such entries. Rows that come are read as often as they are announced, and looked for in any case."""
 _RUNS_PER_QUERY = 500
 _RETRY_S = 0.5
 
@@ -86,6 +90,7 @@ class Feed:
     def __init__(self) -> None:
         self.rows_read = 0
         """Number of the last row the reader has read; kept up to date by the reader."""
+        self._reads = Allowance(at_once=_READS_AT_ONCE, per_s=_READS_AT_ONCE)
         self._entries: list[Heard] = []
         self._heard_to = _BEGINNING
         self._are_rows_due = False
@@ -117,7 +122,8 @@ class Feed:
         if not fresh:
             return
         self._heard_to = fresh[-1].id
-        self._are_rows_due |= any(one.entry.kind == "row" for one in fresh)
+        if any(one.entry.kind == "row" for one in fresh):
+            self._are_rows_due |= self.may_read()
         if len(self._entries) < _UNREAD_MAX:
             self._entries += fresh
         self._wake.set()
@@ -127,6 +133,15 @@ class Feed:
         if seq > self.rows_read:
             self._are_rows_due = True
             self._wake.set()
+
+    def may_read(self) -> bool:
+        """Whether rows are read now because the broker says that there are new ones."""
+        return self._reads.take(time.monotonic())
+
+    def found_rows(self, seq: int) -> None:
+        """New rows up to this number were read: what announced them told the truth."""
+        self.rows_read = seq
+        self._reads.give_back()
 
     def look_again(self) -> None:
         """The reader could not read rows that are due."""
@@ -267,8 +282,30 @@ class Followers:
     def _read(self, positions: Mapping[str, EntryId]) -> dict[str, list[Heard]]:
         keys = {stream_key(run_id): run_id for run_id in positions}
         starts: Any = {key: "{}-{}".format(*positions[run_id]) for key, run_id in keys.items()}
-        replies = self._client.xread(starts, count=_ENTRIES, block=_BLOCK_MS)
-        return {keys[key]: [*_heard(entries)] for key, entries in _streams(replies)}
+        try:
+            replies = self._client.xread(starts, count=_ENTRIES, block=_BLOCK_MS)
+        except redis.ResponseError as error:
+            if refuses_us(error) or not self._heal(keys):
+                raise
+            return {}
+        found = {}
+        for key, entries in _streams(replies):
+            if entries and not is_possible(entries[-1][0]):
+                forget_stream(self._client, keys[key], "an entry from the future")
+            else:
+                found[keys[key]] = [*_heard(entries)]
+        return found
+
+    def _heal(self, keys: Mapping[str, str]) -> int:
+        """Throw away what is no stream: one of them, and nobody would hear anything. Returns how many were."""
+        pipe = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipe.xread({key: "0"}, count=1)
+        answers = zip(keys.values(), pipe.execute(raise_on_error=False), strict=True)
+        broken = [(run_id, answer) for run_id, answer in answers if isinstance(answer, redis.ResponseError)]
+        for run_id, answer in broken:
+            forget_stream(self._client, run_id, str(answer))
+        return len(broken)
 
     def _hand_over(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[Heard]]) -> None:
         for run_id, heard in found.items():

@@ -6,6 +6,7 @@ may then be another one), a worker that dies in the middle of a reply.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ import redis
 
 from hermes_worker.api.sse import Cursor, Merge, Start, WireEvent
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
-from hermes_worker.live import LiveEntry, entry_of, stream_key
-from hermes_worker.queue import CONTROL_CHANNEL, redis_client
+from hermes_worker.core.pacing import Allowance
+from hermes_worker.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
+from hermes_worker.queue import CONTROL_CHANNEL, redis_client, refuses_us
 from hermes_worker.store.runs import Runs
 from hermes_worker.store.views import Views
 
 _LOOK_EVERY_S = 1.0
 """How often rows are read when nobody says that there are new ones."""
+_READS_AT_ONCE = 4
+"""And that many in a second, for entries that announce rows which are not there."""
 _BLOCK_MS = 500
 _WATCH_FOR_S = 30.0
 _ENTRIES = 500
@@ -60,20 +64,24 @@ def follow(
     """
     merge = _joined(sources.views, run_id, told)
     preview = _Preview(sources, run_id)
+    reads = Allowance(at_once=_READS_AT_ONCE, per_s=_READS_AT_ONCE)
     said: str | None = None
     look_at = 0.0
     while not merge.is_over:
         try:
             if time.monotonic() >= look_at:
                 preview.keep_watching()
+                seq = merge.cursor.seq
                 yield from _rows(sources.views, run_id, merge)
+                if merge.cursor.seq > seq:
+                    reads.give_back()
                 look_at = time.monotonic() + _LOOK_EVERY_S
                 yield from (Notice(text=line) for line in news())
                 notice = on_idle()
             if merge.is_over:
                 return
             for entry, at in preview.read():
-                if entry.kind == "row":
+                if entry.kind == "row" and reads.take(time.monotonic()):
                     look_at = 0.0
                 yield from merge.live(entry, at)
         except UnavailableError as error:
@@ -132,14 +140,24 @@ class _Preview:
             return []
         try:
             found: Any = client.xread({stream_key(self._run_id): self._last_id}, count=_ENTRIES, block=_BLOCK_MS)
-        except (redis.RedisError, OSError):
+            entries = _entries_of(found)
+            if entries and not is_possible(entries[-1][0]):
+                forget_stream(client, self._run_id, "an entry from the future")
+                return []
+        except (redis.RedisError, OSError) as error:
+            self._mend(client, error)
             self._disconnect()
             time.sleep(_BLOCK_MS / 1000)
             return []
-        entries = _entries_of(found)
         if entries:
             self._last_id = entries[-1][0]
         return [(entry_of(fields), int(entry_id.partition("-")[0]) / 1000) for entry_id, fields in entries]
+
+    def _mend(self, client: redis.Redis, error: Exception) -> None:
+        """Throw away what is no stream; the next entry begins one."""
+        if isinstance(error, redis.ResponseError) and not refuses_us(error):
+            with contextlib.suppress(redis.RedisError, OSError):  # the next read finds out and waits
+                forget_stream(client, self._run_id, str(error))
 
     def _connected(self) -> redis.Redis | None:
         if self._client is None:

@@ -17,6 +17,7 @@ import redis
 
 from hermes_worker import faults
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.pacing import Allowance
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import count, database_outage, log
 from hermes_worker.queue import CONTROL_CHANNEL, broker_failed
@@ -31,8 +32,9 @@ _PRUNE_EVERY_S = 600.0
 STALLED_AFTER_S = 30.0
 """A process that claimed nothing for this long while its queue is not empty does not consume; see ``Keeper``."""
 EX_STALLED = 70
+_LOOKS_AT_ONCE = 3
 _LOOK_EVERY_S = 0.1
-"""The first nudge is looked into at once; what comes within this time of it, together."""
+"""The first nudges are looked into at once; of a flood of them, what comes within this time, together."""
 LANE_IDLE_S = 20.0
 """A lane that has had nothing to do for this long leaves."""
 
@@ -210,7 +212,7 @@ class Listener:
         self._leases = leases
         self._nudged = nudged
         self._named: set[str] = set()
-        self._look_at = 0.0
+        self._looks = Allowance(at_once=_LOOKS_AT_ONCE, per_s=1 / _LOOK_EVERY_S)
         self._end = threading.Event()
 
     def start(self) -> None:
@@ -236,7 +238,7 @@ class Listener:
 
     def _patience_s(self) -> float:
         """How long to wait for the next nudge: those that were heard are not to wait for it."""
-        return max(0.0, min(1.0, self._look_at - time.monotonic())) if self._named else 1.0
+        return _LOOK_EVERY_S if self._named else 1.0
 
     def hear(self, text: str) -> None:
         """Note which run was named; ``look`` does the rest."""
@@ -246,9 +248,8 @@ class Listener:
 
     def look(self) -> None:
         """Do what the rows of the runs that were named say, if it is time to look again."""
-        if not self._named or time.monotonic() < self._look_at:
+        if not self._named or not self._looks.take(time.monotonic()):
             return
-        self._look_at = time.monotonic() + _LOOK_EVERY_S
         named, self._named = self._named, set()
         try:
             found = self._nudged(named)

@@ -93,3 +93,19 @@ def test_both_protocols_are_read(replies: Any) -> None:
 @pytest.mark.parametrize("replies", [None, [], {}])
 def test_no_reply_is_no_stream(replies: Any) -> None:
     assert list(_streams(replies)) == []
+
+
+def test_entries_that_announce_nothing_are_soon_not_followed_and_true_ones_are() -> None:
+    def reads(*, are_true: bool) -> int:
+        feed, due = Feed(), 0
+        for number in range(1, 101):
+            feed.hear((0, 0), [heard(number, "row")])
+            found = news_of(feed)
+            assert found is not None
+            due += found.are_rows_due
+            if are_true:
+                feed.found_rows(number)
+        return due
+
+    assert reads(are_true=True) == 100
+    assert reads(are_true=False) <= 8

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 from serving import FAST, Reader, Served, until
 from support.store import ANSWER, Store, asks, settlement
 
@@ -22,7 +23,7 @@ from hermes_worker.core.events import ModelFailed
 from hermes_worker.core.messages import ModelReply, Usage, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason
-from hermes_worker.live import Live, LiveEntry
+from hermes_worker.live import Live, LiveEntry, stream_key
 from hermes_worker.queue import CONTROL_CHANNEL
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, Settings
 from hermes_worker.store.calls import started_event
@@ -144,6 +145,33 @@ def test_a_reader_that_comes_back_goes_on_in_the_middle_of_a_word(api: Served, s
     third = Reader(api, run_id, last_event_id=second.ids[-1]).wait_for_end()
     assert (first.text, second.text, third.text) == ("Hello w", "orl", "d")
     assert third.names == ["message.delta", "message.completed", "run.completed"]
+
+
+FOREVER = "18446744073709551615-18446744073709551615"
+
+
+@pytest.mark.parametrize("spoil", ["words", "from the future"])
+def test_a_preview_that_is_none_costs_no_other_run_its_own_and_begins_anew(
+    api: Served, store: Store, live: Live, breaking: redis.Redis, spoil: str
+) -> None:
+    run_id, other = api.submit(), api.submit()
+    readers = [Reader(api, run_id), Reader(api, other)]
+    say(live, run_id, "Hello")
+    readers[0].wait_for("message.delta")
+    if spoil == "words":
+        breaking.set(stream_key(run_id), "words")
+    else:
+        breaking.xadd(stream_key(run_id), {"kind": "row"}, id=FOREVER)
+    say(live, other, "Good ")
+    readers[1].wait_for("message.delta")
+    say(live, run_id, " world", at=5)
+    readers[0].wait_for("message.delta", 2)
+    for each in (run_id, other):
+        complete(store, each)
+        live.nudge(each)
+    for reader in readers:
+        reader.wait_for_end()
+    assert breaking.type(stream_key(run_id)) == "stream"
 
 
 def test_a_reader_that_comes_late_gets_what_others_heard_before(api: Served, live: Live) -> None:

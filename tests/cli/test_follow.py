@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from support.store import ANSWER, Store, opened
 from support.valkey import valkey_server
 
@@ -14,7 +16,7 @@ from hermes_worker.api.sse import Cursor, WireEvent
 from hermes_worker.cli.follow import Notice, Sources, follow
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.live import Live, LiveEntry
+from hermes_worker.live import Live, LiveEntry, stream_key
 from hermes_worker.queue import redis_client
 from hermes_worker.store.runs import RunNotFound
 
@@ -72,6 +74,26 @@ def test_text_is_shown_while_it_is_written(store: Store, broker_url: str) -> Non
     store.answer(run_id)
     assert [piece.fields["delta"] for piece in pieces if isinstance(piece, WireEvent)] == ["do", "ne"]
     assert told(*following) == ["message.completed", "run.completed"]
+
+
+@pytest.mark.parametrize("spoil", ["words", "from the future"])
+def test_a_preview_that_is_none_is_thrown_away(
+    store: Store, broker_url: str, breaking: redis.Redis, spoil: str
+) -> None:
+    run_id = store.submit().run_id
+    key = stream_key(run_id)
+    if spoil == "words":
+        breaking.set(key, "words")
+    else:
+        breaking.xadd(key, {"kind": "row"}, id="18446744073709551615-18446744073709551615")
+    following = follow(sources(store, broker_url), run_id)
+    threading.Thread(target=lambda: (until_gone(breaking, key), store.answer(run_id)), daemon=True).start()
+    assert told(*following)[-1] == "run.completed"
+
+
+def until_gone(client: redis.Redis, key: str) -> None:
+    while client.exists(key):
+        time.sleep(0.01)
 
 
 def test_whoever_follows_is_counted_as_a_watcher(store: Store, broker_url: str) -> None:

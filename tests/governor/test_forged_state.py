@@ -59,5 +59,6 @@ def test_a_state_of_another_kind_is_thrown_away(breaking: redis.Redis, broker_ur
     breaking.set(f"{PLACE.key}{part}", "words")
     with redis.Redis.from_url(broker_url, decode_responses=True) as client:
         governor = Governor(client, ConfiguredLimits(requests_per_min=60, tokens_per_min=1_000, in_flight_max=1))
-        assert not governor.acquire(PLACE, ticket="first", tokens=10).is_governed
-        assert governor.acquire(PLACE, ticket="second", tokens=10).is_governed
+        first = governor.acquire(PLACE, ticket="first", tokens=10)
+        assert (first.is_governed, first.is_local, first.wait_s) == (True, False, 0)
+        assert governor.acquire(PLACE, ticket="second", tokens=10).wait_s > 0

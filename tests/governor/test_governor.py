@@ -10,14 +10,17 @@ import pytest
 import redis
 from support.fault_server import FaultServer, Received, Reply, say_hello
 from support.limited_endpoint import LimitedEndpoint
+from support.valkey import administrator
 
 import hermes_worker.governor
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.broker_rights import USER
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelRequest, Usage, user_body
 from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.governor import ConfiguredLimits, Governor, Permit, Place
+from hermes_worker.observe import broker_outage
 from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.openai_chat import OpenAIChat
 
@@ -210,17 +213,37 @@ def test_configured_limits_win_over_learned_ones(client: redis.Redis) -> None:
 # ------------------------------------------------------------------------------------------------------- without Redis
 
 
-def test_without_redis_everybody_may_ask_at_once_and_nobody_waits_for_it(own_valkey: EmbeddedValkey) -> None:
+def test_without_redis_a_process_keeps_the_limits_by_itself_and_waits_for_nobody(own_valkey: EmbeddedValkey) -> None:
     client = redis.Redis.from_url(own_valkey.url, decode_responses=True, socket_timeout=1)
-    asked = governor(client, minute_s=60, requests_per_min=1)
-    asks(asked, "r1")
+    asked = governor(client, minute_s=60, requests_per_min=60)
     own_valkey.kill()
 
     began = time.monotonic()
-    assert all(asks(asked, f"r{n}").wait_s == 0 for n in range(100))
+    waits = [asks(asked, f"r{n}").wait_s for n in range(100)]
+    assert waits[0] == 0
+    assert all(0 < wait_s <= 1.03 for wait_s in waits[1:])
     asked.cool_down(PLACE, 5)
     asked.settle(Permit(place=PLACE, ticket="r1", is_governed=True))
     assert time.monotonic() - began < 3
+    cooling = asks(asked, "r2")
+    assert (round(cooling.wait_s), cooling.is_cooling) == (5, True)
+
+
+@pytest.mark.parametrize("missing", ["hget", "zadd", "evalsha", "time"])
+def test_a_server_that_refuses_the_scripts_counts_as_away_and_lifts_no_limit(
+    own_valkey: EmbeddedValkey, missing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with administrator(own_valkey) as admin:
+        admin.execute_command("ACL", "SETUSER", USER, f"-{missing}")
+    broker_outage.reset()
+    with redis.Redis.from_url(own_valkey.url, decode_responses=True) as connected:
+        asked = governor(connected, minute_s=60, requests_per_min=60, in_flight_max=2)
+        permits = [asks(asked, f"r{n}") for n in range(10)]
+        asked.settle(permits[0])
+    assert [permit.wait_s > 0 for permit in permits] == [False] + [True] * 9
+    said = capsys.readouterr().err
+    assert said.count("broker.unreachable") == 1
+    assert "correct the password in HERMES_BROKER_URL, or the user's rights" in said
 
 
 def test_a_script_that_redis_forgot_is_sent_again(client: redis.Redis, breaking: redis.Redis) -> None:

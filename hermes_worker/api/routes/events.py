@@ -146,7 +146,7 @@ async def _pass_on(
     told = [event for heard in news.entries for event in merge.live(heard.entry, heard.at)]
     if told:
         yield _chunk(run_id, told)
-    if merge.wants_rows:
+    if merge.wants_rows and feed.may_read():
         async for chunk in _new_rows(context, run_id, merge, feed):
             yield chunk
 
@@ -159,7 +159,8 @@ async def _new_rows(context: ApiContext, run_id: str, merge: sse.Merge, feed: Fe
             # The thread that looks for rows says so once for all readers, and wakes them when the database is back.
             return
         told = merge.rows(rows, usage)
-        feed.rows_read = merge.cursor.seq
+        if rows:
+            feed.found_rows(merge.cursor.seq)
         if told:
             yield _chunk(run_id, told)
         if len(rows) < _PAGE:

@@ -77,17 +77,28 @@ async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed:
         if found:
             yield b"".join(_frame(event, usage) for event, usage in found)
             seq, silent_since = found[-1][0].seq, loop.time()
+            feed.found_rows(feed.rows_read)
         if is_last:
             yield sse.CLOSED
             return
         if len(found) < _PAGE:
             # News of one of the runs, if it is the one that was asked for; the others are looked at in time.
-            await feed.news(context.policy.rows_every_without_broker_s)
+            await _announced(feed, context.policy.rows_every_without_broker_s)
         if loop.time() >= silent_since + context.policy.keepalive_s:
             yield sse.KEEPALIVE
             silent_since = loop.time()
         page = await _next(context, run_id, seq)
     yield sse.GOING_AWAY
+
+
+async def _announced(feed: Feed, timeout_s: float) -> None:
+    """Wait until there may be new rows, or the time is over."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + timeout_s
+    while not feed.is_closing and until > loop.time():
+        news = await feed.news(until - loop.time())
+        if news is None or news.are_rows_due:
+            return
 
 
 async def _next(context: ApiContext, run_id: str, seq: int) -> _Page:

@@ -1,0 +1,82 @@
+"""What one process keeps to by itself while it cannot ask the others, and how far it goes on the word of strangers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LOCAL_BUSY_WAIT_S = 0.5
+"""When a call looks again while too many are in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Limits of one credential; ``None`` for none."""
+
+    requests_per_min: float | None = None
+    tokens_per_min: float | None = None
+    in_flight_max: int | None = None
+
+
+@dataclass(slots=True)
+class Pacing:
+    """The limits of one credential, kept by one process alone: by the generic cell rate algorithm, and in no order.
+
+    A fleet of such processes asks several times as often as it may, and no more; refusals bring the cool-downs that
+    each of them keeps to.
+    """
+
+    cool_until: float = 0.0
+    _next_request: float = 0.0
+    _next_token: float = 0.0
+    _busy: dict[str, float] = field(default_factory=dict)
+
+    def cool_down(self, until: float) -> None:
+        """The longest of several cool-downs counts."""
+        self.cool_until = max(self.cool_until, until)
+
+    def wait_s(self, now: float, *, ticket: str, tokens: int, pace: Pace, minute_s: float, call_s_max: float) -> float:
+        """0 for leave to ask now, which is counted; else when to come again."""
+        at = self.cool_until
+        if pace.requests_per_min:
+            at = max(at, self._next_request)
+        if pace.tokens_per_min:
+            # A whole minute's tokens may be asked for at once.
+            at = max(at, self._next_token - minute_s)
+        if at > now:
+            return at - now
+        self._busy = {held: until for held, until in self._busy.items() if until > now}
+        if pace.in_flight_max and ticket not in self._busy and len(self._busy) >= pace.in_flight_max:
+            return LOCAL_BUSY_WAIT_S
+        self._busy[ticket] = now + call_s_max
+        if pace.requests_per_min:
+            self._next_request = max(now, self._next_request) + minute_s / pace.requests_per_min
+        if pace.tokens_per_min:
+            self._next_token = max(now, self._next_token) + tokens * minute_s / pace.tokens_per_min
+        return 0.0
+
+    def end(self, ticket: str) -> None:
+        """The call is over. Idempotent."""
+        self._busy.pop(ticket, None)
+
+
+class Allowance:
+    """How often something is done on the word of somebody who may be lying: so many times at once, then so many a
+    second. Who turns out to have told the truth gets it back. Not thread-safe."""
+
+    def __init__(self, *, at_once: int, per_s: float) -> None:
+        self._at_once = at_once
+        self._per_s = per_s
+        self._left = float(at_once)
+        self._at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether it may be done now; ``now`` is seconds of any clock that does not go back."""
+        self._left = min(self._at_once, self._left + max(0.0, now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def give_back(self) -> None:
+        self._left = min(self._at_once, self._left + 1)
