@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from itertools import accumulate
+from operator import eq
 from typing import Final
 
 _TYPOGRAPHY: Final = {
@@ -25,6 +26,7 @@ _TYPOGRAPHY: Final = {
     **dict.fromkeys("\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " "),
 }
 _TO_PLAIN: Final = str.maketrans(dict[str, str | int | None](_TYPOGRAPHY))
+_WORD_OR_END: Final = re.compile(r"[^ \t\n]+|\n")
 _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
 _ANCHOR_MIDDLE_RATIO_MIN: Final = 0.5
 _CONTEXT_EQUAL_SHARE_MIN: Final = 0.5
@@ -33,9 +35,12 @@ _LOCATIONS_MAX: Final = 5
 _SNIPPET_CHARS_MAX: Final = 80
 _HINT_LINES: Final = 3
 _HINT_FILE_LINES_MAX: Final = 5_000
+_HINT_CHARS_MAX: Final = 100
 _COMPARED_LINES_MAX: Final = 400
 _COMPARED_CHARS_MAX: Final = 400
 """Comparing takes quadratic time; longer blocks and lines must be found by the exact strategies."""
+_COMPARED_PAIRS_MAX: Final = 2_000_000
+"""Pairs of characters, or of lines, that one search may compare: some seconds. What needs more is not found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +157,12 @@ def _line_trimmed(text: str, old: str) -> _Found:
 
 def _whitespace_normalized(text: str, old: str) -> _Found:
     """The same words with other amounts of white space between them; line ends stay line ends."""
-    lines = [r"[ \t]++".join(re.escape(word) for word in line.split()) for line in old.strip().split("\n")]
-    # Possessive, because several of them may follow each other where old has empty lines.
-    pattern = re.compile(r"[ \t]*+\n[ \t]*+".join(lines))
-    return _Found(spans=[match.span() for match in pattern.finditer(text)])
+    wanted = "\n".join(" ".join(line.split()) for line in old.strip().split("\n"))
+    normal = _single_spaced(text)
+    spans: list[tuple[int, int]] = []
+    for start, end in _occurrences(normal.text, wanted):
+        spans.append((normal.place_of(start), normal.place_of(end - 1) + 1))
+    return _Found(spans=spans)
 
 
 def _escape_normalized(text: str, old: str) -> _Found:
@@ -185,7 +192,10 @@ def _block_anchor(text: str, old: str) -> _Found:
     wanted = [line.strip() for line in _lines(old)]
     if len(wanted) < 3:
         return _Found(spans=())
-    return _resembling(text, old, lambda window: _has_same_ends(window, wanted) and _has_similar_middle(window, wanted))
+    compared = _Compared()
+    return _resembling(
+        text, old, lambda window: _has_same_ends(window, wanted) and _has_similar_middle(window, wanted, compared)
+    )
 
 
 def _context_aware(text: str, old: str) -> _Found:
@@ -193,7 +203,8 @@ def _context_aware(text: str, old: str) -> _Found:
     wanted = [line.strip() for line in _lines(old)]
     if len(wanted) < 2:
         return _Found(spans=())
-    return _resembling(text, old, lambda window: _has_similar_lines(window, wanted))
+    compared = _Compared()
+    return _resembling(text, old, lambda window: _has_similar_lines(window, wanted, compared))
 
 
 _TEXT_STRATEGIES: Final[Sequence[tuple[str, _Strategy]]] = (
@@ -229,15 +240,15 @@ def _same_lines(text: str, old: str, form: Callable[[str], str]) -> _Found:
     wanted = [form(line) for line in _lines(old)]
     lines = text.split("\n")
     forms = [form(line) for line in lines]
-    starts = _line_starts(lines)
+    starts, form_starts = _line_starts(lines), _line_starts(forms)
+    # As one text, in which the standard library searches in linear time whatever the lines are.
+    whole, block = "\n".join(["", *forms, ""]), "\n".join(["", *wanted, ""])
     spans: list[tuple[int, int]] = []
-    index = 0
-    while index + len(wanted) <= len(lines):
-        if forms[index] == wanted[0] and forms[index : index + len(wanted)] == wanted:
-            spans.append(_span(text, starts, lines, index, len(wanted), takes_line_end=old.endswith("\n")))
-            index += len(wanted)
-        else:
-            index += 1
+    place = whole.find(block)
+    while place >= 0:
+        index = bisect_left(form_starts, place)
+        spans.append(_span(text, starts, lines, index, len(wanted), takes_line_end=old.endswith("\n")))
+        place = whole.find(block, place + len(block) - 1)
     return _Found(spans=spans, are_whole_lines=True)
 
 
@@ -249,14 +260,46 @@ def _resembling(text: str, old: str, accepts: Callable[[Sequence[str]], bool]) -
     starts = _line_starts(lines)
     if length > _COMPARED_LINES_MAX:
         return _Found(spans=())
-    return _Found(
-        spans=[
-            _span(text, starts, lines, index, length, takes_line_end=old.endswith("\n"))
-            for index in range(len(lines) - length + 1)
-            if accepts(stripped[index : index + length])
-        ],
-        are_whole_lines=True,
-    )
+    try:
+        found = [index for index in range(len(lines) - length + 1) if accepts(stripped[index : index + length])]
+    except _TooMuchToCompare:
+        # Whether there is exactly one such block would stay unknown.
+        return _Found(spans=())
+    spans = [_span(text, starts, lines, index, length, takes_line_end=old.endswith("\n")) for index in found]
+    return _Found(spans=spans, are_whole_lines=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _SingleSpaced:
+    """A text with one space between the words of a line and none at its ends, and where its pieces came from."""
+
+    text: str
+    starts: Sequence[int]
+    origins: Sequence[int]
+
+    def place_of(self, index: int) -> int:
+        """Where the character at ``index``, which is not one of the spaces between words, stands in the original."""
+        piece = bisect_right(self.starts, index) - 1
+        return self.origins[piece] + index - self.starts[piece]
+
+
+def _single_spaced(text: str) -> _SingleSpaced:
+    pieces: list[str] = []
+    starts: list[int] = []
+    origins: list[int] = []
+    length = 0
+    is_in_line = False
+    for found in _WORD_OR_END.finditer(text):
+        piece = found.group()
+        if is_in_line and piece != "\n":
+            pieces.append(" ")
+            length += 1
+        pieces.append(piece)
+        starts.append(length)
+        origins.append(found.start())
+        length += len(piece)
+        is_in_line = piece != "\n"
+    return _SingleSpaced("".join(pieces), starts, origins)
 
 
 def _lines(old: str) -> list[str]:
@@ -278,26 +321,39 @@ def _has_same_ends(window: Sequence[str], wanted: Sequence[str]) -> bool:
     return window[0] == wanted[0] and window[-1] == wanted[-1]
 
 
-def _has_similar_middle(window: Sequence[str], wanted: Sequence[str]) -> bool:
-    ratios = [_ratio(*pair) for pair in zip(window[1:-1], wanted[1:-1], strict=True)]
+def _has_similar_middle(window: Sequence[str], wanted: Sequence[str], compared: _Compared) -> bool:
+    ratios = [compared.ratio(*pair) for pair in zip(window[1:-1], wanted[1:-1], strict=True)]
     return sum(ratios) >= _ANCHOR_MIDDLE_RATIO_MIN * len(ratios)
 
 
-def _has_similar_lines(window: Sequence[str], wanted: Sequence[str]) -> bool:
+def _has_similar_lines(window: Sequence[str], wanted: Sequence[str], compared: _Compared) -> bool:
     # Counting equal lines first is what keeps this affordable on long files.
-    different = [pair for pair in zip(window, wanted, strict=True) if pair[0] != pair[1]]
-    if len(wanted) - len(different) < _CONTEXT_EQUAL_SHARE_MIN * len(wanted):
+    if sum(map(eq, window, wanted)) < _CONTEXT_EQUAL_SHARE_MIN * len(wanted):
         return False
-    return all(_ratio(*pair) >= _CONTEXT_LINE_RATIO_MIN for pair in different)
+    pairs = zip(window, wanted, strict=True)
+    return all(one == other or compared.ratio(one, other) >= _CONTEXT_LINE_RATIO_MIN for one, other in pairs)
 
 
-def _ratio(one: str, other: str) -> float:
-    """How similar two lines are, from 0 to 1; lines too long to compare are equal or not at all similar."""
-    if one == other:
-        return 1.0
-    if max(len(one), len(other)) > _COMPARED_CHARS_MAX:
-        return 0.0
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+class _TooMuchToCompare(Exception):
+    """A search reached ``_COMPARED_PAIRS_MAX``."""
+
+
+class _Compared:
+    """How similar lines are, for one search."""
+
+    def __init__(self) -> None:
+        self._pairs_left = _COMPARED_PAIRS_MAX
+
+    def ratio(self, one: str, other: str) -> float:
+        """From 0 to 1; lines too long to compare are equal or not at all similar. Raises ``_TooMuchToCompare``."""
+        if one == other:
+            return 1.0
+        if max(len(one), len(other)) > _COMPARED_CHARS_MAX:
+            return 0.0
+        self._pairs_left -= len(one) * len(other)
+        if self._pairs_left < 0:
+            raise _TooMuchToCompare
+        return SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
 # --- what is written instead ---
@@ -344,6 +400,8 @@ def _plain_starts(text: str) -> list[int]:
 def _with_typography_of(region: str, new: str) -> str:
     """``new`` with the region's own characters in every line that says the same, or much the same, in plain ones."""
     actual, written = region.split("\n"), new.split("\n")
+    if len(actual) * len(written) > _COMPARED_PAIRS_MAX:
+        return new
     pairs = SequenceMatcher(None, [_plain(line) for line in actual], written, autojunk=False)
     lines: list[str] = []
     for tag, first, last, new_first, new_last in pairs.get_opcodes():
@@ -406,8 +464,8 @@ def _ambiguous(text: str, spans: Sequence[tuple[int, int]], strategy: str) -> st
 def _not_found(text: str, old: str) -> str:
     message = "the text to replace was not found; read the file again and copy it exactly"
     lines = text.split("\n")[:_HINT_FILE_LINES_MAX]
-    wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:_COMPARED_CHARS_MAX]
-    stripped = [line.strip()[:_COMPARED_CHARS_MAX] for line in lines]
+    wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:_HINT_CHARS_MAX]
+    stripped = [line.strip()[:_HINT_CHARS_MAX] for line in lines]
     closest = get_close_matches(wanted, {line for line in stripped if line}, n=1, cutoff=0.6)
     if not closest:
         return message

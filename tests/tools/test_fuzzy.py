@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hermes_worker.tools import fuzzy
 from hermes_worker.tools.fuzzy import Refused, Replaced, is_already_there, replace_lines, replace_text
 
 
@@ -194,3 +196,60 @@ def test_hostile_texts_take_seconds_and_not_hours(text: str, old: str) -> None:
     started = time.process_time()
     replace_text(text, old, "new")
     assert time.process_time() - started < 10
+
+
+# --- what it costs ---
+
+
+def _by_expression(text: str, old: str) -> list[tuple[int, int]]:
+    """What ``whitespace_normalized`` means, said as a regular expression, which takes quadratic time."""
+    lines = [r"[ \t]++".join(re.escape(word) for word in line.split()) for line in old.strip().split("\n")]
+    return [match.span() for match in re.finditer(r"[ \t]*+\n[ \t]*+".join(lines), text)]
+
+
+@given(text=st.text("ab \t\n\r", max_size=30), old=st.text("ab \t\n\r", max_size=8).filter(str.strip))
+@example(text="a \t\n b  a\nb", old="a\nb")
+@example(text="xa  by", old="a b")
+def test_white_space_is_ignored_as_the_expression_says(text: str, old: str) -> None:
+    found = fuzzy._whitespace_normalized(text, old)
+    assert list(found.spans) == _by_expression(text, old)
+
+
+@given(text=st.text("ab \n", max_size=30), old=st.text("ab \n", min_size=1, max_size=8))
+def test_the_same_lines_are_found_one_window_after_the_other(text: str, old: str) -> None:
+    wanted = [line.strip() for line in old.removesuffix("\n").split("\n")]
+    lines = [line.strip() for line in text.split("\n")]
+    found, index = [], 0
+    while index + len(wanted) <= len(lines):
+        is_here = lines[index : index + len(wanted)] == wanted
+        found += [index] if is_here else []
+        index += len(wanted) if is_here else 1
+    spans = fuzzy._line_trimmed(text, old).spans
+    assert [text.count("\n", 0, start) for start, _ in spans] == found
+
+
+HOSTILE = {
+    "words": ("a " * 50_000, "a " * 25_000 + "b"),
+    "lines": ("a\n" * 50_000, "a\n" * 25_000 + "b"),
+    "empty lines": ("a" + "\n" * 100_000, "a" + "\n" * 50_000 + "b"),
+    "similar lines": (
+        ("ab" * 195 + "\n") * 500,
+        "\n".join("ab" * 195 if n % 2 else "a" * 300 + "b" * 90 for n in range(390)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_no_text_makes_a_search_take_long(case: str) -> None:
+    """Against time: some seconds of processor time at most, where each of these took from ten seconds to an hour."""
+    text, old = HOSTILE[case]
+    begun = time.thread_time()
+    assert isinstance(replace_text(text, old, "other"), Refused)
+    assert time.thread_time() - begun < 10
+
+
+def test_typography_of_many_equal_lines_is_not_compared_line_by_line() -> None:
+    begun = time.thread_time()
+    done = _replaced("\u2014\n" * 20_000, "--\n" * 20_000, "--\n" * 19_999 + "x\n")
+    assert done.strategy == "unicode_normalized"
+    assert time.thread_time() - begun < 10
