@@ -445,7 +445,8 @@ class TerminalSettings:
     memory_mb_max: int | None = _setting(
         "terminal.memory_mb_max", "HERMES_COMMAND_MEMORY_MB_MAX", optional_integer(64, 10_000_000), 8192
     )
-    """Memory that one process of a command may take, in megabytes; 0 for no limit."""
+    """Memory that one process of a command may take, in megabytes, and all together where control groups are delegated;
+    0 for no limit."""
     cpu_s_max: int | None = _setting(
         "terminal.cpu_s_max", "HERMES_COMMAND_CPU_S_MAX", optional_integer(1, 1_000_000), 3600
     )

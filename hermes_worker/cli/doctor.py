@@ -500,16 +500,14 @@ def _sandbox(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.wiring import sandbox_of
     from hermes_worker.workspace.sandbox.helper.keeper import landlock_abi
     from hermes_worker.workspace.sandbox.policy import SandboxMode
-    from hermes_worker.workspace.sandbox.probing import bounds_processes
 
     sandbox = sandbox_of(settings)
     standing = sandbox.standing()
     kernel = f"Linux {os.uname().release}, Landlock ABI {landlock_abi()}"
     if standing.rung is not None:
         above = f"; not better, because {'; '.join(standing.reasons)}" if standing.reasons else ""
-        limits = "rlimits, processes bounded by the kernel" if bounds_processes() else "rlimits, processes only watched"
         missing = ", ".join(standing.rung.uncovered())
-        return Grade.OK, f"{standing.name} ({kernel}); limits by {limits}; it does not cover {missing}{above}"
+        return Grade.OK, f"{standing.name} ({kernel}); limits by {_limits()}; it does not cover {missing}{above}"
     text = f"commands are not confined ({kernel}): {'; '.join(standing.reasons)}"
     if sandbox.mode is SandboxMode.OFF:
         return Grade.NOTE, text
@@ -517,6 +515,18 @@ def _sandbox(settings: Settings) -> tuple[Grade, str]:
     if sandbox.mode is SandboxMode.REQUIRE:
         return Grade.BROKEN, f"{text}; terminal.sandbox is require, so they are refused: {how}"
     return Grade.NOTE, f"{text}; {how}"
+
+
+def _limits() -> str:
+    """What bounds what a command uses, of a worker that is started as this command was."""
+    from hermes_worker.workspace.sandbox.groups import groups
+    from hermes_worker.workspace.sandbox.probing import bounds_processes
+
+    ground = groups.ground()
+    if ground.base is not None:
+        return f"cgroup, memory and processes of a whole command, below {ground.base} (unverified live)"
+    processes = "bounded by the kernel" if bounds_processes() else "only watched"
+    return f"rlimits, processes {processes}, memory of each process; no cgroup, because {ground.reason}"
 
 
 def _network(settings: Settings) -> tuple[Grade, str]:

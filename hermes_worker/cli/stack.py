@@ -63,6 +63,9 @@ class Stack:
 
         Raises ``ConfigurationError``, ``UnavailableError``. Give back what was taken with ``release``.
         """
+        from hermes_worker.workspace.sandbox.groups import groups
+
+        groups.ground()  # before there is any child, which would be in the way
         bring_up_to_date(self.settings, say)
         if self._plan.has_api:
             keep_server_key(self.settings)  # said in words here, if it cannot be used

@@ -21,6 +21,7 @@ from hermes_worker.settings import LeaseSettings, Settings
 from hermes_worker.tasks import lanes as lanes_module
 from hermes_worker.tasks.lanes import Lanes
 from hermes_worker.wiring import WorkerOptions, WorkerProcess, start_worker_process
+from hermes_worker.workspace.sandbox.groups import groups
 
 HAND_OVER_S = 3.0
 """After the drain period, steps that can be handed over get this long to notice and be given back."""
@@ -68,6 +69,7 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
 
     def begin(sender: Any = None, **_: Any) -> None:
         global _options
+        groups.ground()  # while this process is as alone in its control group as it will ever be
         _options = open_lanes(settings, _options)
         if _forks(sender):
             drain_line.open()  # the children work; this process only looks after them and needs no parts

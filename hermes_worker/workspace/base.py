@@ -31,6 +31,7 @@ class Excess(StrEnum):
     PROCESSES = "processes"
     DISK = "disk"
     WORKSPACE = "workspace"
+    MEMORY = "memory"
 
 
 EXCESS_SENTENCES: Final[Mapping[Excess, str]] = MappingProxyType(
@@ -40,6 +41,10 @@ EXCESS_SENTENCES: Final[Mapping[Excess, str]] = MappingProxyType(
         Excess.WORKSPACE: (
             "the command was ended because the workspace, or the command's $TMPDIR, held more than it may; delete what "
             "is not needed any more. A file counts as 16 KB at least"
+        ),
+        Excess.MEMORY: (
+            "the command was ended because all its processes together, with what they wrote to /tmp, took more memory "
+            "than a command may have; do the work in smaller parts, or with fewer processes at once"
         ),
     }
 )
@@ -64,7 +69,7 @@ class CommandResult:
     left_running: bool = False
     """Processes were still running in the background; they were ended."""
     excess: Excess | None = None
-    """What it was ended for, if its keeper ended it."""
+    """What it was ended for, by its keeper or by the kernel."""
     sandbox: str | None = None
     """What confined it; ``"none"`` when nothing does here, ``None`` when the workspace was not told to."""
     network: str | None = None

@@ -128,6 +128,12 @@ ATTACKS = (
     Attack("umount", f"umount {'/tmp'} && echo REACHED; umount -l ~/.ssh && cat ~/.ssh/*"),
     Attack("new-namespace", "unshare -Urm true && echo REACHED; unshare -m true && echo REACHED"),
     Attack("clone-namespace", _system_call("clone", "0x10000011", "0", "0", "0", "0")),
+    Attack(
+        "control-groups",
+        "for f in $(find /sys/fs/cgroup -name cgroup.procs -o -name tasks -o -name '*.max' 2>/dev/null | head -50);"
+        "do (: >> $f) 2>/dev/null && echo REACHED; done;"
+        "for d in /sys/fs/cgroup /sys/fs/cgroup/*/; do test -w $d && mkdir $d/hostile-$$ && echo REACHED; done",
+    ),
     Attack("chroot", _system_call("chroot", "b'/'")),
     Attack("io-uring", _system_call("io_uring_setup", "1", "0")),
     Attack("userfaultfd", _system_call("userfaultfd", "0")),

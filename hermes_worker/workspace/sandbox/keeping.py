@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hermes_worker.workspace.base import Excess
 from hermes_worker.workspace.sandbox.base import DOOR_FD, ENVIRON_FD, SECCOMP_FD, Confinement
+from hermes_worker.workspace.sandbox.groups import Group, groups
 from hermes_worker.workspace.sandbox.helper import keeper
 from hermes_worker.workspace.sandbox.policy import Limits
 from hermes_worker.workspace.sandbox.starting import KeeperProcess, starter
@@ -76,8 +77,10 @@ class Kept:
         limits: Limits | None,
         more_limits: Sequence[tuple[int, int]],
         watched: Sequence[Watched],
+        group: Group | None,
         stack: ExitStack,
     ) -> None:
+        self._group = group
         self._watched = watched
         self._more_limits = more_limits
         self._door = [stack.enter_context(confinement.door.opened())] if confinement.door else []
@@ -121,9 +124,12 @@ class Kept:
         except BlockingIOError:
             said = b""
         _, _, reason = said.partition(keeper.UNCONFINED)
+        excess = next((excess for word, excess in _EXCESSES.items() if word in said), None)
+        if excess is None and self._group is not None and self._group.ran_out_of_memory():
+            excess = Excess.MEMORY
         return Verdict(
             left_running=keeper.LEFT_RUNNING in said,
-            excess=next((excess for word, excess in _EXCESSES.items() if word in said), None),
+            excess=excess,
             bounds_processes=keeper.BOUNDED in said,
             unconfined=reason.decode("utf-8", "replace") if keeper.UNCONFINED in said else None,
         )
@@ -139,6 +145,8 @@ class Kept:
             "processes_max": (self._limits.processes if self._limits else None) or 0,
             "limits": [*(rlimits(self._limits) if self._limits else []), *self._more_limits],
             "watched": [(_passable(one.path), one.bytes_max, one.free_bytes_min) for one in self._all_watched()],
+            "group": os.fsencode(self._group.path) if self._group else b"",
+            "bounds_processes": self._group is not None and self._group.bounds_processes,
             "oom_score": OOM_SCORE,
             "drops_capabilities": False,
             "landlock": None,
@@ -169,7 +177,12 @@ def kept(
     how much of each it may have."""
     with ExitStack() as stack:
         stack.callback(_remove, confinement.private_tmp)
-        yield Kept(confinement, tag=tag, limits=limits, more_limits=more_limits, watched=watched, stack=stack)
+        group = groups.make(tag, limits) if limits else None
+        if group is not None:
+            stack.callback(group.remove)
+        yield Kept(
+            confinement, tag=tag, limits=limits, more_limits=more_limits, watched=watched, group=group, stack=stack
+        )
 
 
 def _data(confinement: Confinement, environ: Mapping[str, str]) -> dict[str, bytes]:

@@ -2,12 +2,13 @@
 
 It is forked by ``starter.py``, which imports nothing of the product, and reads its plan from a pipe.
 
-Theory of operation. The keeper forks. The child limits itself, applies its plan (Landlock, seccomp) and becomes the
-command, or bubblewrap, which does the rest. The keeper is not confined; it is the "subreaper" of everything the child
-starts, so a process that daemonizes becomes the keeper's child instead of leaving. Where it may, it gives the command a
-process namespace: ``namespace.py`` says why. When the command has ended it ends the rest: first by itself, then by
-SIGTERM, then by SIGKILL. The worker asks for an end by a signal (``STOP_SIGNALS``), and its death ends everything at
-once (SIGUSR1, which the guardian sends; a keeper without a guardian notices that it has another parent).
+Theory of operation. The keeper forks. The child limits itself, enters its control group if it has one, applies its plan
+(Landlock, seccomp) and becomes the command, or bubblewrap, which does the rest. The keeper is not confined; it is the
+"subreaper" of everything the child starts, so a process that daemonizes becomes the keeper's child instead of leaving.
+Where it may, it gives the command a process namespace: ``namespace.py`` says why. When the command has ended it ends
+the rest: first by itself, then by SIGTERM, then by SIGKILL. The worker asks for an end by a signal (``STOP_SIGNALS``),
+and its death ends everything at once (SIGUSR1, which the guardian sends; a keeper without a guardian notices that it
+has another parent).
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ def keep(plan: dict[str, Any], given: _Given) -> int:
         _become(plan, given)
 
     started = namespace.start(become, given.of_command, plan["processes_max"])
+    started.is_bounded |= plan["bounds_processes"]
     for number in given.of_command:
         # The command's output ends when its last writer has closed it.
         os.close(number)
@@ -145,6 +147,7 @@ class _Kept:
 
     def __init__(self, started: namespace.Started, plan: dict[str, Any], verdict: int) -> None:
         self._started = started
+        self._group: bytes = plan["group"]
         self._parent: int = plan["parent"]
         self._verdict = verdict
         self._processes_max: int = plan["processes_max"]
@@ -212,6 +215,8 @@ class _Kept:
     def _destroyed(self) -> int:
         deadline = time.monotonic() + _KILL_PATIENCE_S
         while self._has_children and time.monotonic() < deadline:
+            if self._group:
+                _kill_group(self._group)
             if self._started.init is not None:
                 # The kernel kills whatever is in the namespace with its first process, which ends as the last.
                 _signal_all([self._started.init], signal.SIGKILL)
@@ -256,6 +261,14 @@ class _Kept:
         if ended is not None:
             code = os.waitstatus_to_exitcode(ended)
             self._code = code if code >= 0 else 128 - code
+
+
+def _kill_group(group: bytes) -> None:
+    try:
+        with open(group + b"/cgroup.kill", "r+b", buffering=0) as file:  # noqa: PTH123
+            file.write(b"1")
+    except OSError:
+        pass  # Linux before 5.14; what follows is enough
 
 
 def _freeze_and_kill() -> None:
@@ -316,6 +329,8 @@ def _become(plan: dict[str, Any], given: _Given) -> None:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if plan["group"]:
+            _enter(plan["group"])
         os.chdir(plan["cwd"])
         if plan["umask"] is not None:
             os.umask(plan["umask"])
@@ -339,6 +354,14 @@ def _become(plan: dict[str, Any], given: _Given) -> None:
         os.write(given.verdict, UNCONFINED + repr(error).encode())
     finally:
         os._exit(EXIT_UNCONFINED)
+
+
+def _enter(group: bytes) -> None:
+    try:
+        with open(group + b"/cgroup.procs", "r+b", buffering=0) as file:  # noqa: PTH123
+            file.write(b"0")  # who writes
+    except OSError as error:
+        raise OSError(error.errno, f"control group: {error.strerror}") from error
 
 
 def _arrange(descriptors: list[int]) -> None:
