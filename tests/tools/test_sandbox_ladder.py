@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hermes_worker.settings import load
+from hermes_worker.tools.base import ToolContext
+from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.wiring import network_rules, sandbox_of
 from hermes_worker.workspace.base import WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
 from hermes_worker.workspace.sandbox import landlock, seccomp
 from hermes_worker.workspace.sandbox.base import Confinement, Rung
 from hermes_worker.workspace.sandbox.ladder import Sandbox
@@ -180,3 +186,27 @@ def test_limits_hold_for_unconfined_commands_too(tmp_path: Path) -> None:
     assert ran.output.decode().split()[0] == "100"
     assert ran.output.decode().split()[-1] == "500"
     assert not (tmp_path / "big").exists() or (tmp_path / "big").stat().st_size <= 1024**2
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("terminal", {"command": "touch ran"}), ("search_files", {"pattern": "x"})],
+)
+def test_require_refuses_every_tool_that_starts_something(tmp_path: Path, tool: str, arguments: dict[str, str]) -> None:
+    """In a directory that somebody chose, which is also what children and later turns are given."""
+    (tmp_path / "a").write_text("x")
+    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [Stand("a", "no bwrap")])
+    ref = WorkspaceRef.from_json(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path)).to_json())
+    context = ToolContext(
+        run_id="run",
+        session_id="talk",
+        idempotency_key="call-1",
+        attempt=1,
+        workspace=open_workspace(ref, {"PATH": os.environ["PATH"]}, sandbox=sandbox),
+        session={},
+        cancelled=threading.Event(),
+    )
+    result = run_tool(default_catalog().get(tool), json.dumps(arguments), context)
+    assert result.is_error
+    assert "commands must be confined (terminal.sandbox is require), but no bwrap" in result.text
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
