@@ -87,6 +87,8 @@ class JobSpec:
     """Jobs whose latest answer this one is told."""
     attach_to: str | None = None
     """Session that gets every answer as a note."""
+    is_agents: bool = False
+    """An agent made it, and agents may change it; what limits it has are its maker's."""
     wraps: bool = True
     """Put the job's name above and the way to stop it below what is delivered."""
 

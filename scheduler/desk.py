@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from hermes_worker.core.approvals import Unattended
 from hermes_worker.delivery.catalog import platform_named
 from hermes_worker.delivery.targets import ChatRef, parse_targets, text_of
 from hermes_worker.store.job_rows import JobRow
-from hermes_worker.store.jobs import Jobs
+from hermes_worker.store.jobs import ChainLimits, Jobs
 from scheduler import jobs as work
 from scheduler.definition import InvalidJob, JobRequest, JobSpec
 from scheduler.policy import JobStatus, repeat_display
 
 _PREVIEW_CHARS = 100
+_NANO = 10**9
 _PLAIN = ("schedule", "timezone", "prompt", "name", "repeat", "deliver")
 _OUR_NAMES = {
     "skills": "skills",
@@ -36,7 +39,10 @@ class AgentJobs:
     def act(self, action: str, arguments: Mapping[str, Any], *, session_id: str) -> Mapping[str, Any]:
         """Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
         if action == "create":
-            return _created(work.create(self._jobs, self._new(arguments, session_id)))
+            bounded = partial(_held_to, self._jobs.limits_on(session_id))
+            request = self._new(arguments, session_id)
+            made = work.create(self._jobs, request, bounded=lambda spec: replace(bounded(spec), is_agents=True))
+            return _created(made)
         if action == "list":
             rows = self._jobs.all(include_disabled=bool(arguments.get("include_disabled", True)))
             return {"count": len(rows), "jobs": [_view(row) for row in rows]}
@@ -56,35 +62,68 @@ class AgentJobs:
     def _on_job(self, action: str, reference: str, arguments: Mapping[str, Any], session_id: str) -> Mapping[str, Any]:
         match action:
             case "update":
-                return {"job": _view(self._updated(reference, _request(arguments, session_id)))}
+                return {"job": _view(self._updated(reference, _request(arguments, session_id), session_id))}
             case "pause":
                 return {"job": _view(work.pause(self._jobs, reference, arguments.get("reason")))}
             case "resume":
+                _is_agents_to_change(self._spec(reference))
                 return {"job": _view(work.resume(self._jobs, reference))}
             case "run":
                 row = work.run_now(self._jobs, reference)
                 return {"job": _view(row), "message": f"Job '{row.name}' starts within a second."}
             case "remove":
                 row = self._jobs.get(reference)
+                _is_agents_to_change(JobSpec.from_json(row.definition))
                 self._jobs.remove(row.job_id)
                 return {"removed_job": {"id": row.job_id, "name": row.name}, "message": f"Job '{row.name}' removed."}
             case _:
                 raise InvalidJob(f"There is no action {action!r}.")
 
-    def _updated(self, reference: str, request: JobRequest) -> JobRow:
+    def _spec(self, reference: str) -> JobSpec:
+        return JobSpec.from_json(self._jobs.get(reference).definition)
+
+    def _updated(self, reference: str, request: JobRequest, session_id: str) -> JobRow:
         if request == JobRequest():
             raise InvalidJob("update changes nothing: name what is to be changed.")
-        return work.edit(self._jobs, reference, request, may_change=_is_agents_to_change)
+        bounded = partial(_held_to, self._jobs.limits_on(session_id))
+        return work.edit(self._jobs, reference, request, may_change=_is_agents_to_change, bounded=bounded)
 
 
 def _is_agents_to_change(spec: JobSpec) -> None:
     """Raises ``InvalidJob`` for a job whose dangerous commands a person allowed in advance: for what the job does, and
-    not for what an agent makes of it."""
+    not for what an agent makes of it. And for one that a person gave limits: without them it would be another job."""
     if spec.approvals == Unattended.APPROVE:
         raise InvalidJob(
             "This job's dangerous commands are allowed in advance, for what it does now, so only a person may change "
             "it. Make another job, or ask for the change."
         )
+    if work.has_limits(spec):
+        raise InvalidJob(
+            "A person gave this job limits, so only a person may change it, resume it or remove it. You may pause it; "
+            "or ask for the change."
+        )
+
+
+def _held_to(limits: ChainLimits, spec: JobSpec) -> JobSpec:
+    """What an agent makes of a job may use, in a run and in a day, no more than the chain that the agent works in."""
+    cost = Decimal(limits.nano_usd) / _NANO if limits.nano_usd is not None else None
+    return replace(
+        spec,
+        iterations_max=_tightest(spec.iterations_max, limits.iterations),
+        tokens_max=_tightest(spec.tokens_max, limits.tokens),
+        tokens_per_day=_tightest(spec.tokens_per_day, limits.tokens),
+        cost_usd_max=_cheapest(spec.cost_usd_max, cost),
+        cost_usd_per_day=_cheapest(spec.cost_usd_per_day, cost),
+    )
+
+
+def _tightest(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
+
+
+def _cheapest(one: str | None, other: Decimal | None) -> str | None:
+    limits = [limit for limit in (Decimal(one) if one is not None else None, other) if limit is not None]
+    return f"{min(limits):f}" if limits else None
 
 
 def _request(arguments: Mapping[str, Any], session_id: str) -> JobRequest:

@@ -42,14 +42,23 @@ _LIMITS = (
     "approval_s",
     "network",
 )
+"""A person sets these, and nobody else."""
 _PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 
 
 def create(
-    jobs: Jobs, request: JobRequest, seen: Mapping[str, str] | None = None, *, source: str | None = None
+    jobs: Jobs,
+    request: JobRequest,
+    seen: Mapping[str, str] | None = None,
+    *,
+    source: str | None = None,
+    bounded: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> JobRow:
     """Keep a new job. ``seen`` is its origin when the request names none, ``source`` who names the session it is
-    attached to; ``None`` for a session's id. Raises ``InvalidJob``, ``ScheduleError``."""
+    attached to; ``None`` for a session's id. ``bounded`` sets the limits of whoever asks.
+
+    Raises ``InvalidJob``, ``ScheduleError``.
+    """
     request = _with_session_id(jobs, request, source)
     if request.schedule is None:
         raise InvalidJob("A job needs a schedule.")
@@ -58,15 +67,14 @@ def create(
     fields = checked_fields(request.more)
     fields.setdefault("origin", seen)
     usual = "origin" if origin_chat(fields.get("origin")) else "local"
-    spec = checked_whole(
-        JobSpec(
-            prompt=checked_prompt(request.prompt or ""),
-            schedule=to_record(schedule),
-            deliver=checked_deliver(request.deliver or usual),
-            times=policy.repeat_times(schedule, request.repeat),
-            **fields,
-        )
+    asked = JobSpec(
+        prompt=checked_prompt(request.prompt or ""),
+        schedule=to_record(schedule),
+        deliver=checked_deliver(request.deliver or usual),
+        times=policy.repeat_times(schedule, request.repeat),
+        **fields,
     )
+    spec = checked_whole(bounded(asked))
     _require_known(jobs, spec)
     name = checked_name(request.name or default_name(spec.prompt, tuple(spec.skills), spec.script))
 
@@ -84,15 +92,16 @@ def edit(
     *,
     source: str | None = None,
     may_change: Callable[[JobSpec], None] = lambda spec: None,
+    bounded: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> JobRow:
-    """Change what ``request`` names, unless ``may_change`` raises. A new schedule begins now. Raises as ``create``, and
-    ``JobNotFound``."""
+    """Change what ``request`` names, unless ``may_change`` raises; ``bounded`` as for ``create``. A new schedule
+    begins now. Raises as ``create``, and ``JobNotFound``."""
     request = _with_session_id(jobs, request, source)
 
     def change(row: JobRow, now: float) -> JobEdit:
         before = JobSpec.from_json(row.definition)
         may_change(before)
-        spec = _edited(before, request)
+        spec = bounded(_edited(before, request))
         place = replace(place_of(state_of(row, spec, now)), paused_reason=row.paused_reason)
         if _is_rescheduled(request):
             schedule = _read(request, spec, now)
@@ -145,6 +154,12 @@ def _require_known(jobs: Jobs, spec: JobSpec) -> None:
             jobs.get(job_id)
         except JobNotFound:
             raise InvalidJob(f"context_from: there is no job {job_id!r}.") from None
+
+
+def has_limits(spec: JobSpec) -> bool:
+    """Whether a person said what the job may use or reach, or when it is to stop by itself."""
+    limits = (name for name in _LIMITS if name not in ("approvals", "approval_s"))
+    return not spec.is_agents and any(getattr(spec, name) is not None for name in limits)
 
 
 def pause(jobs: Jobs, reference: str, reason: str | None = None) -> JobRow:

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -34,7 +35,7 @@ from hermes_worker.store.job_rows import (
 from hermes_worker.store.rows import Hint, plain
 from hermes_worker.store.runs import session_is
 from hermes_worker.store.short_ids import completed
-from hermes_worker.store.tables import deliveries, firings, jobs, runs, sessions
+from hermes_worker.store.tables import budgets, deliveries, firings, jobs, runs, sessions
 
 DUE_MAX = 500
 """Jobs that one look gives; the rest is due at the next."""
@@ -57,6 +58,14 @@ class JobEdit:
     place: JobPlace
     name: str | None = None
     definition: str | None = None
+
+
+class ChainLimits(NamedTuple):
+    """What a chain of runs may use; ``None`` is not limited."""
+
+    iterations: int | None = None
+    tokens: int | None = None
+    nano_usd: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +213,18 @@ class Jobs:
         with self._database.read() as connection:
             stored = connection.execute(at_work.where(sessions.c.session_id == session_id)).scalar()
         return json.loads(stored) if stored else []
+
+    def limits_on(self, session_id: str) -> ChainLimits:
+        """What the chain of the run at work in a session may use altogether."""
+        chain = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
+        iterations = sa.func.coalesce(budgets.c.iterations_max, runs.c.iterations_max)
+        at_work = sessions.join(runs, sessions.c.active_run_pk == runs.c.pk)
+        limits = sa.select(iterations, budgets.c.tokens_max, budgets.c.nano_usd_max)
+        limits = limits.select_from(at_work.outerjoin(budgets, budgets.c.root_pk == chain))
+        limits = limits.where(sessions.c.session_id == session_id)
+        with self._database.read() as connection:
+            row = connection.execute(limits).first()
+        return ChainLimits(*row) if row is not None else ChainLimits()
 
     # --- what schedulers do ---
 

@@ -180,3 +180,40 @@ def test_an_agent_cannot_use_the_permission_of_somebody_elses_job_for_something_
     agent.act("update", {"job_id": asking.job_id, "prompt": "tidy more"}, session_id="talk")
     edited = work.edit(desk.jobs, trusted.job_id, JobRequest(prompt="tidy well"))
     assert JobSpec.from_json(edited.definition).prompt == "tidy well"
+
+
+@pytest.mark.parametrize("action", ["update", "remove", "delete", "rm", "resume"])
+@pytest.mark.parametrize(
+    "limit", [{"tokens_per_day": 100}, {"cost_usd_per_day": "1"}, {"failures_max": 2}, {"wall_s_max": 60.0}]
+)
+def test_an_agent_leaves_a_job_that_a_person_limited_as_it_is(asked: Asked, action: str, limit: dict[str, Any]) -> None:
+    job = work.create(asked.desk.jobs, JobRequest(schedule="every 2h", prompt="tidy", more=limit))
+    before = asked.desk.jobs.get(job.job_id)
+    assert "A person gave this job limits" in asked(action=action, job_id=job.job_id, prompt="more")["error"]
+    assert asked.desk.jobs.get(job.job_id) == before
+    assert asked(action="pause", job_id=job.job_id)["success"]
+
+
+def test_a_job_that_an_agent_makes_may_use_no_more_than_the_chain_that_made_it(desk: Desk) -> None:
+    store = desk.store
+    limited = store.submit(iterations_max=7, tokens_max=1_000, nano_usd_max=1_500_000_000)
+    free = store.submit()
+    agent = AgentJobs(desk.jobs)
+
+    def spec_of(job_id: str) -> JobSpec:
+        return JobSpec.from_json(desk.jobs.get(job_id).definition)
+
+    made = agent.act("create", {"schedule": "every 2h", "prompt": "x"}, session_id=limited.session_id)
+    wide = agent.act("create", {"schedule": "every 2h", "prompt": "x"}, session_id=free.session_id)
+    persons = work.create(desk.jobs, JobRequest(schedule="every 2h", prompt="x"))
+    for job_id in (wide["job_id"], persons.job_id):
+        assert spec_of(job_id).tokens_per_day is None
+        agent.act("update", {"job_id": job_id, "prompt": "y"}, session_id=limited.session_id)
+    for job_id in (made["job_id"], wide["job_id"], persons.job_id):
+        spec = spec_of(job_id)
+        assert (spec.iterations_max, spec.tokens_max, spec.tokens_per_day) == (7, 1_000, 1_000)
+        assert (spec.cost_usd_max, spec.cost_usd_per_day) == ("1.5", "1.5")
+    # Whoever is limited less does not lift it.
+    agent.act("update", {"job_id": made["job_id"], "prompt": "z"}, session_id=free.session_id)
+    assert spec_of(made["job_id"]).tokens_per_day == 1_000
+    agent.act("remove", {"job_id": made["job_id"]}, session_id=limited.session_id)
