@@ -225,7 +225,7 @@ _GIVE_RIGHTS = "give it the rights in docs/security.md"
 _NOT_NEEDED = (
     ("CONFIG", "GET", "maxmemory-policy"),
     ("INFO", "server"),
-    ("CLIENT", "LIST", "ID", "0"),
+    ("CLIENT", "LIST", "ID", "1"),
     ("ACL", "WHOAMI"),
     ("SCAN", "0"),
 )

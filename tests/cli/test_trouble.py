@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 from support.commandline import COMMAND, CommandLine, Finished
+from support.valkey import administrator
 
 from hermes_worker.cli.entry import main
+from hermes_worker.core.broker_rights import USER
 from hermes_worker.core.logins import LoginState
+from hermes_worker.embedded.valkey import EmbeddedValkey
 from hermes_worker.settings import load
 from hermes_worker.store.logins import Logins
 from hermes_worker.store.workers import Workers
@@ -127,6 +130,23 @@ def test_a_broker_that_refuses_the_password(hermes: Command, monkeypatch: pytest
     assert sick.code == 1
     assert "refuses the user name or the password" in sick.out
     assert "wrong-" not in sick.said
+
+
+def test_a_broker_whose_user_may_do_too_much_or_too_little(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, own_valkey: EmbeddedValkey
+) -> None:
+    assert hermes("migrate").code == 0
+    monkeypatch.setenv("HERMES_BROKER_URL", own_valkey.administrator_url)
+    said = hermes("doctor").out
+    assert "its user may do more than is needed (CONFIG, INFO, CLIENT, ACL, SCAN): give it the rights in docs" in said
+    monkeypatch.setenv("HERMES_BROKER_URL", own_valkey.url)
+    assert "may do more" not in hermes("doctor").out
+    with administrator(own_valkey) as admin:
+        admin.execute_command("ACL", "SETUSER", USER, "-xread")
+    sick = hermes("doctor")
+    assert sick.code == 1
+    assert "the broker forbids what is needed" in sick.out
+    assert "'xread'" in sick.out
 
 
 @pytest.mark.parametrize("command", [["migrate"], ["runs", "list"], ["submit", "x"], ["run", "x"]])
