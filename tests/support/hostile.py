@@ -43,6 +43,8 @@ class Hostile:
     is_long: bool = False
     """It takes more than a second, and is left to the slow ring."""
     timeout_s: float = 20.0
+    needs: str | None = None
+    """A program that not every machine has."""
 
 
 def python(code: str) -> str:
@@ -735,7 +737,7 @@ _TOO_MUCH = {
     "memory-in-pieces": python("kept = [bytearray(1 << 26) for _ in range(16)]\nprint('REACHED')"),
     "processor-time": (
         python(
-            "import time\nbegan = time.process_time()\nwhile time.process_time() - began < 3: pass\nprint('REACHED')"
+            "import time\nbegan = time.process_time()\nwhile time.process_time() - began < 3: pass\nprint('REA' + 'CHED')"
         ),
         {"is_long": True},
     ),
@@ -917,3 +919,41 @@ def _all() -> Iterator[Hostile]:
 
 
 ROWS = tuple(_all())
+
+_GIT = "git -c user.name=a -c user.email=a@b"
+_SERVE = """
+import http.server, threading, urllib.request
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{server.server_port}/") as answer:
+    print("REACHED" if answer.status == 200 else "")
+"""
+_ASK = (
+    "import sys, time, urllib.request\nfor _ in range(100):\n    try:\n"
+    "        print('REACHED' if urllib.request.urlopen('http://127.0.0.1:' + sys.argv[1]).status == 200 else '')\n        break\n"
+    "    except OSError: time.sleep(0.1)"
+)
+_WORK: Mapping[str, str | tuple[str, Mapping[str, Any]]] = {
+    "git-clone": (
+        f"{_GIT} init -q r && {_GIT} -C r commit -q --allow-empty -m x && git clone -q r c && git -C c log | grep -q x && echo REACHED",
+        {"needs": "git"},
+    ),
+    "gcc": ("echo 'int main(){return 7;}' > a.c && gcc a.c -o a; ./a; test $? = 7 && echo REACHED", {"needs": "gcc"}),
+    "pytest": (
+        'printf \'def test_a(tmp_path):\\n    (tmp_path / "x").write_text("1")\\n\' > test_a.py; '
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $PROGRAM -m pytest -q -p no:cacheprovider test_a.py && echo REACHED"
+    ),
+    "server-in-a-program": python(_SERVE),
+    "server-in-a-shell": (
+        "port=$((20000 + WORKER % 20000)); $PY -I -S -m http.server --bind 127.0.0.1 $port >/dev/null 2>&1 & "
+        f'$PY -I -S -c "{_ASK}" $((20000 + WORKER % 20000)); kill %1'
+    ),
+    "scripts": "printf '#!/bin/sh\\necho REACHED\\n' > s; chmod +x s; ./s; mkdir -p a/b; cp -a a c; ln -s a/b d; ln s t; mv t u; ./u",
+    "limits-of-its-own": (
+        "ulimit -n 100 && prlimit --nofile=90:90 true && nice -n 5 true && taskset 1 true && chrt -b 0 true && ionice -c 3 true "
+        "&& prlimit --pid $$ --core >/dev/null && timeout 5 true && echo REACHED"
+    ),
+    "a-build-in-parts": "for i in 1 2 3 4 5 6 7 8; do (echo $i > part$i) & done; wait; cat part* | wc -l | grep -qx 8 && echo REACHED",
+}
+WORK = tuple(_rows("work", _WORK))
+"""Ordinary work, which must go on beside all that. It prints ``REACHED``, too."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.hostile import BOTH, ROWS, Hostile
+from support.hostile import BOTH, ROWS, WORK, Hostile
 from support.migrated import template
 
 ROOT, PLAIN = 0, 65534
@@ -108,3 +108,14 @@ def test_most_hostile_commands_succeed_where_nothing_stops_them(place: Path) -> 
     sample = random.Random(14).sample(free, 2 * SAMPLE)
     result = played(None, USERS[-1], sample, place)
     assert len(result.succeeded()) >= SHARE_MIN * len(sample), result.achieved
+
+
+@pytest.mark.parametrize("uid", USERS)
+@pytest.mark.parametrize("rung", BOTH)
+def test_ordinary_work_goes_on(rung: str, uid: int, place: Path) -> None:
+    """And has no other effect than that."""
+    there = [row for row in WORK if row.needs is None or shutil.which(row.needs)]
+    result = played(rung, uid, there, place)
+    assert result.achieved == {row.id: ["told: REACHED"] for row in there}
+    if missing := [str(row.needs) for row in WORK if row not in there]:
+        pytest.skip(f"everything else works; not installed: {', '.join(missing)}")
