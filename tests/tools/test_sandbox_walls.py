@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tty
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -422,6 +424,21 @@ def test_a_forked_worker_has_a_starter_of_its_own(confined: Machine) -> None:
     assert (confined.root / "child").read_text() == "child\n"
     assert confined("echo two").output == b"two\n"
     assert starter._process is parents
+
+
+def test_a_command_neither_writes_to_nor_reads_from_somebodys_terminal(confined: Machine) -> None:
+    ours, theirs = os.openpty()
+    try:
+        tty.setraw(theirs)  # what is typed can be read at once
+        name = os.ttyname(theirs)
+        os.write(ours, b"typed\n")
+        result = confined(f"echo REACHED > {name}; head -c 5 < {name}; echo over")
+        assert b"typed" not in result.output
+        assert result.output.endswith(b"over\n")
+        assert not select.select([ours], [], [], 0)[0], "the terminal shows nothing"
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_ordinary_work_goes_on(confined: Machine) -> None:
