@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import redis
 from support.commandline import CommandLine, script
+from support.valkey import administrator
 
 from hermes_worker.embedded import valkey as valkey_module
 from hermes_worker.embedded.valkey import EmbeddedValkey, Origin, data_set_aside, find_server, version_of
@@ -30,8 +30,8 @@ def only_debians(debians: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return debians
 
 
-def client(server: EmbeddedValkey) -> redis.Redis:
-    return redis.Redis.from_url(server.url, decode_responses=True)
+def server_in(directory: Path) -> EmbeddedValkey:
+    return EmbeddedValkey(directory, has_administrator=True)
 
 
 def test_the_bundled_server_goes_before_debians(debians: Path) -> None:
@@ -41,25 +41,25 @@ def test_the_bundled_server_goes_before_debians(debians: Path) -> None:
 
 
 def test_debians_server_works_as_a_broker_and_reads_its_own_files_again(only_debians: Path, tmp_path: Path) -> None:
-    with EmbeddedValkey(tmp_path / "v") as server:
-        assert client(server).info("server")["redis_version"] == version_of(only_debians)
-        client(server).set("k", "v")
+    with server_in(tmp_path / "v") as server:
+        assert administrator(server).info("server")["redis_version"] == version_of(only_debians)
+        administrator(server).set("k", "v")
 
     found = find_server(directory=tmp_path / "v")
     assert (found.binary, found.origin) == (only_debians, Origin.WROTE)
-    with EmbeddedValkey(tmp_path / "v") as server:
-        assert client(server).get("k") == "v"
+    with server_in(tmp_path / "v") as server:
+        assert administrator(server).get("k") == "v"
 
 
 def test_debians_server_begins_without_the_files_of_the_bundled_one(debians: Path, tmp_path: Path) -> None:
-    with EmbeddedValkey(tmp_path / "v") as server:
-        client(server).set("k", "v")
-        client(server).bgrewriteaof()
+    with server_in(tmp_path / "v") as server:
+        administrator(server).set("k", "v")
+        administrator(server).bgrewriteaof()
     record = tmp_path / "v" / "valkey.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"server": str(debians)}))
 
-    with EmbeddedValkey(tmp_path / "v") as server:
-        assert client(server).get("k") is None
+    with server_in(tmp_path / "v") as server:
+        assert administrator(server).get("k") is None
 
     assert [path.name.partition(".")[0] for path in data_set_aside(tmp_path / "v")] == ["appendonlydir"]
 

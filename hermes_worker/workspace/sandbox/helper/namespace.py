@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-_CLONE_NEWPID = 0x20000000
+_CLONE_NEWNS, _CLONE_NEWPID = 0x20000, 0x20000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
 _PR_SET_PDEATHSIG = 1
 _PID_MAX = "/proc/sys/kernel/pid_max"
 _OWN_PID_MAX_SINCE = (6, 14)
@@ -99,6 +100,7 @@ def _rule(become: Callable[[], None], descriptors: list[int], processes_max: int
     """Be the first process of the namespace: start the command, and take leave of everything that ends there."""
     # Also when the keeper is killed.
     _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    _mount_proc()
     if processes_max and _bound(processes_max + _LOW_NUMBERS):
         os.write(told, _STATUS.pack(_BOUNDED))
     command = os.fork()
@@ -113,6 +115,14 @@ def _rule(become: Callable[[], None], descriptors: list[int], processes_max: int
                 os.write(told, _STATUS.pack(status))
     except ChildProcessError:
         os._exit(0)
+
+
+def _mount_proc() -> None:
+    """Let /proc show the namespace: bubblewrap looks up its child there by the number that the child has in it. Where
+    that is forbidden, bubblewrap cannot mount one either, and Landlock needs none."""
+    if _libc.unshare(_CLONE_NEWNS) == 0:
+        _libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None)
+        _libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC), None)
 
 
 def _bound(pid_max: int) -> bool:
