@@ -23,6 +23,12 @@ def ripgrep() -> Path:
     return path
 
 
+def is_on_machine(name: str) -> bool:
+    """Whether the machine has the program itself, and not only what stands in for it."""
+    found = shutil.which(name)
+    return found is not None and f"{name}_program.py".encode() not in Path(found).read_bytes()
+
+
 def add_missing_programs(directory: Path) -> None:
     """Put whatever is missing into ``directory`` and at the end of this process's PATH."""
     missing = [name for name in STAND_INS if shutil.which(name) is None]

@@ -11,7 +11,6 @@ import http.server
 import io
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import pytest
 from support.confined import RUNGS, Machine, machine, working
+from support.programs import is_on_machine
 
 from hermes_worker.core.urls import HttpUrl, UrlPolicy, check_addresses
 from hermes_worker.workspace.base import WorkspaceError
@@ -118,10 +118,14 @@ def _python(code: str) -> str:
     return f"{PYTHON} -I -S - <<'END' 2>&1\n{code}\nEND\n"
 
 
+def needs(program: str) -> None:
+    if not is_on_machine(program):
+        pytest.skip(f"{program} is not installed")
+
+
 @pytest.mark.parametrize("kind", ["files", "smart"])
 def test_git_clones_through_the_proxy(proxied: Machine, site: Path, port: int, kind: str) -> None:
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
+    needs("git")
     source = site / "source"
     if not source.exists():
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(source)]
@@ -160,8 +164,7 @@ def _wheel(path: Path) -> None:
 
 
 def test_npm_installs_through_the_proxy(proxied: Machine, site: Path, port: int) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
+    needs("npm")
     if not (site / "little-thing").exists():
         manifest = json.dumps({"name": "little-thing", "version": "1.0.0", "main": "index.js"}).encode()
         with tarfile.open(site / "little-thing.tgz", "w:gz") as archive:
@@ -181,6 +184,7 @@ def test_npm_installs_through_the_proxy(proxied: Machine, site: Path, port: int)
 
 
 def test_the_result_says_what_was_refused_and_so_does_the_program(proxied: Machine) -> None:
+    needs("curl")
     done = proxied("curl -sS --max-time 20 http://169.254.169.254/latest/ http://10.0.0.1/; true")
     assert b"The host '169.254.169.254' is refused" in done.output
     assert [line.partition(" ")[0] for line in done.refused] == ["http://169.254.169.254/latest/:", "http://10.0.0.1/:"]
@@ -248,6 +252,7 @@ def test_names_are_not_resolved_inside(proxied: Machine) -> None:
 
 def test_a_command_cannot_use_the_wider_list_of_another(proxied: Machine, tmp_path: Path, port: int) -> None:
     """Both ask at the same address at the same time; each is judged by its own list."""
+    needs("curl")
     rung = next(rung for rung in RUNGS.values() if rung.name == proxied("true").sandbox)
     proxy = EgressProxy(resolving=resolving, check=as_if_public)
     narrow = Egress(hosts=("only.test",), ports=frozenset({port}))
@@ -278,6 +283,7 @@ def test_where_no_filter_can_be_asked_landlock_refuses_the_proxy(
 
 
 def test_many_connections_at_once_all_arrive(proxied: Machine, site: Path, port: int) -> None:
+    needs("curl")
     (site / "piece").write_bytes(b"x" * 20_000)
     fetch = f"curl -s http://files.test:{port}/piece | wc -c &"
     done = proxied("\n".join([fetch] * 40) + "\nwait")
