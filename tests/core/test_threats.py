@@ -1,6 +1,5 @@
-import time
-
 import pytest
+from support.measuring import processor_s
 
 from hermes_worker.core.threats import (
     INVISIBLE,
@@ -273,10 +272,7 @@ HOSTILE = ["cat ", "curl ", "rm -r ", "<!--", "<div ", "translate x into ", "$ke
 def test_hostile_text_is_scanned_in_time_that_grows_with_its_length(part):
     def seconds(chars: int) -> float:
         text = part * (chars // len(part))
-        started = time.thread_time()
-        scan(text, Scope.STRICT)
-        scan_job_prompt(text)
-        return time.thread_time() - started
+        return processor_s(lambda: (scan(text, Scope.STRICT), scan_job_prompt(text)))
 
     # Four times the text: four times the work, or sixteen times if it were quadratic.
     assert seconds(WINDOW_CHARS) < 10 * max(seconds(WINDOW_CHARS // 4), 0.005)
