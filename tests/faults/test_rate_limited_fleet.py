@@ -54,9 +54,13 @@ def test_fifty_runs_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refusal(
 MANY, STEPS, MANY_PER_MIN = 46, 5, 600
 
 
+def is_last(request: Received) -> bool:
+    return sum(row["role"] == "tool" for row in request.document["messages"]) >= STEPS - 1
+
+
 def ask_for_tools_and_answer(request: Received, reply: Reply) -> None:
     """As many calls as a run has steps, with a tool in each but the last."""
-    if sum(row["role"] == "tool" for row in request.document["messages"]) < STEPS - 1:
+    if not is_last(request):
         ask_for_a_tool(request, reply)
     else:
         reply.sse({"choices": [{"index": 0, "delta": {"content": "done"}}]}, finish_chunk("stop"), "[DONE]")
@@ -81,7 +85,8 @@ def test_forty_six_runs_under_a_limit_end_one_after_the_other_the_oldest_first(
     print(f"\nended after {', '.join(f'{end:.1f}' for end in ends)} s; the rate allows {all_s:.1f} s")
     assert [view.run_id for view in views] == run_ids
     assert {view.status.value for view in views} == {"completed"}
-    last = max(ends)
-    assert sum(end < last / 2 for end in ends) >= MANY * 0.3, "answers arrive all along and not at the end"
+    # Counted in requests, not in seconds: a machine that is slow to begin serves the same requests in the same order.
+    half = server.requests[: len(server.requests) // 2]
+    assert sum(map(is_last, half)) >= MANY * 0.3, "answers arrive all along and not at the end"
     by_end = sorted(range(MANY), key=lambda run: ends[run])
     assert sum(abs(place - run) for place, run in enumerate(by_end)) / MANY < 6, by_end
