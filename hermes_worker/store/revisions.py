@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION_TABLE = "alembic_version"
+_UNRELEASED = frozenset({"0001", "0002", "0003", "0004", "0005"})
+"""Of versions before the first release. What they made cannot be upgraded."""
 
 
 def newest() -> str:
@@ -31,6 +33,11 @@ def advice(found: str | None) -> str:
     """What to do about a database whose revision is ``found`` and not ``newest()``."""
     if found is None or found in _known():
         return "run 'hermes-worker migrate'"
+    if found in _UNRELEASED:
+        return (
+            "a hermes-worker from before the first release made it, and it cannot be upgraded: "
+            "name another database or --home, or remove this one"
+        )
     return "a newer hermes-worker made it: install that version here, or name another database or --home"
 
 

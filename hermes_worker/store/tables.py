@@ -1,5 +1,7 @@
 """The schema, once, for PostgreSQL and SQLite. ``migrations/`` builds the same step by step; a test compares them.
 
+A change here needs a revision there, in two releases: the first adds, the second takes away (``docs/migrations.md``).
+
 Times are epoch seconds (double precision) by the database's clock. Rows that grow with a transcript (``messages``,
 ``events``, ``tool_calls``) are keyed by a small integer and appended; only ``runs`` and the claim columns of
 ``tool_calls`` are updated. A row is *due* when ``hinted_at`` is set: a message for it was sent at that time and

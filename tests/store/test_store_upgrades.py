@@ -1,0 +1,153 @@
+"""Revisions expand before they contract, so that a deployment may roll; full databases go through each of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store, asks, opened
+from support.upgrades import Rows, Upgrade, rows_of, steps
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.store.revisions import MIGRATIONS, newest
+from hermes_worker.store.tables import (
+    allowed_patterns,
+    auxiliary_calls,
+    dead_targets,
+    deliveries,
+    firings,
+    jobs,
+    logins,
+    metadata,
+    session_documents,
+    steers,
+    tree_events,
+    waits,
+    webhook_events,
+    webhook_routes,
+)
+
+_OTHERS = {
+    session_documents: {"session_pk": 1, "key": "cwd", "body": '"/x"'},
+    steers: {"run_pk": 1, "text": "faster", "created_at": 1.0},
+    waits: {"run_pk": 1, "iteration": 1, "position": 0, "kind": "input", "request": "{}", "opened_at": 1.0},
+    auxiliary_calls: {
+        "run_pk": 1,
+        "iteration": 1,
+        "position": 0,
+        "number": 0,
+        "task": "vision",
+        "request": "{}",
+        "asked_at": 1.0,
+    },
+    tree_events: {"root_pk": 1, "seq": 1, "run_pk": 1, "event_seq": 1},
+    allowed_patterns: {"pattern_key": "rm", "created_at": 1.0},
+    jobs: {
+        "job_id": "0123456789ab",
+        "name": "j",
+        "definition": "{}",
+        "state": "scheduled",
+        "created_at": 1.0,
+        "updated_at": 1.0,
+    },
+    firings: {"job_pk": 1, "slot": 1.0, "outcome": "missed", "reason": "late", "settled_at": 1.0},
+    deliveries: {
+        "delivery_id": "d1",
+        "run_pk": 1,
+        "target": "local",
+        "state": "pending",
+        "adjustments": "",
+        "created_at": 1.0,
+        "updated_at": 1.0,
+    },
+    dead_targets: {"key": "telegram:1", "reason": "blocked", "marked_at": 1.0},
+    logins: {"name": "anthropic", "updated_at": 1.0},
+    webhook_routes: {"name": "r", "secret": "s", "definition": "{}", "created_at": 1.0},
+    webhook_events: {"route": "r", "received_at": 1.0},
+}
+"""What the played runs below leave empty."""
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """A database in the middle of its work, with a row in each table."""
+    with opened(f"sqlite:///{tmp_path_factory.mktemp('rows') / 'full.db'}") as store:
+        _play(store)
+        with store.database.write() as connection:
+            for table, values in _OTHERS.items():
+                connection.execute(sa.insert(table).values(values))
+            found = rows_of(connection)
+    assert [name for name in metadata.tables if not found[name]] == [], "fill the new table in _OTHERS"
+    return found
+
+
+def _play(store: Store) -> None:
+    ended = store.submit(tokens_max=10_000, idempotency_key="k", fingerprint="f").run_id
+    store.ask_tools(ended, asks(Replay.PURE, Replay.ONCE))
+    store.settle(ended, 0)
+    store.call(ended, 1)
+    store.submit()
+    store.sweep()
+
+
+def test_every_revision_leaves_the_version_before_at_work(database_url: str, rows: Rows) -> None:
+    for step in steps(MIGRATIONS):
+        _wipe(database_url)
+        assert step.problems(database_url, rows) == [], f"revision {step.after}: see docs/migrations.md"
+
+
+def _wipe(url: str) -> None:
+    engine = sa.create_engine(url)
+    there = sa.MetaData()
+    there.reflect(engine)
+    there.drop_all(engine)
+    engine.dispose()
+
+
+ADDED = 'op.add_column("{}", sa.Column("tint", sa.String(9), nullable={}, server_default={}))'
+ALLOWED = {
+    "a column that may be null": ADDED.format("runs", True, None),
+    "a column with a default": ADDED.format("messages", False, '"red"'),
+    "a table": 'op.create_table("tints", sa.Column("tint", sa.String(9), primary_key=True))',
+    "an index": 'op.create_index("ix_runs_model", "runs", ["model"])',
+    "an optional column that nobody uses": 'op.drop_column("runs", "network")\n\nremoves = {"runs.network"}',
+}
+REFUSED = {
+    "a needed column": (ADDED.format("jobs", False, None), "the upgrade fails where there are rows"),
+    "a column that is used": ('op.drop_column("runs", "network")', "what the version before reads is not there"),
+    "a column that is needed": (
+        'op.drop_column("webhook_routes", "secret")\n\nremoves = {"webhook_routes.secret"}',
+        "the schema before needs",
+    ),
+    "a row": ("op.execute(\"update runs set model = 'other'\")", "rows of runs changed"),
+    "a rule": (
+        "op.execute(\"create trigger no_steers before insert on steers begin select raise(abort, 'no'); end\")",
+        "what the version before writes is refused",
+    ),
+}
+
+
+def revised(tmp_path: Path, body: str) -> Upgrade:
+    """The product's revisions and one more."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(MIGRATIONS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    (scripts / "versions" / "0999_sample.py").write_text(
+        f'import sqlalchemy as sa\nfrom alembic import op\n\nrevision = "0999"\ndown_revision = "{newest()}"\n\n\n'
+        f"def upgrade():\n    {body}\n"
+    )
+    return Upgrade(scripts, newest(), "0999")
+
+
+@pytest.mark.parametrize("body", ALLOWED.values(), ids=ALLOWED)
+def test_what_the_version_before_can_live_with_is_allowed(
+    tmp_path: Path, database_url: str, rows: Rows, body: str
+) -> None:
+    assert revised(tmp_path, body).problems(database_url, rows) == []
+
+
+@pytest.mark.parametrize(("body", "problem"), REFUSED.values(), ids=REFUSED)
+def test_what_the_version_before_would_notice_is_refused(tmp_path: Path, rows: Rows, body: str, problem: str) -> None:
+    found = revised(tmp_path, body).problems(f"sqlite:///{tmp_path / 'upgraded.db'}", rows)
+    assert any(problem in each for each in found), found
