@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from hermes_worker.providers.identity import STAND_IN, STAND_IN_MODEL, endpoint_
 from hermes_worker.setting_kinds import provider_model_address
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.store.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
-from hermes_worker.tools.catalog import Catalog, default_catalog
+from hermes_worker.tools.catalog import declared_catalog
 from hermes_worker.wiring import Client
 from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, session_workspace
 
@@ -340,18 +339,14 @@ def _fingerprint(submission: Submission) -> str:
     return fingerprint(asked_for)
 
 
-@cache
-def _catalog() -> Catalog:
-    return default_catalog()
-
-
 def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[frozenset[str], str]:
     """The names of the tools, and their definitions as a session stores them."""
     try:
-        names = _catalog().resolve(toolsets, disabled=disabled)
+        catalog = declared_catalog()
+        names = catalog.resolve(toolsets, disabled=disabled)
     except ConfigurationError as error:
         raise InvalidSubmission("toolsets", str(error)) from error
-    return frozenset(names), f"[{','.join(_catalog().tool_definitions(names))}]"
+    return frozenset(names), f"[{','.join(catalog.tool_definitions(names))}]"
 
 
 def _workspace(settings: Settings, submission: Submission, run_id: str) -> WorkspaceRef:

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from hermes_worker.delivery.files import FileDesk
     from hermes_worker.logins import Grants
     from hermes_worker.providers.base import Provider
-    from hermes_worker.providers.catalog import Wire
     from hermes_worker.providers.chain import Chain, ModelChoice
     from hermes_worker.providers.endpoint import Endpoint
     from hermes_worker.providers.login import Granting
@@ -210,7 +209,7 @@ def endpoint_of(settings: Settings) -> Endpoint:
     return place_of(settings)[1]
 
 
-def place_of(settings: Settings) -> tuple[Wire, Endpoint]:
+def place_of(settings: Settings) -> tuple[str, Endpoint]:
     """The same, and how it is spoken to."""
     from hermes_worker.providers import factory
 
@@ -582,6 +581,15 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
 
     redactor = redactor_of(settings)
     models = _models_of(settings, options, client)
+    catalog = default_catalog(
+        *options.more_tools,
+        services={
+            "jobs": AgentJobs(Jobs(client.database)),
+            "fetching": Fetcher(policy=UrlPolicy(allows_private=settings.agent.allow_private_urls)),
+        },
+    )
+    if {QueueName.TOOLS, QueueName.SUSPECT_TOOLS} & set(options.queues):
+        catalog.load_all()
     parts = Parts(
         runs=client.runs,
         calls=ToolCalls(client.database),
@@ -592,11 +600,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         sender=client.publisher,
         leases=leases,
         live=Live(client.redis),
-        catalog=default_catalog(
-            *options.more_tools,
-            jobs=AgentJobs(Jobs(client.database)),
-            fetching=Fetcher(policy=UrlPolicy(allows_private=settings.agent.allow_private_urls)),
-        ),
+        catalog=catalog,
         chain=models.chain,
         aside=models.aside,
         pool=models.pool,

@@ -15,7 +15,8 @@ from typing import Any
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
-from hermes_worker.tools.base import Tool, ToolContext, ToolResult, ToolSpec
+from hermes_worker.extension import ToolSpec
+from hermes_worker.tools.base import Tool, ToolContext, ToolResult
 
 TOOLSET = "chaos"
 

@@ -397,7 +397,7 @@ def _model(settings: Settings) -> tuple[Grade, str]:
         return Grade.NOTE, f"not asked from here ({error}); other workers are alive that consume the queue 'model'"
     if not place.api_key and settings.model.refresh_tokens:
         return Grade.OK, f"{described(settings)}, asked with the logins above"
-    is_anthropic = wire is Wire.ANTHROPIC_MESSAGES
+    is_anthropic = wire == Wire.ANTHROPIC_MESSAGES
     try:
         answer = httpx2.get(
             f"{place.plain_url}{'/v1' if is_anthropic else ''}/models",

@@ -71,10 +71,10 @@ def _of_script(scripts: Path, name: str | None) -> Iterator[str]:
 
 
 def _of_toolsets(names: Sequence[str]) -> Iterator[str]:
-    from hermes_worker.tools.catalog import default_catalog
+    from hermes_worker.tools.catalog import declared_catalog
 
     try:
-        default_catalog().resolve(tuple(names)) if names else None
+        declared_catalog().resolve(tuple(names)) if names else None
     except ConfigurationError as error:
         yield str(error).rstrip(".")
 

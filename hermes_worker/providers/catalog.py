@@ -10,11 +10,17 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
 from urllib.parse import urlsplit
+
+from hermes_worker import installed
+from hermes_worker.extension import Extension, Installed, WireDeclaration
 
 
 class Wire(StrEnum):
-    """How requests and replies are written. The values are those of the ``api_mode`` setting."""
+    """How requests and replies are written: the names that rules of ours speak of. The values are those of the
+    ``api_mode`` setting; extensions may bring more."""
 
     CHAT_COMPLETIONS = "chat_completions"
     CODEX_RESPONSES = "codex_responses"
@@ -204,19 +210,51 @@ _ROWS: tuple[ProviderRow, ...] = (
     ),
 )
 
-PROVIDERS: Mapping[str, ProviderRow] = {row.name: row for row in _ROWS}
+EXTENSION = Extension(
+    name="providers",
+    version="1",
+    summary="The built-in providers of models and the ways to speak to them",
+    providers=_ROWS,
+    wires=(
+        WireDeclaration(
+            name=Wire.CHAT_COMPLETIONS.value, implementation="hermes_worker.providers.openai_chat:OpenAIChat"
+        ),
+        WireDeclaration(
+            name=Wire.CODEX_RESPONSES.value, implementation="hermes_worker.providers.openai_responses:OpenAIResponses"
+        ),
+        WireDeclaration(
+            name=Wire.ANTHROPIC_MESSAGES.value,
+            implementation="hermes_worker.providers.anthropic_messages:AnthropicMessages",
+        ),
+    ),
+)
 
-_BY_ANY_NAME: Mapping[str, ProviderRow] = {name: row for row in _ROWS for name in (row.name, *row.aliases)}
+
+@lru_cache(maxsize=4)
+def _rows_of(found: Installed) -> Mapping[str, ProviderRow]:
+    return MappingProxyType({row.name: row for row in installed.rows(ProviderRow, found.providers.values())})
+
+
+@lru_cache(maxsize=4)
+def _by_any_name(found: Installed) -> Mapping[str, ProviderRow]:
+    return {name.lower(): row for row in _rows_of(found).values() for name in (row.name, *row.aliases)}
+
+
+def provider_rows() -> Mapping[str, ProviderRow]:
+    """The rows of all enabled extensions, by name."""
+    return _rows_of(installed.current())
 
 
 def find_provider(name: str) -> ProviderRow | None:
     """The row with this name or alias, in any case; ``None`` when there is none."""
-    return _BY_ANY_NAME.get(name.strip().lower())
+    return _by_any_name(installed.current()).get(name.strip().lower())
 
 
 def provider_of_host(base_url: str) -> ProviderRow | None:
     """The row whose host this is; ``None`` for a server of the user's own."""
-    return next((row for row in _ROWS if any(host_matches(base_url, host) for host in row.hosts)), None)
+    return next(
+        (row for row in provider_rows().values() if any(host_matches(base_url, host) for host in row.hosts)), None
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- hosts
@@ -257,7 +295,7 @@ def is_local(base_url: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireChoice:
-    wire: Wire
+    wire: str
     provider: str
     """The catalogue's name for it, or what was given in lower case; filled in from the host where none was given."""
     is_explicit: bool
@@ -271,8 +309,8 @@ def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, m
     """
     row = find_provider(provider or "")
     name = row.name if row else (provider or "").strip().lower()
-    if api_mode in set(Wire):
-        return WireChoice(wire=Wire(api_mode), provider=name, is_explicit=True)
+    if api_mode and api_mode in {*Wire, *installed.current().wires}:
+        return WireChoice(wire=Wire(api_mode) if api_mode in set(Wire) else api_mode, provider=name, is_explicit=True)
     wire, name = _default_wire(name, base_url)
     if wire is Wire.CHAT_COMPLETIONS and _is_upgraded(name, base_url, model):
         wire = Wire.CODEX_RESPONSES
@@ -315,7 +353,7 @@ def _is_copilot_responses(slug: str) -> bool:
 
 
 def is_azure(base_url: str) -> bool:
-    return any(host_matches(base_url, host) for host in PROVIDERS["azure"].hosts)
+    return any(host_matches(base_url, host) for host in provider_rows()["azure"].hosts)
 
 
 # ------------------------------------------------------------------------------------------------- rules by the model

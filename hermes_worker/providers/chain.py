@@ -43,7 +43,7 @@ class Route:
     model: str
     host: str
     """Bare host name."""
-    wire: Wire
+    wire: str
     credential: str
     """A name for the key under which workers can share what they learn of it; says nothing about the key itself."""
     is_aggregator: bool = False
@@ -140,7 +140,7 @@ class Chain:
         )
 
     def _provider(
-        self, wire: Wire, endpoint: Endpoint, login: Login | None
+        self, wire: str, endpoint: Endpoint, login: Login | None
     ) -> tuple[Provider, Callable[[Abort], None] | None]:
         if login is None or self._grants is None:
             return shared_provider(wire, endpoint), None
@@ -179,7 +179,7 @@ def _place(choice: ModelChoice) -> tuple[str, str] | None:
         return None
 
 
-def _endpoint_of(choice: ModelChoice) -> tuple[Wire, Endpoint]:
+def _endpoint_of(choice: ModelChoice) -> tuple[str, Endpoint]:
     return endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins)
 
 
@@ -207,7 +207,7 @@ def _credential(endpoint: Endpoint) -> str:
 class OneProvider:
     """A chain of a single provider that somebody built: what tests and simulations hand to the loop."""
 
-    def __init__(self, provider: Provider, *, name: str = "custom", wire: Wire = Wire.CHAT_COMPLETIONS) -> None:
+    def __init__(self, provider: Provider, *, name: str = "custom", wire: str = Wire.CHAT_COMPLETIONS) -> None:
         self._provider = provider
         self._name = name
         self._wire = wire

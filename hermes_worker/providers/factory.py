@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.extension import load
 from hermes_worker.providers.base import Provider
 from hermes_worker.providers.catalog import (
     LOCAL_SILENCE_S,
-    PROVIDERS,
     ProviderRow,
     Wire,
     WireChoice,
     find_provider,
     is_local,
     provider_of_host,
+    provider_rows,
     resolve_wire,
 )
 from hermes_worker.providers.endpoint import READ_TIMEOUT_S, Endpoint, checked
@@ -38,35 +39,6 @@ class ModelSettings(Protocol):
     def provider(self) -> str | None: ...
 
 
-_NO_ROW = PROVIDERS["custom"]
-
-
-# Imported when they are needed: an SDK takes half a second, and no process needs both; a scheduler needs none.
-def _chat_completions(endpoint: Endpoint) -> Provider:
-    from hermes_worker.providers.openai_chat import OpenAIChat
-
-    return OpenAIChat(endpoint)
-
-
-def _responses(endpoint: Endpoint) -> Provider:
-    from hermes_worker.providers.openai_responses import OpenAIResponses
-
-    return OpenAIResponses(endpoint)
-
-
-def _messages(endpoint: Endpoint) -> Provider:
-    from hermes_worker.providers.anthropic_messages import AnthropicMessages
-
-    return AnthropicMessages(endpoint)
-
-
-_WIRES: Mapping[Wire, Callable[[Endpoint], Provider]] = {
-    Wire.CHAT_COMPLETIONS: _chat_completions,
-    Wire.CODEX_RESPONSES: _responses,
-    Wire.ANTHROPIC_MESSAGES: _messages,
-}
-
-
 def build_provider(settings: ModelSettings, *, proxy_url: str | None = None) -> Provider:
     """The provider for these settings: the same object for the same settings, as long as the process lives.
 
@@ -76,14 +48,14 @@ def build_provider(settings: ModelSettings, *, proxy_url: str | None = None) -> 
     return shared_provider(wire, endpoint)
 
 
-def shared_provider(wire: Wire, endpoint: Endpoint) -> Provider:
+def shared_provider(wire: str, endpoint: Endpoint) -> Provider:
     """The one provider of this process for that endpoint."""
     return _shared(wire, endpoint, os.getpid())
 
 
 def endpoint_of(
     settings: ModelSettings, *, proxy_url: str | None = None, needs_key: bool = True
-) -> tuple[Wire, Endpoint]:
+) -> tuple[str, Endpoint]:
     """Where model calls go, and how they are written. ``needs_key`` is false for who logs in.
 
     Raises ``ConfigurationError`` naming the setting to change.
@@ -115,41 +87,44 @@ def endpoint_of(
 def provider_row(settings: ModelSettings) -> ProviderRow:
     """The catalogue's row for these settings: by name, else by host, else that of a server of the user's own."""
     if not settings.provider:
-        return provider_of_host(settings.base_url or "") or _NO_ROW
+        return provider_of_host(settings.base_url or "") or provider_rows()["custom"]
     row = find_provider(settings.provider)
     if row is None and not settings.base_url:
         raise ConfigurationError(
             f"model.provider is {settings.provider!r}, which is not in the catalogue: choose one of "
-            f"{', '.join(PROVIDERS)}, or set model.base_url (HERMES_BASE_URL) to its address"
+            f"{', '.join(provider_rows())}, or set model.base_url (HERMES_BASE_URL) to its address"
         )
-    return row or _NO_ROW
+    return row or provider_rows()["custom"]
 
 
 @functools.lru_cache(maxsize=256)
-def _shared(wire: Wire, endpoint: Endpoint, pid: int) -> Provider:
+def _shared(wire: str, endpoint: Endpoint, pid: int) -> Provider:
     """The process id is part of the key, because a forked child must not use its parent's sockets."""
-    return _WIRES[wire](endpoint)
+    # Loaded when it is needed: an SDK takes half a second, and no process needs all; a scheduler needs none.
+    provider: Provider = load(installed.current().wires[wire].implementation)(endpoint)
+    return provider
 
 
 def _api_mode(settings: ModelSettings) -> str | None:
-    if settings.api_mode and settings.api_mode not in set(Wire):
-        raise ConfigurationError(f"model.api_mode is {settings.api_mode!r}; choose one of {', '.join(Wire)}")
+    known = dict.fromkeys((*installed.current().wires, *Wire))
+    if settings.api_mode and settings.api_mode not in known:
+        raise ConfigurationError(f"model.api_mode is {settings.api_mode!r}; choose one of {', '.join(known)}")
     return settings.api_mode or None
 
 
-def _supported(choice: WireChoice) -> Wire:
-    if choice.wire in _WIRES:
+def _supported(choice: WireChoice) -> str:
+    if choice.wire in installed.current().wires:
         return choice.wire
     origin = "model.api_mode" if choice.is_explicit else f"the provider {choice.provider or 'at model.base_url'!r}"
     raise ConfigurationError(
-        f"{origin} asks for the wire {choice.wire.value!r}, which is not built in; set model.api_mode to "
+        f"{origin} asks for the wire {str(choice.wire)!r}, which no enabled extension brings; set model.api_mode to "
         f"{Wire.CHAT_COMPLETIONS.value!r} if the server also serves OpenAI-compatible chat completions"
     )
 
 
-def _base_url(settings: ModelSettings, row: ProviderRow, wire: Wire) -> str:
+def _base_url(settings: ModelSettings, row: ProviderRow, wire: str) -> str:
     given = (settings.base_url or "").rstrip("/")
-    if wire is Wire.CHAT_COMPLETIONS and row.chat_base_url and given in ("", row.base_url):
+    if wire == Wire.CHAT_COMPLETIONS and row.chat_base_url and given in ("", row.base_url):
         return row.chat_base_url
     if not given and not row.base_url:
         raise ConfigurationError(f"model.base_url (HERMES_BASE_URL) is not set, and {row.name!r} has no common address")

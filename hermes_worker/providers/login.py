@@ -8,7 +8,6 @@ from typing import Protocol
 from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelReply, ModelRequest
 from hermes_worker.providers.base import Abort, OnDelta
-from hermes_worker.providers.catalog import Wire
 from hermes_worker.providers.endpoint import Endpoint
 from hermes_worker.providers.factory import shared_provider
 
@@ -24,7 +23,7 @@ class Granting(Protocol):
 class LoggedIn:
     """``Provider`` for one route of one call: it remembers which token it used, so that a refusal is about that one."""
 
-    def __init__(self, wire: Wire, endpoint: Endpoint, login: Login, grants: Granting) -> None:
+    def __init__(self, wire: str, endpoint: Endpoint, login: Login, grants: Granting) -> None:
         self._wire = wire
         self._endpoint = endpoint
         self._login = login

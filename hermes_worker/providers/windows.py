@@ -75,7 +75,7 @@ class ServedWindow:
 
     endpoint: Endpoint
     model: str
-    wire: Wire
+    wire: str
     is_own_server: bool
     """A server of the user's own, which may have more doors than those of its API."""
     answers: WindowAnswers
@@ -120,7 +120,7 @@ class _Asking:
     def __init__(self, served: ServedWindow, abort: Abort) -> None:
         self._endpoint = served.endpoint
         self._model = served.model
-        self._is_anthropic = served.wire is Wire.ANTHROPIC_MESSAGES
+        self._is_anthropic = served.wire == Wire.ANTHROPIC_MESSAGES
         self._headers = _headers(served.endpoint, is_anthropic=self._is_anthropic)
         self._line = Line()
         self._until = time.monotonic() + TIME_MAX_S

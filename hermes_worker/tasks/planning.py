@@ -12,7 +12,7 @@ from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.repair import dedupe, repair_tool_name
 from hermes_worker.core.replay import Replay
-from hermes_worker.tools.base import ToolSpec
+from hermes_worker.extension import ToolSpec
 from hermes_worker.tools.catalog import Catalog
 from hermes_worker.tools.planning import lexical, planned_call
 
@@ -55,7 +55,7 @@ def unknown_names(reply: ModelReply, offered: Collection[str], catalog: Catalog)
 
 
 def _spec(name: str, catalog: Catalog) -> ToolSpec | None:
-    return catalog.get(name).spec if name in catalog.names else None
+    return catalog.spec(name) if name in catalog.names else None
 
 
 def _repaired(request: ToolRequest, catalog: Catalog) -> ToolRequest:

@@ -90,7 +90,7 @@ def _system_row(system_prompt: str, stand_in: Route | None) -> str:
 
 @lru_cache(maxsize=256)
 def _needs(route: Route) -> WireNeeds:
-    return wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire.value)
+    return wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
 
 
 @lru_cache(maxsize=256)
@@ -99,6 +99,6 @@ def _layout(route: Route) -> CacheLayout | None:
         provider=route.name,
         model=route.model,
         host=route.host,
-        is_anthropic_wire=route.wire is Wire.ANTHROPIC_MESSAGES,
+        is_anthropic_wire=route.wire == Wire.ANTHROPIC_MESSAGES,
     )
     return cache_layout(target)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from hermes_worker import heap
+from hermes_worker import heap, installed
+from hermes_worker.extension import load
 
 _MODULES = (
     "hermes_worker.tasks.main",
@@ -43,6 +44,8 @@ def warm_up() -> None:
     heap.begin()
     for name in _MODULES:
         importlib.import_module(name)
+    for tool in installed.current().tools.values():
+        load(tool.implementation)
     _read_certificates()
     heap.settle()
 

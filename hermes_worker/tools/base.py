@@ -1,4 +1,4 @@
-"""What a tool is: a specification and one function. A family of tools is one module; ``catalog`` lists them.
+"""What a tool is: a specification and one function. A family of tools is one module; an ``Extension`` declares it.
 
 A tool gets parsed arguments and a ``ToolContext`` and returns a ``ToolResult``. It never touches the database, the
 broker or the environment. What it wants remembered for the session (the working directory, the todo list) it
@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import ChildTask
 from hermes_worker.core.questions import Question, Refusal
-from hermes_worker.core.replay import Replay
+from hermes_worker.extension import ToolSpec
 from hermes_worker.redaction import Redactor
 from hermes_worker.workspace.base import Workspace
 from hermes_worker.workspace.sandbox.network import PEOPLE, Origin
@@ -27,39 +27,6 @@ class Cancellation(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
-    """What the model, the planner and the worker must know about a tool."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-    """JSON Schema of the arguments object."""
-    toolset: str
-    replay: Replay
-    is_untrusted: bool
-    """Whether its results hold text of strangers: that of every tool that reads from outside the workspace. They are
-    shown in the wrapper of ``core.untrusted``."""
-    timeout_s: float = 120.0
-    """The worker cancels the call after this long, and the sweeper takes the claim a little later. A tool with a
-    ``timeout`` argument of its own declares the largest value it allows."""
-    result_chars_max: int | None = 100_000
-    """A longer result is written to a file in the workspace and replaced by a preview; ``None`` for tools that
-    page by themselves (reference, loop §6.7)."""
-    is_parallel_safe: bool = False
-    """May run beside its neighbours of the same batch (reference, loop §6.2)."""
-    path_argument: str | None = None
-    """Name of the argument that holds the one path this call touches: such calls may run beside each other when
-    their paths do not overlap."""
-    command_argument: str | None = None
-    """Name of the argument that holds a shell command: dangerous ones need permission (``core.approvals``)."""
-    session_keys: tuple[str, ...] = ()
-    """Session documents the tool reads; they arrive in ``ToolContext.session``."""
-    refuses_markers: str | None = None
-    """What to tell a model whose arguments contain the marker of a hidden secret, which the tool would write into a
-    file in the secret's place; ``None`` for tools that write nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

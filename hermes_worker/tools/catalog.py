@@ -1,104 +1,68 @@
-"""Which tools there are, which toolset holds which, and how a model is told about them (reference, loop §12.3)."""
+"""Which tools there are, which toolset holds which, and how a model is told about them.
+
+Everything but ``get`` is answered from declarations; a tool itself is loaded and built when somebody gets it.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.tools.base import Tool, ToolSpec
-from hermes_worker.tools.clarify import ClarifyTool
-from hermes_worker.tools.cronjob import CronjobTool, JobDesk
-from hermes_worker.tools.delegation import DelegateTool
-from hermes_worker.tools.fetch import Fetching
-from hermes_worker.tools.files import PatchTool, ReadFileTool, WriteFileTool
-from hermes_worker.tools.search import SearchFilesTool
-from hermes_worker.tools.terminal import TerminalTool
-from hermes_worker.tools.todo import TodoTool
-from hermes_worker.tools.vision import VisionTool
-from hermes_worker.tools.web import WebExtractTool
+from hermes_worker.extension import Installed, ToolDeclaration, ToolSpec, load
+
+if TYPE_CHECKING:
+    from hermes_worker.tools.base import Tool
 
 EVERYTHING: Final = ("all", "*")
-
-_CORE: Final = (
-    "browser",
-    "code_execution",
-    "cronjob",
-    "delegation",
-    "file",
-    "image_gen",
-    "memory",
-    "session_search",
-    "skills",
-    "terminal",
-    "todo",
-    "tts",
-    "vision",
-    "web",
-)
-
-BUNDLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "hermes-cli": (*_CORE, "clarify"),
-    "hermes-cron": (*_CORE, "clarify"),
-    "hermes-gateway": ("hermes-cli", "hermes-webhook"),
-    # Nobody answers a question that is asked through the API.
-    "hermes-api-server": _CORE,
-    "hermes-webhook": ("web", "vision", "clarify"),
-    "debugging": ("terminal", "web", "file"),
-    "safe": ("web", "vision", "image_gen"),
-}
-"""Toolsets made of toolsets. A part that has no tools in this installation adds nothing."""
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class UnknownTool(HermesError):
     """No tool of this name is installed."""
 
 
-def default_tools(jobs: JobDesk | None = None, fetching: Fetching | None = None) -> tuple[Tool, ...]:
-    """The tools of every installation; ``jobs`` is where scheduled ones are kept and ``fetching`` fetches from the web,
-    both needed to run their tools."""
-    return (
-        ReadFileTool(),
-        WriteFileTool(),
-        PatchTool(),
-        SearchFilesTool(),
-        TerminalTool(),
-        TodoTool(),
-        DelegateTool(),
-        ClarifyTool(),
-        CronjobTool(jobs),
-        WebExtractTool(fetching),
-        VisionTool(fetching),
-    )
-
-
 class Catalog:
-    """The tools of a worker. Built once; every answer is computed once and then looked up.
+    """Tools by name. Every answer is computed once and then looked up; thread-safe.
 
-    Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. Raises
-    ``ConfigurationError`` when two tools have one name or a bundle has the name of a toolset.
+    Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. A tool that
+    is at hand counts as its own declaration. ``services`` is what tools may be built with, by the names that their
+    declarations use. Raises ``ConfigurationError`` when two tools have one name or a bundle has the name of a toolset.
     """
 
-    def __init__(self, tools: Iterable[Tool], *, bundles: Mapping[str, tuple[str, ...]] = BUNDLES) -> None:
-        self._tools: dict[str, Tool] = {}
+    def __init__(
+        self,
+        tools: Iterable[ToolDeclaration | Tool],
+        *,
+        bundles: Mapping[str, tuple[str, ...]] = _NOTHING,
+        services: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        self._declared: dict[str, ToolDeclaration] = {}
         for tool in tools:
-            if tool.spec.name in self._tools:
+            if tool.spec.name in self._declared:
                 raise ConfigurationError(f"two tools are named {tool.spec.name!r}")
-            self._tools[tool.spec.name] = tool
+            self._declared[tool.spec.name] = tool if isinstance(tool, ToolDeclaration) else _at_hand(tool)
         self._own: dict[str, frozenset[str]] = {}
-        for name, tool in self._tools.items():
+        for name, tool in self._declared.items():
             self._own[tool.spec.toolset] = self._own.get(tool.spec.toolset, frozenset()) | {name}
         for name in bundles.keys() & (self._own.keys() | set(EVERYTHING)):
             raise ConfigurationError(f"{name!r} names both a toolset and a bundle of toolsets")
         self._bundles = dict(bundles)
-        self._definitions = {name: _definition(tool.spec) for name, tool in self._tools.items()}
+        self._services = services
+        self._definitions = {name: _definition(tool.spec) for name, tool in self._declared.items()}
         self._resolved: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
+        self._built: dict[str, Tool] = {}
+        self._building = threading.Lock()
 
     @property
     def names(self) -> frozenset[str]:
         """The names of all tools."""
-        return frozenset(self._tools)
+        return frozenset(self._declared)
 
     @property
     def toolsets(self) -> Mapping[str, tuple[str, ...]]:
@@ -106,12 +70,24 @@ class Catalog:
         resolved = {name: tuple(sorted(self._members(name))) for name in sorted({*self._own, *self._bundles})}
         return {name: members for name, members in resolved.items() if members}
 
-    def get(self, name: str) -> Tool:
+    def spec(self, name: str) -> ToolSpec:
         """Raises ``UnknownTool``."""
-        try:
-            return self._tools[name]
-        except KeyError:
-            raise UnknownTool(f"there is no tool {name!r}; there are {', '.join(sorted(self._tools))}") from None
+        return self._declaration(name).spec
+
+    def get(self, name: str) -> Tool:
+        """The tool itself, loaded and built the first time. Raises ``UnknownTool``, and ``ConfigurationError`` for one
+        that cannot be built here."""
+        declared = self._declaration(name)
+        with self._building:
+            if name not in self._built:
+                self._built[name] = _built(declared, self._services)
+            return self._built[name]
+
+    def load_all(self) -> None:
+        """Build every tool, so that one that cannot be built is known before anybody calls it. Raises
+        ``ConfigurationError``."""
+        for name in self._declared:
+            self.get(name)
 
     def resolve(self, toolsets: Iterable[str], *, disabled: Iterable[str] = ()) -> tuple[str, ...]:
         """The names of the tools in ``toolsets``, without those in ``disabled``, in a stable order.
@@ -130,8 +106,14 @@ class Catalog:
         same bytes, in whatever order they come. Raises ``UnknownTool``."""
         wanted = sorted(set(names))
         for name in wanted:
-            self.get(name)
+            self._declaration(name)
         return tuple(self._definitions[name] for name in wanted)
+
+    def _declaration(self, name: str) -> ToolDeclaration:
+        try:
+            return self._declared[name]
+        except KeyError:
+            raise UnknownTool(f"there is no tool {name!r}; there are {', '.join(sorted(self._declared))}") from None
 
     def _resolve(self, toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[str, ...]:
         chosen: set[str] = set()
@@ -148,7 +130,7 @@ class Catalog:
     def _members(self, name: str) -> Iterator[str]:
         """The tools of a toolset and of all it includes; a bundle that includes itself is no harm."""
         if name in EVERYTHING:
-            yield from self._tools
+            yield from self._declared
             return
         seen: set[str] = set()
         waiting = [name]
@@ -160,9 +142,39 @@ class Catalog:
                 waiting.extend(self._bundles.get(toolset, ()))
 
 
-def default_catalog(*more: Tool, jobs: JobDesk | None = None, fetching: Fetching | None = None) -> Catalog:
-    """The catalogue of the default tools and ``more``."""
-    return Catalog((*default_tools(jobs, fetching), *more))
+@lru_cache(maxsize=4)
+def _declared_by(found: Installed) -> Catalog:
+    return catalog_of(found)
+
+
+def declared_catalog() -> Catalog:
+    """The catalogue of the tools that are in force in this process, for whoever tells of tools and runs none."""
+    return _declared_by(installed.current())
+
+
+def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
+    """The catalogue of the tools that are in force in this process, and ``more``."""
+    return catalog_of(installed.current(), *more, services=services)
+
+
+def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
+    """The catalogue of the tools of ``found``, and ``more``."""
+    return Catalog((*found.tools.values(), *more), bundles=found.bundles, services=services)
+
+
+def _at_hand(tool: Tool) -> ToolDeclaration:
+    return ToolDeclaration(spec=tool.spec, implementation=lambda: tool)
+
+
+def _built(declared: ToolDeclaration, services: Mapping[str, Any]) -> Tool:
+    if lacking := [name for name in declared.needs if name not in services]:
+        raise ConfigurationError(f"the tool {declared.name!r} needs {', '.join(lacking)}, which this process has not")
+    tool = cast("Tool", load(declared.implementation)(**{name: services[name] for name in declared.needs}))
+    if tool.spec != declared.spec:
+        raise ConfigurationError(
+            f"the tool {declared.name!r} is declared otherwise than {declared.implementation!r} is"
+        )
+    return tool
 
 
 def _definition(spec: ToolSpec) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hermes_worker.core.questions import CHOICES_MAX, Question
-from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.base import ToolContext, ToolResult
+from hermes_worker.tools.builtin import CLARIFY
 from hermes_worker.tools.results import error_result
 
 _EXPIRES_S: Final = 3_600.0
@@ -20,30 +20,7 @@ _CHOICE_CHARS_MAX: Final = 1_000
 class ClarifyTool:
     """``clarify``."""
 
-    spec: Final = ToolSpec(
-        name="clarify",
-        description=(
-            "Ask the user a question when you cannot go on sensibly without the answer. Offer up to "
-            f"{CHOICES_MAX} choices if the answer is one of a few; the user may always answer in words instead. Do not "
-            "ask for permission to run commands, and do not ask what you can find out yourself."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "question": {"type": "string", "description": "The question."},
-                "choices": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": f"Up to {CHOICES_MAX} answers to choose from.",
-                },
-            },
-            "required": ["question"],
-        },
-        toolset="clarify",
-        is_untrusted=False,
-        replay=Replay.PURE,
-        timeout_s=30.0,
-    )
+    spec: Final = CLARIFY
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         question = arguments["question"].strip()

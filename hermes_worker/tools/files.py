@@ -11,21 +11,23 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from hermes_worker.core.replay import Replay
 from hermes_worker.redaction import prints_configuration
 from hermes_worker.tools import v4a
-from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.base import ToolContext, ToolResult
+from hermes_worker.tools.builtin import (
+    CWD_KEY,
+    PATCH,
+    READ_FILE,
+    READ_LINES_DEFAULT,
+    READ_LINES_MAX,
+    WRITE_FILE,
+)
 from hermes_worker.tools.fuzzy import Refused, is_already_there, replace_text
 from hermes_worker.tools.interruptible import Interrupted, interruptible
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.tools.textfile import NotText, TextFile, from_utf16, is_binary, to_utf8
 from hermes_worker.workspace.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
 
-CWD_KEY: Final = "cwd"
-"""The session document that holds the folder of the session's shell, relative to the workspace's root."""
-
-_LINES_DEFAULT: Final = 500
-_LINES_MAX: Final = 2_000
 _LINE_CHARS_MAX: Final = 2_000
 _READ_CHARS_MAX: Final = 100_000
 _SEEN_CHARS_MAX: Final = 2 * _LINE_CHARS_MAX
@@ -37,11 +39,6 @@ _DIFF_FILE_CHARS_MAX: Final = 2_000_000
 _HINTS_MAX: Final = 5
 _NAMES_COMPARED_MAX: Final = 2_000
 """Of a folder's names; to compare one takes some 20 microseconds."""
-_MARKER_REFUSED: Final = (
-    "nothing was written: the arguments contain a «redacted» marker. It stands for a secret that is in the file and is "
-    "hidden from you; written back, it would destroy the secret. Change the file with patch, take only lines without "
-    "a marker into old_string, new_string and the patch, and leave the lines with secrets as they are."
-)
 _IMAGE_SUFFIXES: Final = frozenset({".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
@@ -80,41 +77,7 @@ def shown_from(folder: str, path: str) -> str:
 class ReadFileTool:
     """``read_file``: a page of a text file with numbered lines."""
 
-    spec: Final = ToolSpec(
-        name="read_file",
-        description=(
-            "Read a text file. Lines come numbered as 'NUMBER|TEXT'; the number is not part of the file. Read long "
-            "files in pages with offset and limit. Use this instead of cat, head or tail. Binary files and credential "
-            "files cannot be read."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "path": {"type": "string", "description": "Path, relative to the current folder or absolute."},
-                "offset": {
-                    "type": "integer",
-                    "description": "Number of the first line to read, from 1.",
-                    "default": 1,
-                    "minimum": 1,
-                },
-                "limit": {
-                    "type": "integer",
-                    "description": f"How many lines to read, at most {_LINES_MAX}.",
-                    "default": _LINES_DEFAULT,
-                    "minimum": 1,
-                },
-            },
-            "required": ["path"],
-        },
-        toolset="file",
-        is_untrusted=False,
-        replay=Replay.PURE,
-        # It pages by itself; a page that were put in a file could only be read with this tool again.
-        result_chars_max=None,
-        is_parallel_safe=True,
-        path_argument="path",
-        session_keys=(CWD_KEY,),
-    )
+    spec: Final = READ_FILE
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         return interruptible(lambda: self._read(arguments, context), context.cancelled)
@@ -129,7 +92,7 @@ class ReadFileTool:
         data = from_utf16(data) or data
         if is_binary(data):
             return error_result(f"{path!r} {_what_it_is(canonical)}; it cannot be shown as text")
-        limit = min(arguments.get("limit", _LINES_DEFAULT), _LINES_MAX)
+        limit = min(arguments.get("limit", READ_LINES_DEFAULT), READ_LINES_MAX)
         is_configuration = prints_configuration(path)
         conceal = partial(context.redactor.text, is_configuration=is_configuration)
         return _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
@@ -225,28 +188,7 @@ def _lines(data: bytes, first: int, page_first: int, count: int) -> Iterator[str
 class WriteFileTool:
     """``write_file``: the whole content of a file."""
 
-    spec: Final = ToolSpec(
-        name="write_file",
-        description=(
-            "Write a file: creates it, with the folders on the way, or replaces all of its content. Use patch to "
-            "change a part of a file. Use this instead of echo or a here-document in terminal."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "path": {"type": "string", "description": "Path, relative to the current folder or absolute."},
-                "content": {"type": "string", "description": "The whole new content."},
-            },
-            "required": ["path", "content"],
-        },
-        toolset="file",
-        refuses_markers=_MARKER_REFUSED,
-        # The same content in the same place: writing it once more is no further effect.
-        is_untrusted=False,
-        replay=Replay.KEYED,
-        path_argument="path",
-        session_keys=(CWD_KEY,),
-    )
+    spec: Final = WRITE_FILE
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         canonical = located(context, arguments["path"], for_write=True)
@@ -277,43 +219,7 @@ def _exists(workspace: Workspace, path: str) -> bool:
 class PatchTool:
     """``patch``: change parts of files, in one place or in many."""
 
-    spec: Final = ToolSpec(
-        name="patch",
-        description=(
-            "Change parts of files. mode 'replace' (default) replaces old_string by new_string in one file; old_string "
-            "must be found exactly once unless replace_all is true, so copy it with enough lines around it; small "
-            "differences in white space, indentation and quotes are forgiven. mode 'patch' applies a V4A patch to "
-            "several files, all of it or nothing:\n"
-            "*** Begin Patch\n*** Update File: path\n@@ line above the change @@\n context\n-old\n+new\n"
-            "*** Add File: path\n+content\n*** Delete File: path\n*** Move File: from -> to\n*** End Patch\n"
-            "Returns a unified diff. Use this instead of sed or awk."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "mode": {"type": "string", "enum": ["replace", "patch"], "default": "replace"},
-                "path": {"type": "string", "description": "mode replace: the file to change."},
-                "old_string": {"type": "string", "description": "mode replace: the text to find."},
-                "new_string": {
-                    "type": "string",
-                    "description": "mode replace: the text to put there; empty to delete.",
-                },
-                "replace_all": {
-                    "type": "boolean",
-                    "description": "mode replace: every occurrence.",
-                    "default": False,
-                },
-                "patch": {"type": "string", "description": "mode patch: the V4A patch."},
-            },
-            "required": [],
-        },
-        toolset="file",
-        refuses_markers=_MARKER_REFUSED,
-        is_untrusted=False,
-        replay=Replay.ONCE,
-        path_argument="path",
-        session_keys=(CWD_KEY,),
-    )
+    spec: Final = PATCH
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         mode = arguments.get("mode") or ("patch" if "patch" in arguments else "replace")

@@ -10,8 +10,8 @@ from typing import Any
 from hermes_worker.core.repair import ArgumentsOutcome, assess_arguments
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.segments import PlannedCall
+from hermes_worker.extension import ToolSpec
 from hermes_worker.tools.arguments import coerce
-from hermes_worker.tools.base import ToolSpec
 from hermes_worker.workspace.base import WorkspaceError
 
 Canonical = Callable[[str], str]

@@ -12,15 +12,14 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from hermes_worker.core.replay import Replay
 from hermes_worker.tools import treesearch
-from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
-from hermes_worker.tools.files import CWD_KEY, located, session_folder, shown_from
+from hermes_worker.tools.base import ToolContext, ToolResult
+from hermes_worker.tools.builtin import HITS_DEFAULT, SEARCH_FILES, SearchOutput
+from hermes_worker.tools.files import located, session_folder, shown_from
 from hermes_worker.tools.interruptible import interruptible
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.workspace.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
@@ -29,7 +28,6 @@ _TIMEOUT_S: Final = 60.0
 _OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
 _HITS_PER_FILE_MAX: Final = 1_000
 _LINE_CHARS_MAX: Final = 500
-_LIMIT_DEFAULT: Final = 50
 _LIMIT_MAX: Final = 1_000
 _CONTEXT_MAX: Final = 20
 _NOT_FOUND: Final = 127
@@ -57,21 +55,13 @@ _ODD_RULES: Final = (
 )
 
 
-class Output(StrEnum):
-    """What is wanted of each match."""
-
-    CONTENT = "content"
-    FILES = "files_only"
-    COUNT = "count"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Query:
     """A search, with the path canonical. ``pattern`` is ``None`` when files are to be listed."""
 
     path: str
     pattern: str | None
-    output: Output
+    output: SearchOutput
     context: int
     glob: str | None
 
@@ -89,43 +79,7 @@ class _Line:
 class SearchFilesTool:
     """``search_files``."""
 
-    spec: Final = ToolSpec(
-        name="search_files",
-        description=(
-            "Search files. target 'content' (default): find lines that match a regular expression. target 'files': "
-            "find files by a glob such as '*.py', 'test_*' or 'src/**/*.{js,ts}'. Hidden files, binary files and what "
-            ".gitignore names are skipped unless path is the file itself. Use this instead of grep, rg, find or ls."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "pattern": {"type": "string", "description": "Regular expression, or a glob for target 'files'."},
-                "target": {"type": "string", "enum": ["content", "files"], "default": "content"},
-                "path": {"type": "string", "description": "File or folder to search in.", "default": "."},
-                "file_glob": {"type": "string", "description": "Only in files like this, for example '*.py'."},
-                "limit": {"type": "integer", "default": _LIMIT_DEFAULT, "minimum": 1},
-                "offset": {"type": "integer", "description": "Skip this many results.", "default": 0, "minimum": 0},
-                "output_mode": {
-                    "type": "string",
-                    "enum": [output.value for output in Output],
-                    "description": "Matching lines, only the files' names, or the number of matching lines per file.",
-                    "default": Output.CONTENT.value,
-                },
-                "context": {
-                    "type": "integer",
-                    "description": "How many lines to show around each match.",
-                    "default": 0,
-                    "minimum": 0,
-                },
-            },
-            "required": ["pattern"],
-        },
-        toolset="file",
-        is_untrusted=False,
-        replay=Replay.PURE,
-        is_parallel_safe=True,
-        session_keys=(CWD_KEY,),
-    )
+    spec: Final = SEARCH_FILES
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         path = located(context, arguments.get("path") or ".")
@@ -134,11 +88,13 @@ class SearchFilesTool:
         query = _Query(
             path=path,
             pattern=None if is_by_name else arguments["pattern"],
-            output=Output.FILES if is_by_name else Output(arguments.get("output_mode", Output.CONTENT)),
+            output=SearchOutput.FILES
+            if is_by_name
+            else SearchOutput(arguments.get("output_mode", SearchOutput.CONTENT)),
             context=min(arguments.get("context", 0), _CONTEXT_MAX),
             glob=arguments.get("file_glob") or None,
         )
-        page = _Page(offset=arguments.get("offset", 0), limit=min(arguments.get("limit", _LIMIT_DEFAULT), _LIMIT_MAX))
+        page = _Page(offset=arguments.get("offset", 0), limit=min(arguments.get("limit", HITS_DEFAULT), _LIMIT_MAX))
         try:
             output = _searched(query, context)
             wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
@@ -183,7 +139,7 @@ def _own_command(query: _Query) -> str:
     document = {
         "path": query.path,
         "pattern": query.pattern,
-        "output": "files" if query.output is Output.FILES else query.output.value,
+        "output": "files" if query.output is SearchOutput.FILES else query.output.value,
         "context": query.context,
         "glob": _name_glob(query),
         "hits_max": _HITS_PER_FILE_MAX,
@@ -206,10 +162,10 @@ def _ripgrep_command(query: _Query) -> str:
     if query.pattern is None:
         options += ["--files"]
     else:
-        if query.output is Output.CONTENT:
+        if query.output is SearchOutput.CONTENT:
             options += ["--max-count", str(_HITS_PER_FILE_MAX), "--context", str(query.context)]
         else:
-            options += ["--count" if query.output is Output.COUNT else "--files-with-matches"]
+            options += ["--count" if query.output is SearchOutput.COUNT else "--files-with-matches"]
         if glob := _name_glob(query):
             # A type and not --glob, which would take back in what .gitignore excludes.
             options += ["--type-add", f"wanted:{glob}", "--type", "wanted"]
@@ -308,22 +264,22 @@ def _fits(path: str, glob: str) -> bool:
     return treesearch.matches_glob(path, glob)
 
 
-def _answer(output: bytes, form: Output, wanted: _Wanted, page: _Page) -> dict[str, object]:
-    separator = b"\0" if form is Output.FILES else b"\n"
+def _answer(output: bytes, form: SearchOutput, wanted: _Wanted, page: _Page) -> dict[str, object]:
+    separator = b"\0" if form is SearchOutput.FILES else b"\n"
     is_cut = len(output) >= _OUTPUT_BYTES_MAX
     records = output.split(separator)
     if is_cut:
         # The last record may have been cut in the middle.
         records.pop()
     match form:
-        case Output.CONTENT:
+        case SearchOutput.CONTENT:
             lines = _lines(records, wanted)
             matches = [line for line in lines if line.is_match]
             return _paged("matches", _with_context(page.of(matches), lines), len(matches), page, is_cut=is_cut)
-        case Output.FILES:
+        case SearchOutput.FILES:
             names = sorted((name for raw in records if raw and (name := wanted.name(raw))), key=_path_order)
             return _paged("files", page.of(names), len(names), page, is_cut=is_cut)
-        case Output.COUNT:
+        case SearchOutput.COUNT:
             counts = _counts(records, wanted)
             document = _paged("counts", dict(page.of(counts)), len(counts), page, is_cut=is_cut)
             return {**document, "matches_total": sum(count for _, count in counts)}

@@ -11,20 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from hermes_worker.core.replay import Replay
 from hermes_worker.redaction import is_secret_name
-from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.base import ToolContext, ToolResult
+from hermes_worker.tools.builtin import COMMAND_S_DEFAULT, COMMAND_S_MAX, CWD_KEY, ENV_KEY, TERMINAL
 from hermes_worker.tools.commandline import exit_code_meaning, refusal_to_run
-from hermes_worker.tools.files import CWD_KEY, session_folder
+from hermes_worker.tools.files import session_folder
 from hermes_worker.tools.results import error_result, json_result
 from hermes_worker.workspace.base import EXCESS_SENTENCES, CommandResult, Ending, Workspace, WorkspaceError
 from hermes_worker.workspace.sandbox.network import Network
 
-ENV_KEY: Final = "env"
-"""The session document that holds the variables its shell exported."""
-
-_TIMEOUT_DEFAULT_S: Final = 180
-_TIMEOUT_MAX_S: Final = 600
 _OUTPUT_BYTES_MAX: Final = 50_000
 _ENV_CHARS_MAX: Final = 65_536
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,64 +30,13 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1
 class TerminalTool:
     """``terminal``."""
 
-    spec: Final = ToolSpec(
-        name="terminal",
-        description=(
-            "Run a shell command (bash) in the workspace and return its output and exit code. The current folder and "
-            "exported variables carry over to the next call; processes do not: everything a command leaves running is "
-            "ended with it. To test a server, start it in the background, use it and stop it in one command. /tmp is "
-            "fresh in every call: what later calls need belongs in the workspace. There is no terminal to answer "
-            f"questions, so pass flags like -y. timeout is {_TIMEOUT_DEFAULT_S} s unless you set it, at most "
-            f"{_TIMEOUT_MAX_S} s. The network may be limited to http and https through the proxy in $https_proxy, or "
-            "absent; a refusal says so. Prefer read_file, search_files, write_file and patch for files."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "command": {"type": "string", "description": "The command."},
-                "background": {
-                    "type": "boolean",
-                    "description": "Not available here: commands run in the foreground.",
-                    "default": False,
-                },
-                "timeout": {
-                    "type": "integer",
-                    "description": f"Seconds after which the command is ended, at most {_TIMEOUT_MAX_S}.",
-                    "default": _TIMEOUT_DEFAULT_S,
-                    "minimum": 1,
-                },
-                "workdir": {
-                    "type": "string",
-                    "description": "Folder to start in; the session's current folder if left out.",
-                },
-                "pty": {"type": "boolean", "description": "Not available here.", "default": False},
-                "notify_on_complete": {"type": "boolean", "description": "Not available here.", "default": False},
-                "watch_patterns": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "Not available here.",
-                },
-            },
-            "required": ["command"],
-        },
-        toolset="terminal",
-        is_untrusted=False,
-        replay=Replay.ONCE,
-        # A little more than a command may take, so that the tool itself tells of a time-out.
-        timeout_s=_TIMEOUT_MAX_S + 10,
-        command_argument="command",
-        refuses_markers=(
-            "the command was not run: it contains a «redacted» marker. The marker stands for a secret that is hidden "
-            "from you and is no value; let the command take the secret from its file or variable instead"
-        ),
-        session_keys=(CWD_KEY, ENV_KEY),
-    )
+    spec: Final = TERMINAL
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         refusal = _unsupported(arguments) or refusal_to_run(arguments["command"])
         if refusal:
             return error_result(refusal)
-        timeout_s = arguments.get("timeout", _TIMEOUT_DEFAULT_S)
+        timeout_s = arguments.get("timeout", COMMAND_S_DEFAULT)
         context.workspace.require_free_space()
         started_in = _folder(arguments.get("workdir"), context)
         result = context.workspace.execute(
@@ -130,15 +74,15 @@ def _unsupported(arguments: Mapping[str, Any]) -> str | None:
     if arguments.get("background") or arguments.get("notify_on_complete") or arguments.get("watch_patterns"):
         return (
             "background processes are not available here. Run the command in the foreground with a timeout of up to "
-            f"{_TIMEOUT_MAX_S} s; to test a server, start it with & and use it and stop it in the same command, for "
+            f"{COMMAND_S_MAX} s; to test a server, start it with & and use it and stop it in the same command, for "
             "example: 'server > server.log 2>&1 & pid=$!; sleep 2; curl -s localhost:8000; kill $pid'"
         )
     if arguments.get("pty"):
         return "pty is not available here; use the program's options for running without a terminal"
-    timeout = arguments.get("timeout", _TIMEOUT_DEFAULT_S)
-    if timeout > _TIMEOUT_MAX_S:
+    timeout = arguments.get("timeout", COMMAND_S_DEFAULT)
+    if timeout > COMMAND_S_MAX:
         return (
-            f"a timeout of {timeout} s is more than the {_TIMEOUT_MAX_S} s a command may take; split the work into "
+            f"a timeout of {timeout} s is more than the {COMMAND_S_MAX} s a command may take; split the work into "
             "commands that each take less"
         )
     return None
@@ -226,7 +170,7 @@ def _ended_because(ending: Ending, timeout_s: int) -> str | None:
     match ending:
         case Ending.TIMED_OUT:
             return (
-                f"the command was ended after {timeout_s} s; give it a longer timeout (up to {_TIMEOUT_MAX_S}) or "
+                f"the command was ended after {timeout_s} s; give it a longer timeout (up to {COMMAND_S_MAX}) or "
                 "less to do"
             )
         case Ending.CANCELLED:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.replay import Replay
-from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.base import ToolContext, ToolResult
+from hermes_worker.tools.builtin import TODO_KEY, TODO_LIST, TodoStatus
 
-SESSION_KEY: Final = "todo"
 _ITEMS_MAX: Final = 256
 _CONTENT_CHARS_MAX: Final = 4_000
 _CUT: Final = "… [truncated]"
-
-
-class TodoStatus(StrEnum):
-    PENDING = "pending"
-    IN_PROGRESS = "in_progress"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,56 +25,13 @@ class _Item:
         return {"id": self.id, "content": self.content, "status": self.status.value}
 
 
-_SPEC = ToolSpec(
-    name="todo",
-    description=(
-        "Keep a task list for work of three steps or more, or when the user asks for several things. Without arguments "
-        "it returns the list. With 'todos' it replaces the list; with merge=true it changes the items whose id is "
-        "already there and appends the others. The order is the priority. Have one item in_progress at a time, mark an "
-        "item completed as soon as it is done, and cancel what turned out to be unnecessary. Returns the whole list."
-    ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "todos": {
-                "type": "array",
-                "description": "The items. Leave it out to read the list.",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "id": {"type": "string", "description": "Short and unique, for example '1'."},
-                        "content": {"type": "string", "description": "What is to be done."},
-                        "status": {"type": "string", "enum": [status.value for status in TodoStatus]},
-                    },
-                    "required": ["id"],
-                },
-            },
-            "merge": {
-                "type": "boolean",
-                "description": "true: change and append by id. false: replace the list.",
-                "default": False,
-            },
-        },
-        "required": [],
-    },
-    toolset="todo",
-    # The list is written by the transaction that settles the call, so running it again changes nothing more.
-    is_untrusted=False,
-    replay=Replay.PURE,
-    timeout_s=10,
-    session_keys=(SESSION_KEY,),
-)
-
-
 class TodoTool:
     """``todo``: reads and writes the session document of the same name."""
 
-    @property
-    def spec(self) -> ToolSpec:
-        return _SPEC
+    spec: Final = TODO_LIST
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        current = _stored(context.session.get(SESSION_KEY))
+        current = _stored(context.session.get(TODO_KEY))
         wanted: Sequence[Mapping[str, Any]] | None = arguments.get("todos")
         if wanted is None:
             return ToolResult(text=_summary(current))
@@ -91,7 +39,7 @@ class TodoTool:
         kept = items[:_ITEMS_MAX]
         document = [item.as_document() for item in kept]
         return ToolResult(
-            text=_summary(kept, dropped=len(items) - len(kept)), session_updates={SESSION_KEY: document or None}
+            text=_summary(kept, dropped=len(items) - len(kept)), session_updates={TODO_KEY: document or None}
         )
 
 

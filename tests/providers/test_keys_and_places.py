@@ -13,7 +13,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelRequest, user_body
 from hermes_worker.providers.base import Abort
-from hermes_worker.providers.catalog import PROVIDERS
+from hermes_worker.providers.catalog import provider_rows
 from hermes_worker.providers.chain import Chain
 from hermes_worker.settings import as_environ, load
 from hermes_worker.wiring import aside_of, chain_of, endpoint_of, logins_of
@@ -29,7 +29,7 @@ def keys(chain: Chain, position: int = 0) -> list[str]:
 
 
 def vendors() -> list[tuple[str, str]]:
-    return [(row.name, name) for row in PROVIDERS.values() if row.base_url for name in row.key_variables]
+    return [(row.name, name) for row in provider_rows().values() if row.base_url for name in row.key_variables]
 
 
 @pytest.mark.parametrize(("provider", "variable"), vendors())

@@ -31,6 +31,7 @@ from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, Un
 from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json, user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.extension import ToolSpec
 from hermes_worker.providers.chain import OneProvider
 from hermes_worker.queue import QueueName, message_of
 from hermes_worker.store.rows import Hint
@@ -47,7 +48,7 @@ from hermes_worker.tasks.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.permission import ApprovalRules
-from hermes_worker.tools.base import ToolContext, ToolResult, ToolSpec
+from hermes_worker.tools.base import ToolContext, ToolResult
 from hermes_worker.tools.catalog import Catalog
 from hermes_worker.tools.delegation import DelegateTool
 from hermes_worker.workspace.base import WorkspaceError

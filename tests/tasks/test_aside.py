@@ -99,7 +99,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         turns = Turns.over(store, second.base_url, aside={AuxTask.VISION: chain})
         turns.parts = replace(
             turns.parts,
-            catalog=default_catalog(fetching=Fetcher(policy=UrlPolicy(allows_private=True))),
+            catalog=default_catalog(services={"fetching": Fetcher(policy=UrlPolicy(allows_private=True))}),
             prices=dict([own_price("custom:eyes=10/20"), own_price("custom:scripted=1/2")]),
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), {}, env_passthrough=(), hermes_home=""),
         )

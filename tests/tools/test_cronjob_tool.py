@@ -13,8 +13,10 @@ import pytest
 from support.desk import Desk
 from support.store import opened
 
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.replay import Replay
 from hermes_worker.tools.base import ToolContext
+from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.tools.cronjob import CronjobTool
 from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.workspace.local import LocalWorkspace
@@ -136,9 +138,11 @@ def test_a_name_that_two_jobs_have_is_asked_back(asked: Asked) -> None:
     assert all(job_id in error for job_id in ids)
 
 
-def test_it_is_never_run_twice_and_without_a_desk_not_at_all(context: ToolContext) -> None:
-    assert CronjobTool().spec.replay is Replay.ONCE
-    assert "cannot" in json.loads(run_tool(CronjobTool(), '{"action": "list"}', context).text)["error"]
+def test_it_is_never_run_twice_and_not_built_without_who_keeps_the_jobs() -> None:
+    catalog = default_catalog()
+    assert catalog.spec("cronjob").replay is Replay.ONCE
+    with pytest.raises(ConfigurationError, match="'cronjob' needs jobs"):
+        catalog.get("cronjob")
 
 
 def test_a_job_belongs_to_the_chat_that_its_maker_answers_to(desk: Desk, context: ToolContext) -> None:

@@ -18,7 +18,7 @@ def _segments(*calls: tuple[str, Any], canonical: Any = lexical) -> tuple[int, .
     return plan(
         [
             planned_call(
-                CATALOG.get(name).spec if name in CATALOG.names else None,
+                CATALOG.spec(name) if name in CATALOG.names else None,
                 name,
                 arguments if isinstance(arguments, str) else json.dumps(arguments),
                 canonical=canonical,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
-from hermes_worker.tools.base import Tool, ToolContext, ToolResult, ToolSpec
+from hermes_worker.extension import ToolDeclaration, ToolSpec
+from hermes_worker.tools.base import ToolContext, ToolResult
 from hermes_worker.tools.catalog import Catalog, UnknownTool, default_catalog
 
 
@@ -126,7 +128,7 @@ REPLAY = {
     "search_files": Replay.PURE,
     "todo": Replay.PURE,
     "clarify": Replay.PURE,
-    "delegate_task": CATALOG.get("delegate_task").spec.replay,
+    "delegate_task": Replay.PURE,
     "write_file": Replay.KEYED,
     "patch": Replay.ONCE,
     "cronjob": Replay.ONCE,
@@ -138,8 +140,7 @@ REPLAY = {
 
 @pytest.mark.parametrize("name", sorted(CATALOG.names))
 def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
-    tool: Tool = CATALOG.get(name)
-    spec = tool.spec
+    spec = CATALOG.spec(name)
     assert spec.replay is REPLAY[name]
     assert spec.parameters["type"] == "object"
     assert set(spec.parameters["required"]) <= spec.parameters["properties"].keys()
@@ -147,6 +148,25 @@ def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
     assert spec.description
 
 
+def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
+    catalog = default_catalog(services={"jobs": None, "fetching": None})
+    catalog.load_all()
+    assert {name: catalog.get(name).spec for name in catalog.names} == {n: CATALOG.spec(n) for n in CATALOG.names}
+
+
+def test_a_tool_that_differs_from_its_declaration_is_not_run() -> None:
+    other = replace(CATALOG.spec("todo"), name="other", replay=Replay.ONCE)
+    catalog = Catalog([ToolDeclaration(spec=other, implementation="hermes_worker.tools.todo:TodoTool")])
+    with pytest.raises(ConfigurationError, match="'other' is declared otherwise"):
+        catalog.get("other")
+
+
+def test_a_tool_that_is_not_there_is_named() -> None:
+    catalog = Catalog([ToolDeclaration(spec=CATALOG.spec("todo"), implementation="hermes_worker.tools.todo:Gone")])
+    with pytest.raises(ConfigurationError, match=r"'hermes_worker.tools.todo:Gone' of an extension cannot be loaded"):
+        catalog.load_all()
+
+
 def test_the_tools_that_read_from_outside_the_workspace_say_so() -> None:
-    foreign = {name for name in default_catalog().names if default_catalog().get(name).spec.is_untrusted}
+    foreign = {name for name in CATALOG.names if CATALOG.spec(name).is_untrusted}
     assert foreign == {"vision_analyze", "web_extract"}

@@ -16,7 +16,7 @@ import pytest
 from hermes_worker import images
 from hermes_worker.redaction import Redactor
 from hermes_worker.tools.base import Cancellation
-from hermes_worker.tools.catalog import Catalog, default_tools
+from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.tools.fetch import Fetched
 from hermes_worker.tools.interruptible import Interrupted, interruptible
@@ -90,7 +90,7 @@ QUICK = {"write_file", "todo", "delegate_task", "clarify", "cronjob"}
 
 
 def test_every_tool_is_either_quick_or_stopped_here() -> None:
-    assert Catalog(default_tools()).names == LONG.keys() | QUICK
+    assert default_catalog().names == LONG.keys() | QUICK
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -100,7 +100,7 @@ def test_a_stop_is_heard_in_the_middle_of_a_call(
     many_lines(root)
     if name == "patch":
         monkeypatch.setattr("hermes_worker.tools.files.replace_text", lambda *_, **__: work_for_long())
-    tools = Catalog(default_tools(fetching=Pages()))
+    tools = default_catalog(services={"fetching": Pages()})
     context = replace(session.context(), redactor=Thorough())
     answered: list[str] = []
 

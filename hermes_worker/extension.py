@@ -1,0 +1,382 @@
+"""What an extension may bring, as declarations, and the one function that puts all declarations together.
+
+Everything the product knows by name (tools, providers, wires, channels, kinds of workspaces, routes of the API,
+commands) stands in an ``Extension``: what is built in, what an installed package brings and what lies in
+``HOME/plugins``. There is no second way in. A declaration is data: names, schemas and *references*,
+``"package.module:attribute"``, to what does the work. Every process reads all declarations; a reference is loaded in
+the process that uses it, when it uses it.
+
+Pure, except for ``load``, which imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.replay import Replay
+
+__all__ = [
+    "API_VERSION",
+    "ChannelDeclaration",
+    "CommandDeclaration",
+    "Extension",
+    "ExtensionConflict",
+    "Installed",
+    "ProviderDeclaration",
+    "RouterDeclaration",
+    "SettingDeclaration",
+    "ToolDeclaration",
+    "ToolSpec",
+    "WireDeclaration",
+    "WorkspaceDeclaration",
+    "conflicts",
+    "fold",
+    "load",
+]
+
+API_VERSION = 1
+"""Of what stands in this module. An extension names the version it was written for."""
+
+Reference = str | Callable[..., Any]
+"""Where an implementation is: ``"package.module:attribute"``, or the thing itself where it was imported anyhow."""
+
+USUAL_BUNDLES = ("hermes-cli", "hermes-cron", "hermes-api-server")
+"""What sessions have that name no toolset."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider accepts as the name of a function."""
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class ExtensionConflict(ConfigurationError):
+    """The enabled extensions cannot be used together, or one of them cannot be used here."""
+
+
+# --- what can be declared --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """What the model, the planner and the worker must know about a tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of the arguments object."""
+    toolset: str
+    replay: Replay
+    is_untrusted: bool
+    """Whether its results hold text of strangers: that of every tool that reads from outside the workspace. They are
+    shown in the wrapper of ``core.untrusted``."""
+    timeout_s: float = 120.0
+    """The worker cancels the call after this long, and the sweeper takes the claim a little later. A tool with a
+    ``timeout`` argument of its own declares the largest value it allows."""
+    result_chars_max: int | None = 100_000
+    """A longer result is written to a file in the workspace and replaced by a preview; ``None`` for tools that
+    page by themselves."""
+    is_parallel_safe: bool = False
+    """May run beside its neighbours of the same batch."""
+    path_argument: str | None = None
+    """Name of the argument that holds the one path this call touches: such calls may run beside each other when
+    their paths do not overlap."""
+    command_argument: str | None = None
+    """Name of the argument that holds a shell command: dangerous ones need permission (``core.approvals``)."""
+    session_keys: tuple[str, ...] = ()
+    """Session documents the tool reads; they arrive in ``ToolContext.session``."""
+    refuses_markers: str | None = None
+    """What to tell a model whose arguments contain the marker of a hidden secret, which the tool would write into a
+    file in the secret's place; ``None`` for tools that write nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDeclaration:
+    """A tool: its specification, and where the tool itself is."""
+
+    spec: ToolSpec
+    implementation: Reference
+    """Called with the services of ``needs`` as keywords; returns a ``tools.base.Tool``."""
+    needs: tuple[str, ...] = ()
+    """What of the worker the tool is built with: ``jobs``, ``fetching``, ``values`` (the extension's own settings)."""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+class ProviderDeclaration(Protocol):
+    """A row of ``providers.catalog``: whom to ask for models, as data."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireDeclaration:
+    """A way to write requests to models and to read their replies; ``model.api_mode`` names it."""
+
+    name: str
+    implementation: Reference
+    """Called with an ``Endpoint``; returns a ``providers.base.Provider``."""
+
+
+class ChannelDeclaration(Protocol):
+    """A row of ``delivery.catalog``: a platform that messages are delivered to."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceDeclaration:
+    """A kind of place in which sessions work."""
+
+    name: str
+    implementation: Reference
+    """Called with the workspace's root and ``workspace.opening.OpeningOptions``; returns a ``Workspace``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterDeclaration:
+    """Routes of the HTTP API: a dialect, or a part of one. They are served behind the API's key like all others."""
+
+    name: str
+    implementation: Reference
+    """A ``fastapi.APIRouter``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandDeclaration:
+    """A command of ``hermes-worker``."""
+
+    name: str
+    summary: str
+    """What ``hermes-worker --help`` says about it: the command itself is not imported for that."""
+    implementation: Reference
+    """A ``click.Command``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingDeclaration:
+    """Something that the operator sets for an extension, in the environment or in ``.env``."""
+
+    name: str
+    """How the extension's code calls it."""
+    variable: str
+    """The environment variable that holds it."""
+    summary: str
+    is_required: bool = False
+    is_secret: bool = False
+    roles: tuple[str, ...] = ("tools",)
+    """Of a secret: the roles of processes that get it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """What one extension brings. Declarations only: to make one imports nothing that does the work."""
+
+    name: str
+    """Lower-case letters, digits, ``_`` and ``-``; what the operator enables."""
+    version: str
+    api_version: int = API_VERSION
+    """The ``API_VERSION`` it was written for."""
+    summary: str = ""
+    tools: tuple[ToolDeclaration, ...] = ()
+    toolsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Toolsets that are made of others. A part that has no tools in this installation adds nothing."""
+    joins: tuple[str, ...] = USUAL_BUNDLES
+    """The toolsets that its tools become part of, beside the one that each names itself."""
+    providers: tuple[ProviderDeclaration, ...] = ()
+    wires: tuple[WireDeclaration, ...] = ()
+    channels: tuple[ChannelDeclaration, ...] = ()
+    workspaces: tuple[WorkspaceDeclaration, ...] = ()
+    routers: tuple[RouterDeclaration, ...] = ()
+    commands: tuple[CommandDeclaration, ...] = ()
+    settings: tuple[SettingDeclaration, ...] = ()
+
+
+# --- putting them together -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Installed:
+    """What all enabled extensions bring together, by name and in the order in which they were named. Compared by
+    identity: whoever derives something from one may keep it for as long as it is in force."""
+
+    extensions: tuple[Extension, ...]
+    tools: Mapping[str, ToolDeclaration]
+    bundles: Mapping[str, tuple[str, ...]]
+    providers: Mapping[str, ProviderDeclaration]
+    wires: Mapping[str, WireDeclaration]
+    channels: Mapping[str, ChannelDeclaration]
+    workspaces: Mapping[str, WorkspaceDeclaration]
+    routers: Mapping[str, RouterDeclaration]
+    commands: Mapping[str, CommandDeclaration]
+    settings: Mapping[str, SettingDeclaration]
+    """By variable."""
+    values: Mapping[str, Mapping[str, str]]
+    """Of each extension, what its settings hold, by their names."""
+
+    def owner_of(self, tool: str) -> str:
+        """The extension that brings a tool. Raises ``KeyError``."""
+        return next(one.name for one in self.extensions if any(tool == found.name for found in one.tools))
+
+
+def fold(
+    extensions: Sequence[Extension], values: Mapping[str, str] | None = None, *, withheld: Iterable[str] = ()
+) -> Installed:
+    """All of them as one. ``values`` holds variables by name; those in ``withheld`` may be missing here because another
+    process has them. Raises ``ExtensionConflict``, which names every conflict there is."""
+    given = values or {}
+    found = [*conflicts(extensions), *_missing(extensions, given, frozenset(withheld))]
+    if found:
+        raise ExtensionConflict("; ".join(found))
+    return Installed(
+        extensions=tuple(extensions),
+        tools=_by_name(one.tools for one in extensions),
+        bundles=_bundles(extensions),
+        providers=_by_name(one.providers for one in extensions),
+        wires=_by_name(one.wires for one in extensions),
+        channels=_by_name(one.channels for one in extensions),
+        workspaces=_by_name(one.workspaces for one in extensions),
+        routers=_by_name(one.routers for one in extensions),
+        commands=_by_name(one.commands for one in extensions),
+        settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
+        values=MappingProxyType(
+            {
+                one.name: MappingProxyType(
+                    {item.name: given[item.variable] for item in one.settings if item.variable in given}
+                )
+                for one in extensions
+            }
+        ),
+    )
+
+
+def conflicts(extensions: Sequence[Extension]) -> tuple[str, ...]:
+    """Why these cannot be used together, one sentence each; empty when they can. Pure."""
+    return tuple(_conflicts(extensions))
+
+
+def _conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
+    for one in extensions:
+        if one.api_version != API_VERSION:
+            yield (
+                f"the extension {one.name!r} is made for version {one.api_version} of the extension interface, and "
+                f"this is version {API_VERSION}: install a version of it that fits, or disable it"
+            )
+        yield from _unusable(one)
+    names = [one.name for one in extensions]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"two extensions are named {name!r}: disable one of them"
+    for kind, claims in _CLAIMS.items():
+        claimed: dict[str, str] = {}
+        for one in extensions:
+            for name in claims(one):
+                if name not in claimed:
+                    claimed[name] = one.name
+                elif claimed[name] == one.name:
+                    yield f"the extension {one.name!r} brings the {kind} {name!r} twice"
+                else:
+                    yield (
+                        f"the extensions {claimed[name]!r} and {one.name!r} both bring the {kind} {name!r}: "
+                        "disable one of them"
+                    )
+
+
+def _unusable(one: Extension) -> Iterator[str]:
+    """What is wrong with an extension by itself."""
+    if not _NAME.fullmatch(one.name):
+        yield f"{one.name!r} is no name for an extension: use lower-case letters, digits, '_' and '-'"
+    for tool in one.tools:
+        if not _TOOL_NAME.fullmatch(tool.name):
+            yield f"{tool.name!r} of the extension {one.name!r} is no name for a tool: use letters, digits, '_' and '-'"
+        if not isinstance(tool.spec.replay, Replay):
+            yield f"the tool {tool.name!r} of the extension {one.name!r} says no replay class: pure, keyed or once"
+    toolsets = {tool.spec.toolset for tool in one.tools}
+    for name in sorted(toolsets & one.toolsets.keys()):
+        yield f"{name!r} of the extension {one.name!r} names both a toolset and a bundle of toolsets"
+    for reference in _references(one):
+        if isinstance(reference, str) and not _REFERENCE.fullmatch(reference):
+            yield f"{reference!r} of the extension {one.name!r} has not the form 'package.module:attribute'"
+
+
+def _references(one: Extension) -> Iterator[Reference]:
+    for tool in one.tools:
+        yield tool.implementation
+    for wire in one.wires:
+        yield wire.implementation
+    for kind in one.workspaces:
+        yield kind.implementation
+    for router in one.routers:
+        yield router.implementation
+    for command in one.commands:
+        yield command.implementation
+
+
+_CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
+    {
+        "tool": lambda one: (tool.name for tool in one.tools),
+        "bundle of toolsets": lambda one: one.toolsets,
+        "provider": lambda one: (name for row in one.providers for name in (row.name, *row.aliases)),
+        "wire": lambda one: (wire.name for wire in one.wires),
+        "channel": lambda one: (name for row in one.channels for name in (row.name, *row.aliases)),
+        "kind of workspace": lambda one: (kind.name for kind in one.workspaces),
+        "router": lambda one: (router.name for router in one.routers),
+        "command": lambda one: (command.name for command in one.commands),
+        "setting": lambda one: (item.variable for item in one.settings),
+    }
+)
+"""What only one extension may claim."""
+
+
+def _missing(extensions: Sequence[Extension], values: Mapping[str, str], withheld: frozenset[str]) -> Iterator[str]:
+    for one in extensions:
+        for item in one.settings:
+            if item.is_required and item.variable not in withheld and not values.get(item.variable, "").strip():
+                meaning = item.summary.rstrip(".")
+                yield f"the extension {one.name!r} needs {item.variable} ({meaning}): set it, or disable the extension"
+
+
+def _bundles(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
+    bundles = {name: tuple(parts) for one in extensions for name, parts in one.toolsets.items()}
+    for one in extensions:
+        toolsets = tuple(dict.fromkeys(tool.spec.toolset for tool in one.tools))
+        for name in one.joins if toolsets else ():
+            bundles[name] = tuple(dict.fromkeys((*bundles.get(name, ()), *toolsets)))
+    return MappingProxyType(bundles)
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Declared = TypeVar("_Declared", bound=_Named)
+
+
+def _by_name(declared: Iterable[Iterable[_Declared]]) -> Mapping[str, _Declared]:
+    return MappingProxyType({one.name: one for each in declared for one in each})
+
+
+def load(reference: Reference) -> Any:
+    """What a reference names. Raises ``ConfigurationError``."""
+    if not isinstance(reference, str):
+        return reference
+    module_name, _, path = reference.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{reference!r} of an extension cannot be loaded: {error}") from error
+    return found

@@ -1,0 +1,133 @@
+"""Extensions are put together, and what cannot be together is said in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hermes_worker import installed
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.replay import Replay
+from hermes_worker.extension import (
+    API_VERSION,
+    CommandDeclaration,
+    Extension,
+    ExtensionConflict,
+    SettingDeclaration,
+    ToolDeclaration,
+    ToolSpec,
+    WireDeclaration,
+    conflicts,
+    fold,
+    load,
+)
+from hermes_worker.providers.catalog import ProviderRow, find_provider, provider_rows
+from hermes_worker.tools.catalog import declared_catalog
+
+
+def tool(name: str, **changes: Any) -> ToolDeclaration:
+    spec = ToolSpec(name=name, description=name, parameters={}, toolset="acme", replay=Replay.PURE, is_untrusted=False)
+    return ToolDeclaration(spec=replace(spec, **changes), implementation="acme.tools:it")
+
+
+def row(name: str, *aliases: str) -> ProviderRow:
+    return ProviderRow(name=name, aliases=aliases, base_url="https://acme.example/v1", default_model="a-1")
+
+
+ACME = Extension(name="acme", version="1.0", tools=(tool("look"),), providers=(row("acme", "ac"),))
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    installed.put_in_force(None)
+
+
+def test_what_is_built_in_can_be_together() -> None:
+    assert conflicts(installed.built_in()) == ()
+    assert fold(installed.built_in()).tools.keys() >= {"todo", "terminal"}
+
+
+def test_an_extension_adds_to_what_is_built_in() -> None:
+    installed.put_in_force(fold((*installed.built_in(), ACME)))
+    assert declared_catalog().spec("look") is ACME.tools[0].spec
+    assert find_provider(" AC ") is ACME.providers[0]
+    assert "todo" in declared_catalog().names
+    assert "openai" in provider_rows()
+    installed.put_in_force(None)
+    assert find_provider("ac") is None
+    assert "look" not in declared_catalog().names
+
+
+def test_its_tools_are_in_sessions_that_name_no_toolset() -> None:
+    installed.put_in_force(fold((*installed.built_in(), ACME)))
+    for usual in ("hermes-cli", "hermes-api-server", "hermes-cron", "acme"):
+        assert "look" in declared_catalog().resolve([usual])
+    assert "look" not in declared_catalog().resolve(["hermes-webhook"])
+    assert "look" not in declared_catalog().resolve(["safe"])
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (Extension(name="b", version="1", tools=(tool("look"),)), "'acme' and 'b' both bring the tool 'look'"),
+        (Extension(name="b", version="1", providers=(row("x", "ac"),)), "both bring the provider 'ac'"),
+        (Extension(name="acme", version="2"), "two extensions are named 'acme'"),
+        (Extension(name="b", version="1", api_version=API_VERSION + 1), f"'b' is made for version {API_VERSION + 1}"),
+        (Extension(name="B c", version="1"), "'B c' is no name for an extension"),
+        (Extension(name="b", version="1", tools=(tool("two words"),)), "'two words' of the extension 'b' is no name"),
+        (Extension(name="b", version="1", tools=(tool("c", replay="pure?"),)), "the tool 'c' .* says no replay class"),
+        (Extension(name="b", version="1", toolsets={"acme": ()}, tools=(tool("c"),)), "names both a toolset and"),
+        (
+            Extension(name="b", version="1", wires=(WireDeclaration(name="w", implementation="no.colon"),)),
+            "'no.colon' of the extension 'b' has not the form",
+        ),
+        (
+            Extension(name="b", version="1", wires=2 * (WireDeclaration(name="w", implementation="a:b"),)),
+            "'b' brings the wire 'w' twice",
+        ),
+    ],
+)
+def test_what_cannot_be_together_is_said_in_a_sentence(other: Extension, sentence: str) -> None:
+    with pytest.raises(ExtensionConflict, match=sentence):
+        fold((ACME, other))
+
+
+def test_every_conflict_is_named_at_once() -> None:
+    other = Extension(name="b", version="1", tools=(tool("look"),), providers=(row("acme"),))
+    assert len(conflicts((ACME, other))) == 2
+
+
+KEY = SettingDeclaration(name="key", variable="ACME_KEY", summary="The key of Acme.", is_required=True, is_secret=True)
+
+
+def test_a_setting_that_is_missing_is_named() -> None:
+    with pytest.raises(ExtensionConflict, match=r"'acme' needs ACME_KEY \(The key of Acme\): set it, or disable"):
+        fold((replace(ACME, settings=(KEY,)),), {"ACME_KEY": "  "})
+
+
+def test_a_setting_reaches_the_extension_by_its_own_name() -> None:
+    found = fold((replace(ACME, settings=(KEY,)),), {"ACME_KEY": "k", "OTHER": "x"})
+    assert found.values["acme"] == {"key": "k"}
+
+
+def test_a_secret_of_another_process_is_not_missing_here() -> None:
+    assert fold((replace(ACME, settings=(KEY,)),), {}, withheld=["ACME_KEY"]).values["acme"] == {}
+
+
+def test_a_row_that_is_none_is_refused() -> None:
+    command = CommandDeclaration(name="x", summary="x", implementation="a:b")
+    installed.put_in_force(fold((*installed.built_in(), Extension(name="b", version="1", commands=(command,)))))
+    with pytest.raises(ConfigurationError, match=r"must be a hermes_worker\.\S+\.ProviderRow"):
+        installed.rows(ProviderRow, [command])
+
+
+def test_a_reference_is_loaded_or_named() -> None:
+    assert load("hermes_worker.core.replay:Replay.PURE") is Replay.PURE
+    assert load(tool) is tool
+    for reference in ("hermes_worker.nowhere:x", "hermes_worker.core.replay:Nothing"):
+        with pytest.raises(ConfigurationError, match=f"'{reference}' of an extension cannot be loaded"):
+            load(reference)
