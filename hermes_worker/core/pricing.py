@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 
+from hermes_worker.core.budget import NANO
 from hermes_worker.core.messages import NO_USAGE, Usage
 
 _MILLION = Decimal(1_000_000)
@@ -87,6 +88,21 @@ def sum_of(first: Cost | None, second: Cost) -> Cost:
         return Cost(usd=None, status=CostStatus.UNKNOWN)
     doubtful = first.doubtful_usd + second.doubtful_usd
     return Cost(usd=first.usd + second.usd, status=worst_of(first.status, second.status), doubtful_usd=doubtful)
+
+
+def nano_usd_of(cost: Cost | None) -> int:
+    """Money is stored as a whole number, so that a sum of many small amounts is exact."""
+    return 0 if cost is None or cost.usd is None else int((cost.usd * NANO).to_integral_value())
+
+
+def doubtful_nano_usd_of(cost: Cost | None) -> int:
+    """What may have been billed beside that, at most."""
+    return 0 if cost is None else int((cost.doubtful_usd * NANO).to_integral_value())
+
+
+def unpriced_calls_of(cost: Cost | None) -> int:
+    """1 for what not even a bound of the cost is known of."""
+    return int(cost is not None and cost.usd is None)
 
 
 def billed(usd: Decimal) -> Cost:

@@ -36,10 +36,11 @@ from hermes_worker.core.step import apply
 from hermes_worker.store.budgets import refuses_aside
 from hermes_worker.store.calls import OVERTIME_S, CallClaim, lock_held
 from hermes_worker.store.database import Database, db_now
+from hermes_worker.store.joining import save
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, is_suspect, plain, read_run
+from hermes_worker.store.stepping import Additions
 from hermes_worker.store.tables import auxiliary_calls, runs, tool_calls
-from hermes_worker.store.transitions import Additions, save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

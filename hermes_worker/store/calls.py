@@ -27,6 +27,7 @@ from hermes_worker.store.budgets import lock_turns, promise_turn, share_budget
 from hermes_worker.store.children import mark_joined
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import read_spec
+from hermes_worker.store.joining import StateMoved, commit, save
 from hermes_worker.store.new_children import NewChild, insert_children
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
@@ -39,9 +40,9 @@ from hermes_worker.store.rows import (
     to_loaded,
     with_run,
 )
+from hermes_worker.store.stepping import Additions
 from hermes_worker.store.steps import SETTLE_CALL
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
-from hermes_worker.store.transitions import Additions, StateMoved, needs_transaction, save
 
 OVERTIME_S = 30.0
 """How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
@@ -269,7 +270,6 @@ class ToolCalls:
                 raise _lost(claim)
             # Under the lock the row reads as settled already; for the decision it is still as we claimed it.
             before = _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
-            _delete_documents(connection, claim.session_pk, settlement.session_updates)
             return save(connection, before, _settled(before, claim, settlement), _additions(claim, settlement))
 
     def _settle_as_claimed(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
@@ -278,12 +278,7 @@ class ToolCalls:
         after = _settled(before, claim, settlement)
         claimed = _claimed(claim, call_status=settlement.status.value)
         additions = replace(_additions(claim, settlement), settled_call=claimed)
-        is_many = None in settlement.session_updates.values() or needs_transaction(
-            self._database, before, after, additions
-        )
-        with self._database.write() if is_many else self._database.statement() as connection:
-            _delete_documents(connection, claim.session_pk, settlement.session_updates)
-            return save(connection, before, after, additions)
+        return commit(self._database, before, after, additions)
 
     def delegate(
         self,
@@ -439,6 +434,7 @@ def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
             for key, value in settlement.session_updates.items()
             if value is not None
         ],
+        documents_gone=[key for key, value in settlement.session_updates.items() if value is None],
     )
 
 
@@ -508,14 +504,6 @@ def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
     calls = loaded.run.calls
     ours = replace(calls[claim.position], status=CallStatus.RUNNING, waits_for=None)
     return with_run(loaded, calls=(*calls[: claim.position], ours, *calls[claim.position + 1 :]))
-
-
-def _delete_documents(connection: Connection, session_pk: int, updates: Mapping[str, Any]) -> None:
-    """Those whose new value is ``None``; the others are written with the step."""
-    gone = [key for key, value in updates.items() if value is None]
-    if gone:
-        here = (session_documents.c.session_pk == session_pk) & session_documents.c.key.in_(gone)
-        connection.execute(sa.delete(session_documents).where(here))
 
 
 def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:

@@ -18,10 +18,11 @@ from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.children import caused_turns, detach, open_children
 from hermes_worker.store.database import Database
+from hermes_worker.store.joining import break_off, save
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run
+from hermes_worker.store.stepping import Additions
 from hermes_worker.store.tables import runs
-from hermes_worker.store.transitions import Additions, break_off, save
 
 STOPPED_MAX = 200
 """Runs that one call stops; the sweeper stops the rest."""

@@ -17,10 +17,11 @@ from hermes_worker.store import steering
 from hermes_worker.store.chains import is_any_caused_open, is_halted, pause_caused, resume_caused
 from hermes_worker.store.children import begun_children, cap_of, caused_turns, lock_background, lock_waiting
 from hermes_worker.store.database import Database
+from hermes_worker.store.joining import activate, save, start_children
 from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import find
+from hermes_worker.store.stepping import Additions
 from hermes_worker.store.tables import runs, sessions
-from hermes_worker.store.transitions import Additions, activate, save, start_children
 
 STEER_CHARS_MAX = 100_000
 

@@ -24,7 +24,7 @@ from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.database import db_now
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.steps import INSERT_MESSAGE
-from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 BLOB_CHARS_MIN = 16_384
 """Texts at least this long go to ``blobs``, where equal ones share a row."""
@@ -320,6 +320,13 @@ def ids_of_calls(reply: str) -> list[str]:
     return [str(call["id"]) for call in json.loads(reply)["tool_calls"]]
 
 
+def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
+    """The ids the model gave the calls of this iteration, from its stored reply."""
+    asked_at = loaded.result_seqs[0] - 1
+    rows = read_messages(connection, loaded.session_pk, asked_at, asked_at)
+    return ids_of_calls(rows[0].body)
+
+
 def with_run(loaded: LoadedRun, **changes: Any) -> LoadedRun:
     return replace(loaded, run=replace(loaded.run, **changes))
 
@@ -333,20 +340,29 @@ def message_values(
     connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]
 ) -> list[dict[str, Any]]:
     """``rows`` as parameters of ``INSERT_MESSAGE``. Long bodies are stored as blobs by this."""
-    values = []
     for row in rows:
-        blob_hash = store_blob(connection, row.body) if len(row.body) >= BLOB_CHARS_MIN else None
-        values.append(
-            {
-                "session_pk": session_pk,
-                "seq": row.seq,
-                "run_pk": run_pk,
-                "role": row.role.value,
-                "body": None if blob_hash else row.body,
-                "blob_hash": blob_hash,
-            }
-        )
-    return values
+        if len(row.body) >= BLOB_CHARS_MIN:
+            store_blob(connection, row.body)
+    return [message_row(session_pk, run_pk, row) for row in rows]
+
+
+def message_row(session_pk: int, run_pk: int, message: Message) -> dict[str, Any]:
+    """``message`` as parameters of ``INSERT_MESSAGE``. A long body stands in a blob, which somebody else writes."""
+    is_long = len(message.body) >= BLOB_CHARS_MIN
+    return {
+        "session_pk": session_pk,
+        "seq": message.seq,
+        "run_pk": run_pk,
+        "role": message.role.value,
+        "body": None if is_long else message.body,
+        "blob_hash": blob_hash(message.body) if is_long else None,
+    }
+
+
+def delete_documents(connection: Connection, session_pk: int, keys: Sequence[str]) -> None:
+    """Delete documents of a session, those that exist."""
+    here = (session_documents.c.session_pk == session_pk) & session_documents.c.key.in_(keys)
+    connection.execute(sa.delete(session_documents).where(here))
 
 
 def plain(text: str) -> str:
@@ -365,10 +381,14 @@ _KNOWN_BLOB = Prepared(sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindpara
 def store_blob(connection: Connection, body: str) -> str:
     """Keep ``body`` under its hash and return that. Idempotent."""
     digest = blob_hash(body)
-    known = _KNOWN_BLOB.first(connection, {"digest": digest})
-    if known is None:
-        connection.execute(insert_ignoring(connection, blobs), {"hash": digest, "body": body})
+    keep_blob(connection, digest, body)
     return digest
+
+
+def keep_blob(connection: Connection, digest: str, body: str) -> None:
+    """Keep ``body``, whose hash is ``digest``. Idempotent."""
+    if _KNOWN_BLOB.first(connection, {"digest": digest}) is None:
+        connection.execute(insert_ignoring(connection, blobs), {"hash": digest, "body": body})
 
 
 def insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:

@@ -19,7 +19,16 @@ from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
 from hermes_worker.core.effects import AskModel, Effect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
-from hermes_worker.core.pricing import NOTHING_SPENT, Cost, CostStatus, Spent, worst_of
+from hermes_worker.core.pricing import (
+    NOTHING_SPENT,
+    Cost,
+    CostStatus,
+    Spent,
+    doubtful_nano_usd_of,
+    nano_usd_of,
+    unpriced_calls_of,
+    worst_of,
+)
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
@@ -30,6 +39,7 @@ from hermes_worker.store import budgets, keys, steering
 from hermes_worker.store.chains import stop_caused, stop_run
 from hermes_worker.store.database import Database, db_now
 from hermes_worker.store.inputs import keep_specs
+from hermes_worker.store.joining import StateMoved, activate, break_off, commit, save
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -43,20 +53,9 @@ from hermes_worker.store.rows import (
     to_loaded,
     with_run,
 )
+from hermes_worker.store.stepping import Additions, event_rows, exhausted_event
+from hermes_worker.store.steps import INSERT_EVENT
 from hermes_worker.store.tables import blobs, runs, sessions, tool_calls
-from hermes_worker.store.transitions import (
-    Additions,
-    StateMoved,
-    activate,
-    break_off,
-    doubtful_nano_usd_of,
-    exhausted_event,
-    insert_events,
-    nano_usd_of,
-    needs_transaction,
-    save,
-    unpriced_calls_of,
-)
 
 
 class RunNotFound(HermesError):
@@ -435,10 +434,8 @@ class Runs:
         loaded: LoadedRun = claim.loaded
         while True:
             after, added = apply(loaded.run, event), replace(additions(loaded), is_of_holder=True)
-            is_many = needs_transaction(self._database, loaded, after, added)
             try:
-                with self._database.write() if is_many else self._database.statement() as connection:
-                    return save(connection, loaded, after, added)
+                return commit(self._database, loaded, after, added)
             except StateMoved:
                 loaded = self._reload(claim)
 
@@ -561,7 +558,7 @@ def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) 
     is then not the one that is expected.
     """
     seq = budgets.exhaust(connection, loaded.pk, dimension)
-    insert_events(connection, loaded.pk, seq - 1, [exhausted_event(dimension)])
+    INSERT_EVENT.run_each(connection, event_rows(loaded.pk, seq - 1, [exhausted_event(dimension)]))
     return replace(with_run(loaded, exhausted=dimension), event_seq=loaded.event_seq + 1)
 
 

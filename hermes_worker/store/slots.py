@@ -36,10 +36,10 @@ from hermes_worker.store.job_rows import (
     open_runs,
     place_columns,
 )
+from hermes_worker.store.joining import save
 from hermes_worker.store.new_runs import insert_runs
 from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
 from hermes_worker.store.tables import firings, jobs, runs
-from hermes_worker.store.transitions import save
 
 _ADVANCE = (
     sa.update(jobs)

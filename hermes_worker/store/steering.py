@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.notices import with_steer
 from hermes_worker.store.database import db_now
+from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import plain
 from hermes_worker.store.tables import runs, steers
 
@@ -25,36 +26,41 @@ def keep(connection: Connection, run_pk: int, text: str) -> None:
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=runs.c.steers + 1))
 
 
+_PENDING = Prepared(
+    sa.select(steers.c.text)
+    .where(steers.c.run_pk == sa.bindparam("run"), steers.c.message_seq.is_(None))
+    .order_by(steers.c.pk)
+)
+
+
 def pending(connection: Connection, run_pk: int) -> list[str]:
     """What was said and has reached no result, in order."""
-    rows = connection.execute(
-        sa.select(steers.c.text).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).order_by(steers.c.pk)
+    return [row.text for row in _PENDING.all(connection, {"run": run_pk})]
+
+
+def mark_said(connection: Connection, run_pk: int, seq: int) -> None:
+    """What was said is part of the result at ``seq``. The caller holds the run's lock."""
+    connection.execute(
+        sa.update(steers).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).values(message_seq=seq)
     )
-    return list(rows.scalars())
+    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=0))
 
 
-def steered(connection: Connection, run_pk: int, written: Sequence[Message]) -> list[Message]:
+def steered(written: Sequence[Message], said: Sequence[str]) -> list[Message]:
     """``written`` with what was said appended to its last tool result, if it has one.
 
     Of calls that ran side by side that is the one that ended last: the results of the others stand already.
     """
-    last = _last_result(written)
-    if last is None:
-        return list(written)
-    said = pending(connection, run_pk)
-    connection.execute(
-        sa.update(steers).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).values(message_seq=last)
-    )
-    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=0))
-    return _changed(written, last, lambda content: with_steer(content, "\n".join(said)))
+    return _changed(written, last_result(written), lambda content: with_steer(content, "\n".join(said)))
 
 
 def noted(written: Sequence[Message], note: str) -> list[Message]:
     """``written`` with a note below its last tool result, if it has one."""
-    return _changed(written, _last_result(written), lambda content: f"{content}\n\n{note}")
+    return _changed(written, last_result(written), lambda content: f"{content}\n\n{note}")
 
 
-def _last_result(written: Sequence[Message]) -> int | None:
+def last_result(written: Sequence[Message]) -> int | None:
+    """The place of the last tool result among ``written``."""
     return max((row.seq for row in written if row.role is Role.TOOL), default=None)
 
 

@@ -30,43 +30,91 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What a step writes, each row as the parameters of its statement below."""
+class NewRows:
+    """New rows, each as the parameters of its statement below."""
 
-    run: Values
-    settled_call: Values | None = None
-    """The claim on the call that the step settles, without a token when nobody holds it; nothing is written when it is
-    lost."""
     messages: Sequence[Values] = ()
     events: Sequence[Values] = ()
     calls: Sequence[Values] = ()
     documents: Sequence[Values] = ()
+    blobs: Sequence[tuple[str, str]] = ()
+    """Bodies too long for their rows, each with its hash. Somebody else writes them, before the rows."""
 
-    @property
-    def is_small(self) -> bool:
-        """Whether it fits into one statement."""
-        return all(len(rows) <= ROWS_MAX for rows in (self.messages, self.events, self.calls, self.documents))
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.events or self.calls or self.documents or self.blobs)
+
+    def split(self, most: int) -> tuple[NewRows, NewRows]:
+        """Up to ``most`` rows of each kind, and whatever is left of them, blobs among that."""
+        if not self.blobs and max(map(len, (self.messages, self.events, self.calls, self.documents))) <= most:
+            return self, NO_ROWS
+        first = NewRows(
+            messages=self.messages[:most],
+            events=self.events[:most],
+            calls=self.calls[:most],
+            documents=self.documents[:most],
+        )
+        left = NewRows(
+            messages=self.messages[most:],
+            events=self.events[most:],
+            calls=self.calls[most:],
+            documents=self.documents[most:],
+            blobs=self.blobs,
+        )
+        return first, left
 
 
-def write_step(connection: Connection, step: Step) -> float | None:
-    """Write all of ``step`` and return when, by the database's clock; ``None`` when the run has moved or the claim on
-    the call is lost. A caller that gets ``None`` must roll back, if there is a transaction to roll back."""
-    if connection.dialect.name == "postgresql" and step.is_small:
-        return _write_at_once(connection, step)
+NO_ROWS = NewRows()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What fits into one statement on PostgreSQL."""
+
+    run: Values
+    """The parameters of the run's update."""
+    settled_call: Values | None = None
+    """The claim on the call that the step settles, without a token when nobody holds it; nothing is written when it is
+    lost."""
+    rows: NewRows = NO_ROWS
+    """At most ``ROWS_MAX`` of each kind, and no blobs."""
+
+
+def write_step(connection: Connection, step: Step, more: NewRows = NO_ROWS) -> float | None:
+    """Write all of ``step``, and ``more`` rows, and return when, by the database's clock; ``None`` when the run has
+    moved or the claim on the call is lost. A caller that gets ``None`` must roll back, if there is a transaction to
+    roll back."""
+    if connection.dialect.name == "postgresql":
+        at = _write_at_once(connection, step)
+        if at is not None and more:
+            _write_each(connection, more)
+        return at
     if step.settled_call is not None and SETTLE_CALL.run(connection, step.settled_call) == 0:
         return None
     written = _UPDATE_RUN.first(connection, step.run)
     if written is None:
         return None
-    _INSERT_CALL.run_each(connection, step.calls)
-    INSERT_MESSAGE.run_each(connection, step.messages)
-    INSERT_EVENT.run_each(connection, step.events)
-    _WRITE_DOCUMENT.run_each(connection, step.documents)
+    _write_each(connection, _together(step.rows, more) if more else step.rows)
     return float(written.updated_at)
 
 
+def _write_each(connection: Connection, rows: NewRows) -> None:
+    _INSERT_CALL.run_each(connection, rows.calls)
+    INSERT_MESSAGE.run_each(connection, rows.messages)
+    INSERT_EVENT.run_each(connection, rows.events)
+    _WRITE_DOCUMENT.run_each(connection, rows.documents)
+
+
+def _together(first: NewRows, more: NewRows) -> NewRows:
+    return NewRows(
+        messages=[*first.messages, *more.messages],
+        events=[*first.events, *more.events],
+        calls=[*first.calls, *more.calls],
+        documents=[*first.documents, *more.documents],
+    )
+
+
 def _write_at_once(connection: Connection, step: Step) -> float | None:
-    kinds = (step.messages, step.events, step.calls, step.documents)
+    kinds = (step.rows.messages, step.rows.events, step.rows.calls, step.rows.documents)
     values = {**step.run, **(step.settled_call or {})}
     for kind, rows in zip(_KINDS, kinds, strict=True):
         for number, row in enumerate(rows):

@@ -32,8 +32,10 @@ from hermes_worker.store.chains import finish_stops
 from hermes_worker.store.children import orphans
 from hermes_worker.store.database import Database, db_now, db_now_once
 from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
+from hermes_worker.store.joining import break_off, save
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
+from hermes_worker.store.stepping import Additions
 from hermes_worker.store.tables import (
     auxiliary_calls,
     deliveries,
@@ -44,7 +46,6 @@ from hermes_worker.store.tables import (
     webhook_events,
     workers,
 )
-from hermes_worker.store.transitions import Additions, break_off, save
 from hermes_worker.store.waits import expire, expired
 
 _BATCH = 200

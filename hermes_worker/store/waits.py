@@ -38,9 +38,11 @@ from hermes_worker.core.step import apply
 from hermes_worker.redaction import redact
 from hermes_worker.store.calls import CallClaim, lock_held
 from hermes_worker.store.database import Database, db_now, db_now_once
+from hermes_worker.store.joining import save
 from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, plain
+from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
 from hermes_worker.store.runs import SESSION_LABEL, find, label_of
+from hermes_worker.store.stepping import Additions
 from hermes_worker.store.tables import (
     allowed_patterns,
     blobs,
@@ -51,7 +53,6 @@ from hermes_worker.store.tables import (
     tool_calls,
     waits,
 )
-from hermes_worker.store.transitions import Additions, save, tool_call_ids
 
 _LISTED_MAX = 500
 

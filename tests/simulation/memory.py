@@ -504,7 +504,7 @@ class MemoryStore:
         return [self._begin(row) for row in [one for one in open_ones if not one.has_begun][: max(0, free)]]
 
     def _join(self, child: RunRow) -> list[Hint]:
-        """After the end of a child, in its transaction: ``store.transitions.join_parent``."""
+        """After the end of a child, in its transaction: ``store.joining.join_parent``."""
         parent = child.parent
         if parent is not None and child.is_background:
             return self._join_background(parent, child)

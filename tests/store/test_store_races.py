@@ -34,11 +34,11 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store import rows
 from hermes_worker.store.calls import CallClaim
+from hermes_worker.store.joining import save
 from hermes_worker.store.prepared import Prepared
 from hermes_worker.store.rows import lock_run
 from hermes_worker.store.runs import SessionBusy, TurnClaim, _reply_additions, find
 from hermes_worker.store.tables import runs, sessions
-from hermes_worker.store.transitions import save
 from hermes_worker.store.workers import Registration
 
 
