@@ -182,7 +182,10 @@ class LocalWorkspace:
         return Watched(path=self.root, bytes_max=allowed, free_bytes_min=self._free_bytes_min)
 
     def require_free_space(self) -> None:
-        free = free_bytes(self.root)
+        try:
+            free = free_bytes(self.root)
+        except OSError as error:
+            raise WorkspaceError(f"the disk of the workspace cannot be looked at: {reason_of(error)}") from error
         if free < self._free_bytes_min:
             raise WorkspaceError(
                 f"the disk of the workspace has only {free // 1024**2} MB left, and at least "

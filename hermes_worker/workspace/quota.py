@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from hermes_worker.workspace.base import WorkspaceError
-from hermes_worker.workspace.sandbox.helper.space import FILE_BYTES_MIN, Walk, free_bytes
+from hermes_worker.workspace.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk
 
 _PATIENCE_S: Final = 1.0
 """For one walk. What was found until then counts; the keeper's walk goes on to the end."""
@@ -23,43 +23,40 @@ class Quota:
         self._root = root
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._known = 0
-        self._free_when_known = 0
+        self._content: Content | None = None
         self._known_at = float("-inf")
 
     def require_room(self, size: int) -> None:
         """Count a file of ``size`` bytes that is about to be written. Raises ``WorkspaceError``."""
         with self._lock:
             taken = max(size, FILE_BYTES_MIN)
-            if self._used() + taken > self._bytes_max and self._measured() + taken > self._bytes_max:
+            content = self._recent()
+            if content.bytes + taken > self._bytes_max:
+                content = self._measured()
+            if content.bytes + taken > self._bytes_max:
                 raise WorkspaceError(
-                    f"the workspace holds {self._known // 1024**2} MB, and may hold {self._bytes_max // 1024**2} MB "
+                    f"the workspace holds {content.bytes // 1024**2} MB, and may hold {self._bytes_max // 1024**2} MB "
                     "(a file counts as 16 KB at least); delete what is not needed, or ask an operator to raise "
                     "terminal.workspace_mb_max"
                 )
-            self._known += taken
+            content.bytes += taken
 
     def allowed(self) -> int:
         """How much a command that begins now may fill the workspace up to."""
         with self._lock:
-            used = self._used()
+            used = self._recent().bytes
             return self._bytes_max if used <= self._bytes_max else used + _SLACK_BYTES
 
-    def _used(self) -> int:
-        """Walks only when it has been a while, or when the disk has become fuller by enough to matter."""
+    def _recent(self) -> Content:
+        """Walks only when it has been a while, or when enough was written to the disk to matter."""
+        content = self._content
         is_recent = time.monotonic() < self._known_at + _KNOWN_FOR_S
-        if not is_recent or self._free_when_known - self._free() > (self._bytes_max - self._known) / 2:
+        if content is None or not is_recent or content.may_have_outgrown(self._bytes_max):
             return self._measured()
-        return self._known
+        return content
 
-    def _measured(self) -> int:
+    def _measured(self) -> Content:
         walk = Walk(self._root)
         walk.finished(time.monotonic() + _PATIENCE_S)
-        self._known, self._free_when_known, self._known_at = walk.bytes, self._free(), time.monotonic()
-        return self._known
-
-    def _free(self) -> int:
-        try:
-            return free_bytes(self._root)
-        except OSError as error:
-            raise WorkspaceError(f"the disk of the workspace cannot be looked at: {error.strerror}") from error
+        self._content, self._known_at = Content(self._root, walk.bytes), time.monotonic()
+        return self._content

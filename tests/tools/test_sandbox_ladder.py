@@ -161,6 +161,14 @@ def test_a_full_disk_is_said_before_a_file_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+def test_a_workspace_that_is_gone_is_said_before_a_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    workspace = LocalWorkspace(str(tmp_path / "w"), base_env={}, bytes_max=1 << 30)
+    (tmp_path / "w").rmdir()
+    with pytest.raises(WorkspaceError, match="the disk of the workspace cannot be looked at"):
+        workspace.write_bytes("a", b"1")
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_seccomp_program_is_whole_and_its_jumps_stay_inside(machine: str) -> None:
     families = (seccomp.AF_INET,)

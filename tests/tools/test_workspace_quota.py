@@ -14,7 +14,7 @@ from hermes_worker.settings import load
 from hermes_worker.wiring import workspace_bytes_max
 from hermes_worker.workspace.base import CommandResult, Excess, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox.helper.space import FILE_BYTES_MIN, Walk, Watch, free_bytes
+from hermes_worker.workspace.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk, Watch, free_bytes, room
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.policy import Limits, Policy, SandboxMode
 
@@ -103,6 +103,44 @@ def test_what_is_written_by_tools_counts(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
     for _ in range(5):  # the same file again
         workspace.write_bytes("b", b"x" * MB)
+
+
+def counts_files(path: Path) -> bool:
+    """Whether the file system does; some do not."""
+    return room(str(path))[1] is not None
+
+
+def test_many_new_empty_files_are_noticed_while_the_last_look_is_recent(tmp_path: Path) -> None:
+    if not counts_files(tmp_path):
+        pytest.skip("this file system does not count files")
+    workspace = LocalWorkspace(str(tmp_path), base_env={}, bytes_max=8 * MB)
+    workspace.write_bytes("first", b"1")
+    for number in range(2 * 8 * MB // FILE_BYTES_MIN):
+        (tmp_path / f"f{number}").touch()
+    with pytest.raises(WorkspaceError, match="a file counts as 16 KB at least"):
+        workspace.write_bytes("more", b"1")
+
+
+def test_what_was_written_counts_in_bytes_and_in_files(tmp_path: Path) -> None:
+    content = Content(str(tmp_path), 0)
+    assert not content.may_have_outgrown(400 * MB)
+    with (tmp_path / "big").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 300 * MB)
+    assert content.may_have_outgrown(400 * MB)
+    (tmp_path / "big").unlink()
+
+    if counts_files(tmp_path):
+        content = Content(str(tmp_path), 0)
+        for number in range(100):
+            (tmp_path / f"f{number}").touch()
+        assert content.may_have_outgrown(100 * FILE_BYTES_MIN)
+
+
+def test_a_directory_that_is_gone_may_hold_anything(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    content = Content(str(tmp_path / "d"), 0)
+    (tmp_path / "d").rmdir()
+    assert content.may_have_outgrown(1 << 60)
 
 
 def test_a_command_that_makes_the_disk_nearly_full_is_ended(confined: Confined) -> None:

@@ -25,22 +25,48 @@ _SHARE_OF_TIME = 20
 """Walking may take this part of the time."""
 
 
-def free_bytes(path: str | bytes) -> int:
-    """What this user may still write to the disk of ``path``. No free inodes count as no space. Raises ``OSError``."""
+def room(path: str | bytes) -> tuple[int, int | None]:
+    """How many bytes, and how many files, this user may still write to the disk of ``path``; ``None`` for files where
+    the file system does not count them. Raises ``OSError``."""
     found = os.statvfs(path)
-    free = found.f_bavail * found.f_frsize
-    # Some file systems do not count files.
-    return min(free, found.f_favail * FILE_BYTES_MIN) if found.f_files else free
+    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
 
 
-def left_of(path: str | bytes) -> tuple[int, int]:
-    """How many bytes, and how many files, this user may still write to the disk of ``path``; nothing of a disk that
-    is gone, and no files where the file system does not count them."""
+def free_bytes(path: str | bytes) -> int:
+    """What this user may still write to the disk of ``path``. No free files count as no space. Raises ``OSError``."""
+    bytes_left, files_left = room(path)
+    return bytes_left if files_left is None else min(bytes_left, files_left * FILE_BYTES_MIN)
+
+
+class Content:
+    """What a directory was found to hold, and how long that is good enough to know."""
+
+    def __init__(self, root: str | bytes, held_bytes: int) -> None:
+        """``held_bytes`` is what a walk has just found."""
+        self.bytes = held_bytes
+        self._root = root
+        self._room = _room_or_none(root)
+
+    def may_have_outgrown(self, bytes_max: int) -> bool:
+        """Whether so much was written to the disk since, by whomever, that it could matter to ``bytes_max``. What
+        cannot be looked at may hold anything."""
+        return self._written_since() > (bytes_max - self.bytes) / 2
+
+    def _written_since(self) -> float:
+        now = _room_or_none(self._root)
+        if self._room is None or now is None:
+            return float("inf")
+        (bytes_before, files_before), (bytes_left, files_left) = self._room, now
+        # Empty files take no bytes of a disk, only files.
+        files = 0 if files_before is None or files_left is None else files_before - files_left
+        return max(bytes_before - bytes_left, files * FILE_BYTES_MIN)
+
+
+def _room_or_none(path: str | bytes) -> tuple[int, int | None] | None:
     try:
-        found = os.statvfs(path)
+        return room(path)
     except OSError:
-        return 0, 0
-    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else 0
+        return None  # gone, or not ours to look at
 
 
 class Walk:
@@ -101,8 +127,7 @@ class Watch:
         self._free_bytes_min = free_bytes_min
         self._walk: Walk | None = None
         self._walk_began = 0.0
-        self._known = 0
-        self._left_when_known = (0, 0)
+        self._content: Content | None = None
         self._next_at = 0.0
 
     @property
@@ -127,17 +152,15 @@ class Watch:
             return True
         if is_finished:
             now = time.monotonic()
-            self._known, self._left_when_known = self._walk.bytes, left_of(self._root)
+            self._content = Content(self._root, self._walk.bytes)
             self._next_at = now + max(_EVERY_S, _SHARE_OF_TIME * (now - self._walk_began))
             self._walk = None
         return False
 
     def _is_due(self) -> bool:
-        bytes_left, files_left = self._left_when_known
-        now_left = left_of(self._root)
-        # Empty files take no bytes of a disk, only files.
-        written = max(bytes_left - now_left[0], (files_left - now_left[1]) * FILE_BYTES_MIN)
-        return time.monotonic() >= self._next_at or written > (self._bytes_max - self._known) / 2
+        if self._content is None or time.monotonic() >= self._next_at:
+            return True
+        return self._content.may_have_outgrown(self._bytes_max)
 
     def _free(self) -> int:
         try:
