@@ -34,69 +34,82 @@ def _open(home: Path | None) -> Jobs:
     return Jobs(records_of(client_settings(home)).database)
 
 
+_WHEN = (
+    click.option("--name", type=TEXT, help="Default: the beginning of the prompt."),
+    click.option("--deliver", type=TEXT, help="Targets, separated by commas. Default: local."),
+    click.option("--repeat", type=click.IntRange(min=0), help="Runs altogether; 0 for no limit."),
+    click.option("--timezone", type=TEXT, help="IANA name of the clock to go by. Default: UTC."),
+    click.option("--starts-at", type=TEXT, help="No run before this time."),
+    click.option("--ends-at", type=TEXT, help="No run after this time."),
+    click.option("--jitter-s", type=click.IntRange(0, 86_400), help="Start up to so many seconds late."),
+    click.option("--overlap", type=OneOf([o.value for o in Overlap])),
+    click.option("--catch-up", type=OneOf([c.value for c in CatchUp])),
+    click.option("--misfire-grace-s", type=click.IntRange(0, 86_400)),
+    click.option("--failures-max", type=click.IntRange(1), help="Pause after so many failures in a row."),
+)
+"""What the job is called and where its answers go; when it is due, and what becomes of a slot that it misses."""
+_LIMITS = (
+    click.option("--tokens-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
+    click.option("--iterations-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
+    click.option("--cost-usd-per-day", type=TEXT, help="Budget of all runs of one day, in US dollars."),
+    click.option("--iterations-max", type=click.IntRange(1), help="Model calls of one run."),
+    click.option("--tokens-max", type=click.IntRange(1), help="Tokens of one run."),
+    click.option("--wall-s-max", type=click.FloatRange(1), help="Seconds one run may take."),
+    click.option("--idle-s-max", type=click.FloatRange(0), help="Seconds without progress; 0 for no limit."),
+    click.option("--cost-usd-max", type=click.FloatRange(0, min_open=True), help="US dollars of one run."),
+)
+"""What its runs may use altogether, and one of them."""
+_ASKING = (
+    click.option("--model", type=TEXT, help="Ask this model whatever is configured; '' for the configured one."),
+    click.option("--provider", type=TEXT, help="Run only while this provider is configured."),
+    click.option("--base-url", type=TEXT, help="Run only while the provider is configured with this address."),
+    click.option("--origin", type=TEXT, help="The chat the job belongs to; 'origin' in --deliver means it."),
+    click.option("--toolset", "toolsets", type=TEXT, multiple=True),
+    click.option("--skill", "skills", type=TEXT, multiple=True, help="A skill to follow. May be repeated."),
+    click.option(
+        "--script",
+        type=TEXT,
+        help="A file below HOME/scripts whose output the agent is given. It writes to $HERMES_JOB_DATA only.",
+    ),
+    click.option("--no-agent/--agent", default=None, help="The script is the job; no model is asked."),
+    click.option("--context-from", type=TEXT, multiple=True, help="Id of a job whose latest answer is given."),
+)
+"""Which model is asked, and with what beside the prompt."""
+_SURROUNDINGS = (
+    click.option(
+        "--attach-to-session",
+        "attach_to",
+        type=TEXT,
+        help="Name or id of a session that gets every answer as a note.",
+    ),
+    click.option("--wrap/--no-wrap", "wraps", default=None, help="Name the job in what is delivered."),
+    click.option(
+        "--approvals",
+        type=OneOf([outcome.value for outcome in Unattended]),
+        help="What becomes of dangerous commands. Default: approvals.cron_mode.",
+    ),
+    click.option(
+        "--approval-s",
+        type=click.FloatRange(1, 31 * 86_400),
+        help="Seconds to wait for an answer with --approvals ask. Default: approvals.timeout.",
+    ),
+    click.option(
+        "--network",
+        type=OneOf(["open", "proxy", "none"]),
+        help="Network of its commands, never more than terminal.network_unattended gives. Default: that.",
+    ),
+    click.option(
+        "--workspace",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Directory to work in. Default: one of its own for each run.",
+    ),
+)
+"""Where its runs answer and work, and what they may do there."""
+
+
 def _fields(command: Any) -> Any:
     """Options that describe a job."""
-    for option in reversed(
-        (
-            click.option("--name", type=TEXT, help="Default: the beginning of the prompt."),
-            click.option("--deliver", type=TEXT, help="Targets, separated by commas. Default: local."),
-            click.option("--repeat", type=click.IntRange(min=0), help="Runs altogether; 0 for no limit."),
-            click.option("--timezone", type=TEXT, help="IANA name of the clock to go by. Default: UTC."),
-            click.option("--starts-at", type=TEXT, help="No run before this time."),
-            click.option("--ends-at", type=TEXT, help="No run after this time."),
-            click.option("--jitter-s", type=click.IntRange(0, 86_400), help="Start up to so many seconds late."),
-            click.option("--overlap", type=OneOf([o.value for o in Overlap])),
-            click.option("--catch-up", type=OneOf([c.value for c in CatchUp])),
-            click.option("--misfire-grace-s", type=click.IntRange(0, 86_400)),
-            click.option("--failures-max", type=click.IntRange(1), help="Pause after so many failures in a row."),
-            click.option("--tokens-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
-            click.option("--iterations-per-day", type=click.IntRange(1), help="Budget of all runs of one day."),
-            click.option("--cost-usd-per-day", type=TEXT, help="Budget of all runs of one day, in US dollars."),
-            click.option("--iterations-max", type=click.IntRange(1), help="Model calls of one run."),
-            click.option("--tokens-max", type=click.IntRange(1), help="Tokens of one run."),
-            click.option("--wall-s-max", type=click.FloatRange(1), help="Seconds one run may take."),
-            click.option("--idle-s-max", type=click.FloatRange(0), help="Seconds without progress; 0 for no limit."),
-            click.option("--cost-usd-max", type=click.FloatRange(0, min_open=True), help="US dollars of one run."),
-            click.option(
-                "--model", type=TEXT, help="Ask this model whatever is configured; '' for the configured one."
-            ),
-            click.option("--provider", type=TEXT, help="Run only while this provider is configured."),
-            click.option("--base-url", type=TEXT, help="Run only while the provider is configured with this address."),
-            click.option("--origin", type=TEXT, help="The chat the job belongs to; 'origin' in --deliver means it."),
-            click.option("--toolset", "toolsets", type=TEXT, multiple=True),
-            click.option("--skill", "skills", type=TEXT, multiple=True, help="A skill to follow. May be repeated."),
-            click.option("--script", type=TEXT, help="A file below HOME/scripts whose output the agent is given."),
-            click.option("--no-agent/--agent", default=None, help="The script is the job; no model is asked."),
-            click.option("--context-from", type=TEXT, multiple=True, help="Id of a job whose latest answer is given."),
-            click.option(
-                "--attach-to-session",
-                "attach_to",
-                type=TEXT,
-                help="Name or id of a session that gets every answer as a note.",
-            ),
-            click.option("--wrap/--no-wrap", "wraps", default=None, help="Name the job in what is delivered."),
-            click.option(
-                "--approvals",
-                type=OneOf([outcome.value for outcome in Unattended]),
-                help="What becomes of dangerous commands. Default: approvals.cron_mode.",
-            ),
-            click.option(
-                "--approval-s",
-                type=click.FloatRange(1, 31 * 86_400),
-                help="Seconds to wait for an answer with --approvals ask. Default: approvals.timeout.",
-            ),
-            click.option(
-                "--network",
-                type=OneOf(["open", "proxy", "none"]),
-                help="Network of its commands, never more than terminal.network_unattended gives. Default: that.",
-            ),
-            click.option(
-                "--workspace",
-                type=click.Path(path_type=Path, exists=True, file_okay=False),
-                help="Directory to work in. Default: one of its own for each run.",
-            ),
-        )
-    ):
+    for option in reversed((*_WHEN, *_LIMITS, *_ASKING, *_SURROUNDINGS)):
         command = option(command)
     return command
 

@@ -66,6 +66,11 @@ def output_dir(home: Path) -> Path:
     return home / "cron" / "output"
 
 
+def job_data_dir(home: Path, job_id: str) -> Path:
+    """What the script of a job may write to, and finds again the next time."""
+    return home / "cron" / "data" / job_id
+
+
 def workspaces_dir(home: Path) -> Path:
     """Where sessions that name no directory get one of their own."""
     return home / "workspaces"

@@ -20,6 +20,7 @@ from hermes_worker.delivery.courier import Courier
 from hermes_worker.delivery.errors import DeliveryError
 from hermes_worker.delivery.exchange import Part
 from hermes_worker.delivery.targets import Target
+from hermes_worker.embedded.paths import job_data_dir
 from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import bound, count, log
 from hermes_worker.plainfiles import read_plain
@@ -49,6 +50,8 @@ from scheduler.lifecycle import stops_this_service
 _HELD_EVERY_S = 2.0
 """How often a running script is looked after: somebody may have stopped it."""
 _SCRIPT_BYTES_MAX = 1_000_000
+JOB_DATA_VARIABLE = "HERMES_JOB_DATA"
+"""Names the directory that a job's script may write to: scripts themselves are never changed by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,7 @@ def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[]
     spec = JobSpec.from_json(claim.definition)
     found = {name: read_skill(parts.home / "skills", name) for name in spec.skills}
     try:
-        script = _run_script(parts, spec, stops) if spec.script is not None else None
+        script = _run_script(parts, claim.job_id, spec, stops) if spec.script is not None else None
     except (WorkspaceError, OSError) as error:
         return CollectedTexts(error=redact(str(error)))
     if script is not None and spec.no_agent:
@@ -145,26 +148,29 @@ def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[]
 # --- scripts ---------------------------------------------------------------------------------------------------------
 
 
-def _run_script(parts: CollectingParts, spec: JobSpec, stops: Callable[[], bool]) -> ScriptResult:
+def _run_script(parts: CollectingParts, job_id: str, spec: JobSpec, stops: Callable[[], bool]) -> ScriptResult:
     """Raises ``WorkspaceError``, ``OSError``."""
     path = script_path(parts.home / "scripts", spec.script or "")
     if stops_this_service(read_plain(path, bytes_max=_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
         raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
-    interpreter = "/bin/bash" if path.suffix in (".sh", ".bash") else sys.executable
-    directory = spec.directory if spec.no_agent and spec.directory else str(path.parent)
+    data = job_data_dir(parts.home, job_id)
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    begins_in = Path(spec.directory).resolve() if spec.no_agent and spec.directory else path.parent
+    is_among_scripts = begins_in.is_relative_to((parts.home / "scripts").resolve())
     workspace = LocalWorkspace(
-        directory,
+        str(data if is_among_scripts else begins_in),
         base_env=parts.environ,
         env_passthrough=parts.env_passthrough,
-        sandbox=parts.sandbox.showing(str(path)) if parts.sandbox else None,
+        sandbox=parts.sandbox.showing(str(path.parent), writable=str(data)) if parts.sandbox else None,
         free_bytes_min=parts.free_bytes_min,
         umask=parts.umask,
     )
     workspace.require_free_space()
+    interpreter = "/bin/bash" if path.suffix in (".sh", ".bash") else sys.executable
     ran = workspace.execute(
-        f"{shlex.quote(interpreter)} {shlex.quote(str(path))}",
+        f"cd {shlex.quote(str(begins_in))} && {shlex.join([interpreter, str(path)])}",
         cwd=None,
-        env={},
+        env={JOB_DATA_VARIABLE: str(data)},
         timeout_s=parts.script_timeout_s,
         output_bytes_max=SCRIPT_CHARS_MAX,
         should_stop=stops,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.confined import working
 from support.desk import NOON, Desk
 from support.store import Store, opened
 
 from hermes_worker.core.effects import Collect
 from hermes_worker.delivery.courier import Courier
-from hermes_worker.embedded.paths import output_dir
+from hermes_worker.embedded.paths import job_data_dir, output_dir
 from hermes_worker.outputs import prune_outputs
 from hermes_worker.store.executions import Executions
 from hermes_worker.store.rows import Hint
@@ -23,6 +26,9 @@ from hermes_worker.store.tables import firings
 from hermes_worker.store.workers import Workers
 from hermes_worker.tasks.collect import CollectingParts, collect
 from hermes_worker.tasks.leases import Leases
+from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
 from scheduler import jobs as work
 from scheduler.jobtext import CollectedTexts
 
@@ -108,6 +114,118 @@ def test_scripts_of_both_kinds_run_in_their_directory_without_secrets(bench: Ben
     python = bench.run(script="b.py").script
     assert python is not None
     assert (python.exit_code, python.stdout) == (3, str(bench.home / "scripts"))
+
+
+def test_a_script_is_refused_where_a_sandbox_is_required_and_nothing_confines(bench: Bench) -> None:
+    bench.parts = replace(bench.parts, sandbox=Sandbox(SandboxMode.REQUIRE, Policy(), [Bubblewrap([])]))
+    bench.script("a.sh", f"touch {bench.home / 'ran'}")
+    for no_agent in (False, True):
+        collected = bench.run(script="a.sh", no_agent=no_agent, prompt="" if no_agent else "Look")
+        assert "commands must be confined (terminal.sandbox is require), but bubblewrap is not installed" in (
+            collected.error or ""
+        )
+    assert not (bench.home / "ran").exists()
+
+
+@pytest.fixture(params=["bubblewrap", "landlock"])
+def confined(request: pytest.FixtureRequest, bench: Bench) -> Bench:
+    """Scripts in a sandbox that hides the product's home, as a worker's does."""
+    policy = Policy(hidden=(os.path.realpath(bench.home),))
+    sandbox = Sandbox(SandboxMode.REQUIRE, policy, [working(request.param)])
+    bench.parts = replace(bench.parts, sandbox=sandbox, environ={"PATH": os.environ["PATH"]})
+    return bench
+
+
+CHANGING_SCRIPTS = """
+cd SCRIPTS
+echo 'echo planted' >> "$0"
+echo 'echo planted' > other.sh
+mv other.sh elsewhere.sh
+rm -f other.sh
+sed -i s/mine/planted/ other.sh
+ln -s /etc/passwd link.sh
+touch new.sh
+mkdir folder
+mv ../scripts ../moved
+ln other.sh "$HERMES_JOB_DATA/other.sh" && echo planted >> "$HERMES_JOB_DATA/other.sh"
+. ./lib.sh
+echo kept >> "$HERMES_JOB_DATA/state"
+cat "$HERMES_JOB_DATA/state"
+"""
+
+
+def said_by(bench: Bench, firing_id: int) -> list[str]:
+    script = bench.found(firing_id).script
+    assert script is not None
+    return script.stdout.splitlines()
+
+
+def contents(folder: Path) -> Mapping[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("place", ["its own", "scripts", "a link to scripts", "another"])
+def test_a_script_rewrites_no_script_and_keeps_what_it_needs_elsewhere(
+    confined: Bench, tmp_path: Path, place: str
+) -> None:
+    scripts = confined.home / "scripts"
+    confined.script("a.sh", CHANGING_SCRIPTS.replace("SCRIPTS", str(scripts)))
+    confined.script("other.sh", "echo mine")
+    confined.script("lib.sh", "echo from the library")
+    (tmp_path / "link").symlink_to(scripts)
+    (tmp_path / "another").mkdir()
+    folder = {"scripts": scripts, "a link to scripts": tmp_path / "link", "another": tmp_path / "another"}.get(place)
+    where = {"no_agent": True, "prompt": "", "directory": str(folder)} if folder else {}
+    before = contents(scripts)
+    job_id, firing_id = confined.fire(script="a.sh", **where)
+    collect(confined.parts, firing_id, NOON)
+    script = confined.found(firing_id).script
+    assert script is not None
+    assert script.stdout.splitlines() == ["from the library", "kept"], script
+    assert contents(scripts) == before
+    assert contents(job_data_dir(confined.home, job_id)) == {"state": "kept\n"}
+
+
+def test_a_script_finds_again_what_it_kept_and_no_other_job_does(confined: Bench) -> None:
+    alone = {"no_agent": True, "prompt": ""}
+    confined.script("theirs.sh", 'echo theirs > "$HERMES_JOB_DATA/state"')
+    theirs, firing_id = confined.fire(script="theirs.sh", **alone)
+    collect(confined.parts, firing_id, NOON)
+    confined.script("ours.sh", 'cd "$HERMES_JOB_DATA"; echo ours >> state; cat state; cat ../JOB/state || echo refused')
+    confined.script("ours.sh", (confined.home / "scripts" / "ours.sh").read_text().replace("JOB/", f"{theirs}/"))
+    _, firing_id = confined.fire(script="ours.sh", **alone)
+    collect(confined.parts, firing_id, NOON)
+    assert said_by(confined, firing_id) == ["ours", "refused"]
+    confined.desk.tick()
+    confined.desk.at(3600)
+    due = [hint.effect.firing_id for hint in confined.desk.tick()]
+    for firing_id in due:
+        collect(confined.parts, firing_id, NOON)
+    assert sorted(said_by(confined, firing_id) for firing_id in due) == [[], ["ours", "ours", "refused"]]
+    assert (job_data_dir(confined.home, theirs) / "state").read_text() == "theirs\n"
+
+
+def test_a_script_works_in_the_directory_that_its_job_names(confined: Bench, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    confined.script("a.sh", 'pwd; echo made > file; echo kept > "$HERMES_JOB_DATA/state"')
+    script = confined.run(script="a.sh", no_agent=True, prompt="", directory=str(tmp_path / "project")).script
+    assert script is not None
+    assert (script.exit_code, script.stdout) == (0, str(tmp_path / "project"))
+    assert (tmp_path / "project" / "file").read_text() == "made\n"
+
+
+def test_a_script_in_a_directory_around_the_products_home_changes_none_either(bench: Bench, tmp_path: Path) -> None:
+    """Such as the user's home directory. Landlock refuses that."""
+    policy = Policy(hidden=(os.path.realpath(bench.home),))
+    sandbox = Sandbox(SandboxMode.REQUIRE, policy, [working("bubblewrap")])
+    bench.parts = replace(bench.parts, sandbox=sandbox)
+    bench.script("a.sh", f"echo planted > {bench.home}/scripts/a.sh; echo made > file; ls {bench.home}")
+    before = contents(bench.home / "scripts")
+    script = bench.run(script="a.sh", no_agent=True, prompt="", directory=str(tmp_path)).script
+    assert script is not None
+    assert script.stdout.splitlines() == ["cron", "scripts"], script
+    assert contents(bench.home / "scripts") == before
+    assert (tmp_path / "file").read_text() == "made\n"
 
 
 def test_what_a_script_prints_is_redacted(bench: Bench) -> None:

@@ -27,6 +27,7 @@ from hermes_worker.workspace.sandbox.policy import (
     SYSTEM_DIRECTORIES,
     Policy,
     Profile,
+    is_left_writable,
     is_within,
 )
 
@@ -130,7 +131,7 @@ def _mounts(policy: Policy) -> Iterator[list[str]]:
     system = SYSTEM_DIRECTORIES if policy.profile is Profile.TENANT else ()
     wanted: dict[str, list[str]] = {}
     covered: list[str] = []
-    shown = (path for path in policy.readable if not any(is_within(path, root) for root in policy.writable))
+    shown = (path for path in policy.readable if not is_left_writable(path, policy))
     for path in (*system, *shown, *kept):
         if Path(path).is_symlink():
             wanted[path] = ["--symlink", str(Path(path).readlink()), path]

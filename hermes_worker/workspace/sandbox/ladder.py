@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -89,9 +90,14 @@ class Sandbox:
     def mode(self) -> SandboxMode:
         return self._mode
 
-    def showing(self, path: str) -> Sandbox:
-        """The same sandbox, in which ``path`` can be read although it may lie in what is hidden."""
-        policy = replace(self._policy, readable=(*self._policy.readable, path))
+    def showing(self, path: str, *, writable: str) -> Sandbox:
+        """The same sandbox, in which ``path`` can be read and ``writable`` be written although they may lie in what is
+        hidden."""
+        policy = replace(
+            self._policy,
+            readable=(*self._policy.readable, path),
+            writable=(*self._policy.writable, os.path.realpath(writable)),
+        )
         shown = Sandbox(
             self._mode,
             policy,

@@ -211,6 +211,13 @@ def unseen(paths: tuple[str, ...], profile: Profile, hidden: tuple[str, ...]) ->
     )
 
 
+def is_left_writable(path: str, policy: Policy) -> bool:
+    """Whether ``path`` lies in a writable directory, and not in something hidden inside of that."""
+    depth_writable = max((len(root) for root in policy.writable if is_within(path, root)), default=0)
+    depth_hidden = max((len(hidden) for hidden in policy.hidden if is_within(path, hidden)), default=0)
+    return depth_writable > depth_hidden
+
+
 def hidden_inside(policy: Policy, present: frozenset[str]) -> tuple[str, ...]:
     """Of the hidden paths that are ``present``, those in a writable directory: a rung that only grants cannot take
     them out."""
