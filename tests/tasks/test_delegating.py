@@ -11,19 +11,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support.store import Store, asks, opened
-from support.turns import Turns
+from support.turns import Turns, do_calls
 
 from hermes_worker.core.approvals import Unattended
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.delegation import ChildTask, DelegationPolicy, Role
+from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import ApprovalSettings, Settings
 from hermes_worker.store.tables import budgets, run_inputs, runs
 from hermes_worker.tasks.delegating import delegate
-from hermes_worker.tasks.planning import tool_names
+from hermes_worker.tasks.planning import plan_calls, tool_names
 from hermes_worker.tools.catalog import default_catalog
 from hermes_worker.wiring import approval_rules
+from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspace.sandbox.ladder import Sandbox
+from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
 
 _CATALOG = default_catalog()
 TOOLS = f"[{','.join(_CATALOG.tool_definitions(_CATALOG.names))}]"
@@ -47,6 +52,34 @@ def child_of(turns: Turns, *, role: Role = Role.LEAF, policy: DelegationPolicy |
             .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
             .where(runs.c.parent_pk.is_not(None))
         ).one()
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+def test_a_childs_command_is_refused_where_a_sandbox_is_required_and_nothing_confines(
+    turns: Turns, tmp_path: Path, is_background: bool
+) -> None:
+    store = turns.store
+    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [Bubblewrap([])])
+    parts = replace(
+        turns.parts,
+        delegation=DelegationPolicy(),
+        workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), {"PATH": "/usr/bin:/bin"}, sandbox=sandbox),
+    )
+    (tmp_path / "work").mkdir()
+    workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path / "work")).to_json()
+    root = store.with_tools(Replay.PURE, tools=TOOLS, workspace=workspace)
+    delegate(parts, store.call(root), [ChildTask(goal="g")], is_background=is_background)
+    with store.database.read() as connection:
+        child = connection.execute(sa.select(runs.c.run_id).where(runs.c.run_id != root)).scalar_one()
+
+    request = ToolRequest(id="c1", name="terminal", arguments='{"command": "touch ran"}')
+    reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), parts.catalog)
+    store.runs.commit_reply(store.turn(child), reply, calls)
+    do_calls(parts, store, child)
+
+    (said,) = store.results(child)
+    assert "commands must be confined (terminal.sandbox is require), but bubblewrap is not installed" in said
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def names_of(store: Store, row: Any) -> frozenset[str]:
