@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from hermes_worker.embedded.process import become_subreaper
+from hermes_worker.handover import begin
 
 _PR_SET_PDEATHSIG = 1
 
@@ -137,4 +138,5 @@ def _jump_clock(offset_s: float) -> None:
 
 
 if __name__ == "__main__":
+    begin()
     main()

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from hermes_worker.handover import begin
 from hermes_worker.providers.scripted.server import Options, serve_until
 
 
@@ -44,4 +45,5 @@ def _announce(base_url: str) -> None:
 
 
 if __name__ == "__main__":
+    begin()
     sys.exit(main())
