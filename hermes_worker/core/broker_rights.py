@@ -26,7 +26,6 @@ COMMANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "exec": _ALWAYS,
         "publish": _ALWAYS,
         "subscribe": _ALWAYS,
-        "unsubscribe": _ALWAYS,
         "psubscribe": _ALWAYS,
         "punsubscribe": _ALWAYS,
         # Queues.
@@ -40,7 +39,6 @@ COMMANDS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "srem": _ALWAYS,
         "smembers": _ALWAYS,
         "expire": _ALWAYS,
-        "pexpire": _ALWAYS,
         # Live previews.
         "xadd": _ALWAYS,
         "xread": _ALWAYS,
