@@ -42,6 +42,8 @@ class Hostile:
     """It may be run without a sandbox, too."""
     is_long: bool = False
     """It takes more than a second, and is left to the slow ring."""
+    then: str | None = None
+    """The first command has to run into ``timeout_s``, with something said; this one follows in the same workspace."""
     timeout_s: float = 20.0
     needs: str | None = None
     """A program that not every machine has."""
@@ -304,6 +306,7 @@ _DATABASE = {name: _sql(statement) for name, statement in _SQL.items()} | {
         "SELECT secret FROM canary", "'file:' + os.environ['SECRET_HOME'] + '/hermes-worker.db?immutable=1'"
     ).replace("timeout=1", "uri=True"),
     "copy-and-open": "cp $SECRET_HOME/hermes-worker.db* .; " + _sql("SELECT secret FROM canary", "'hermes-worker.db'"),
+    "append": "test -s $SECRET_HOME/hermes-worker.db && (exec 3>>$SECRET_HOME/hermes-worker.db) && echo REACHED",
     "delete-log": "rm -f $SECRET_HOME/hermes-worker.db-wal",
     "replace": "echo x > new; mv new $SECRET_HOME/hermes-worker.db",
     "lock": python(
@@ -433,7 +436,7 @@ _PROCESSES = {
     "attach": kernel("judge(call(101, 117, 16, victim, 0, 0))"),
     "seize": kernel("judge(call(101, 117, 0x4206, victim, 0, 0))"),
     "seize-worker": kernel("judge(call(101, 117, 0x4206, worker, 0, 0))"),
-    "seize-parent": kernel("judge(call(101, 117, 0x4206, os.getppid(), 0, 0))"),
+    "seize-parent": (kernel("judge(call(101, 117, 0x4206, os.getppid(), 0, 0))"), {"is_free": False}),
     "trace-me": kernel("judge(call(101, 117, 0, 0, 0, 0))"),
     "debugger": "command -v strace >/dev/null && timeout 3 strace -o t -p $VICTIM & sleep 0.3; grep -q pause t && echo REACHED",
     "read-memory": kernel("judge(call(310, 270, victim, 0, 0, 0, 0, 0))"),
@@ -482,8 +485,9 @@ _SIGNALS = {
     "everybody": "trap '' WINCH; kill -WINCH -- -1",
     "every-number": "for p in $(seq 2 6000); do kill -WINCH $p; done 2>/dev/null",
     "own-group": "trap '' WINCH; kill -WINCH 0",
-    "parent": "kill -WINCH $PPID; kill -KILL $PPID; sleep 0.2",
-    "stop-parent": ("kill -STOP $PPID; kill -CONT $PPID", {}),
+    # Without a wall the parent is the worker itself.
+    "parent": ("kill -WINCH $PPID; kill -KILL $PPID; sleep 0.2", {"is_free": False}),
+    "stop-parent": ("kill -STOP $PPID; kill -CONT $PPID", {"is_free": False}),
     "by-descriptor": python(
         "import os, signal\nd = os.pidfd_open(int(os.environ['VICTIM']))\nsignal.pidfd_send_signal(d, signal.SIGWINCH)"
     ),
@@ -604,6 +608,10 @@ _KERNEL = {
     "sysfs": "(exec 3>>/sys/kernel/mm/transparent_hugepage/enabled) 2>/dev/null && echo REACHED",
     "power": "(exec 3>>/sys/power/state) 2>/dev/null && echo REACHED",
     "hotplug": "(exec 3>>/sys/kernel/uevent_helper) 2>/dev/null && echo REACHED",
+    "control-groups": (
+        "for f in $(find /sys/fs/cgroup -name cgroup.procs -o -name tasks -o -name '*.max' 2>/dev/null | head -n 50); "
+        "do (exec 3>>$f) 2>/dev/null && echo REACHED; done"
+    ),
     "group-settings": "mkdir /sys/fs/cgroup/$MARK 2>/dev/null && rmdir /sys/fs/cgroup/$MARK && echo REACHED",
     "capabilities": "grep -q 'CapEff:.*[1-9a-f]' /proc/self/status && echo REACHED",
     "capabilities-back": kernel(
@@ -933,6 +941,24 @@ _ASK = (
     "        print('REACHED' if urllib.request.urlopen('http://127.0.0.1:' + sys.argv[1]).status == 200 else '')\n        break\n"
     "    except OSError: time.sleep(0.1)"
 )
+_MAKEFILE = """
+all: $(foreach n,1 2 3 4 5 6 7 8,part$(n)) slow
+\t@touch all; echo BUILT
+part%:
+\t@echo 'int f(void) {return $*;}' > $@.c; cc -c $@.c -o $@.o && touch $@ && echo $@ is made
+slow: part1
+\t@test -e hurry || sleep 600; touch $@
+""".strip()
+_SCRIPT_BUILD = """
+cat > build <<'END'
+for n in 1 2 3 4; do
+    [ -e part$n ] || { echo $n > part$n; echo part$n is made; }
+done
+[ -e hurry ] || { (setsid sleep $NAP &); for n in 1 2 3; do sleep 600 & done; wait; }
+cat part? > all
+END
+sh build
+""".strip()
 _WORK: Mapping[str, str | tuple[str, Mapping[str, Any]]] = {
     "git-clone": (
         f"{_GIT} init -q r && {_GIT} -C r commit -q --allow-empty -m x && git clone -q r c && git -C c log | grep -q x && echo REACHED",
@@ -952,6 +978,18 @@ _WORK: Mapping[str, str | tuple[str, Mapping[str, Any]]] = {
     "limits-of-its-own": (
         "ulimit -n 100 && prlimit --nofile=90:90 true && nice -n 5 true && taskset 1 true && chrt -b 0 true && ionice -c 3 true "
         "&& prlimit --pid $$ --core >/dev/null && timeout 5 true && echo REACHED"
+    ),
+    "a-build-over-its-time": (
+        _SCRIPT_BUILD,
+        {"timeout_s": 1.5, "then": "ls part4 && touch hurry && sh build && wc -l < all | grep -qx 4 && echo REACHED"},
+    ),
+    "a-make-over-its-time": (
+        f"cat > Makefile <<'END'\n{_MAKEFILE}\nEND\nmake -j 4",
+        {
+            "timeout_s": 4.0,
+            "then": "ls part1.o && touch hurry && make -j 4 | grep -x BUILT && echo REACHED",
+            "needs": "make",
+        },
     ),
     "a-build-in-parts": "for i in 1 2 3 4 5 6 7 8; do (echo $i > part$i) & done; wait; cat part* | wc -l | grep -qx 8 && echo REACHED",
 }

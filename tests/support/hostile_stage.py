@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.core.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_addresses
-from hermes_worker.workspace.base import CommandResult, WorkspaceError
+from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
 from hermes_worker.workspace.sandbox.base import Rung
 from hermes_worker.workspace.sandbox.egress import EgressProxy
@@ -96,6 +96,8 @@ while True:
     signal.pause()
 """
 _LINGERING_S = 0.15
+_ENDING_S = 5.0
+"""How long a command whose time is over may take to end, with everything that it started."""
 _OTHER_RUN = "while [ ! -e stop ]; do echo beat >> beat; sleep 0.1; done; echo undisturbed"
 
 
@@ -392,7 +394,11 @@ class Stage:
         workspace = self._workspace(row)
         with self._meanwhile(workspace, row) as told:
             try:
+                began = time.monotonic()
                 result = self._executed(workspace, row)
+                if row.then is not None:
+                    told += self._amiss(row, result, time.monotonic() - began)
+                    result = self._executed(workspace, replace(row, command=row.then, timeout_s=60))
             except WorkspaceError:
                 return []  # refused
         said = result.output.decode("utf-8", "replace")
@@ -406,6 +412,15 @@ class Stage:
             self._signals.clear()
             self._own = _attributes(os.getpid())
         return found
+
+    def _amiss(self, row: Hostile, result: CommandResult, took_s: float) -> list[str]:
+        """What is not as it has to be after a command that ran into its time limit."""
+        expected = {
+            "it was ended": result.ending is Ending.TIMED_OUT,
+            "in time": row.timeout_s <= took_s < row.timeout_s + _ENDING_S,
+            "what it had said is kept": b"is made" in result.output,
+        }
+        return [f"not so: {claim}" for claim, holds in expected.items() if not holds] + self.around.survivors()
 
     def _executed(self, workspace: LocalWorkspace, row: Hostile) -> CommandResult:
         return workspace.execute(

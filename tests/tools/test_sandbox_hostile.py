@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,48 @@ ROOT, PLAIN = 0, 65534
 USERS = (ROOT, PLAIN) if os.geteuid() == ROOT else (os.geteuid(),)
 SAMPLE = 25
 COMMANDS_MIN = 300
+
+
+def _ids(names_by_group: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(f"{group}/{name}" for group, names in names_by_group.items() for name in names.split())
+
+
+EVERY_TIME = _ids(
+    {
+        "files": "env ssh-key cloud-key netrc database broker-password",
+        "reading": (
+            "descriptor hard-link symbolic-link link-to-folder rename rename-folder copy-tree grep-tree "
+            "shadow first-root worker-root every-cwd every-root"
+        ),
+        "sessions": "notes star write shared-memory temporary-files",
+        "writing": "system-binary system-settings home home-new",
+        "database": "append",
+        "broker": "socket",
+        "processes": (
+            "worker-environment parent-environment every-environment worker-memory worker-descriptors "
+            "given-descriptors worker-maps attach seize-worker read-memory"
+        ),
+        "signals": "ask-worker parent stop-parent everybody memory-score-of-own group-of-processes",
+        "sockets": "abstract packet raw vsock docker desktop-bus",
+        "kernel": (
+            "mount unmount unshare-user unshare-mounts clone-user control-groups group-settings chroot "
+            "io-uring userfaultfd keyctl bpf perf module-call handle core-pattern system-request "
+            "raise-limits raise-file-size setuid-shell capabilities host-name"
+        ),
+        "devices": "block memory",
+    }
+)
+"""The shortest way to each thing that a wall keeps: tried whenever tests run, and not only when chance takes them."""
+SUCCEEDING = _ids(
+    {
+        "files": "env ssh-key database",
+        "sessions": "notes",
+        "broker": "socket",
+        "sockets": "abstract",
+        "signals": "ask-worker",
+    }
+)
+"""What succeeds on every machine where nothing stops it."""
 SHARE_MIN = 0.6
 """Of the commands without a wall: fewer, and the judge sees nothing."""
 MEMORY_KB_MAX = 600_000
@@ -86,6 +128,12 @@ def test_no_hostile_command_of_a_sample_achieves_anything(rung: str, uid: int, p
     assert played(rung, uid, sample, place).succeeded() == {}
 
 
+@pytest.mark.parametrize("rung", BOTH)
+def test_the_shortest_ways_to_everything_that_is_kept_lead_nowhere(rung: str, place: Path) -> None:
+    shortest = [row for row in stopped_on(rung) if row.id in EVERY_TIME]
+    assert played(rung, USERS[0], shortest, place).succeeded() == {}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("uid", USERS)
@@ -100,6 +148,7 @@ def test_there_are_three_hundred_of_them_on_each_rung() -> None:
     assert len({row.id for row in ROWS}) == len(ROWS)
     for rung in BOTH:
         assert len(stopped_on(rung)) >= COMMANDS_MIN
+    assert {row.id for row in ROWS} >= EVERY_TIME | SUCCEEDING
 
 
 def test_most_hostile_commands_succeed_where_nothing_stops_them(place: Path) -> None:
@@ -107,7 +156,9 @@ def test_most_hostile_commands_succeed_where_nothing_stops_them(place: Path) -> 
     groups = ("files", "reading", "sessions", "writing", "database", "broker", "api", "loopback", "around-none")
     free = [row for row in ROWS if row.is_free and not row.is_long and row.group in groups]
     sample = random.Random(14).sample(free, 2 * SAMPLE)
-    result = played(None, USERS[-1], sample, place)
+    sure = [row for row in ROWS if row.id in SUCCEEDING]
+    result = played(None, USERS[-1], list({row.id: row for row in (*sample, *sure)}.values()), place)
+    assert not SUCCEEDING - result.succeeded().keys(), result.achieved
     assert len(result.succeeded()) >= SHARE_MIN * len(sample), result.achieved
 
 

@@ -1,8 +1,5 @@
-"""Commands that try to get out, on each rung; and ordinary work, which must go on.
-
-An attack prints ``REACHED`` where it got what it wanted, or shows the secret itself. ``Attack.rungs`` names the rungs
-whose column in docs/security.md says "stopped".
-"""
+"""What each rung does to a command: what ends with it, what it may use, what it cannot get around; and ordinary work,
+which must go on. Hostile commands are in ``test_sandbox_hostile``."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ import tempfile
 import time
 import tty
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -26,7 +22,7 @@ from support.confined import RUNGS, SECRET, Machine, machine, working
 
 from hermes_worker.workspace.base import Ending, Excess, WorkspaceError
 from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox import seccomp, starting
+from hermes_worker.workspace.sandbox import starting
 from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
 from hermes_worker.workspace.sandbox.ladder import Sandbox
 from hermes_worker.workspace.sandbox.landlock import Landlock
@@ -38,168 +34,14 @@ BOTH = ("bubblewrap", "landlock")
 PYTHON = shutil.which("python3") or sys.executable
 
 
-@dataclass(frozen=True, slots=True)
-class Attack:
-    name: str
-    command: str
-    rungs: tuple[str, ...] = BOTH
-
-
 def _python(code: str) -> str:
     return f"{PYTHON} -I -S - <<'END' 2>&1\n{code}\nEND\n"
-
-
-def _system_call(name: str, *arguments: str) -> str:
-    """An attack by a system call: it must fail as refused, and not because its arguments are nonsense."""
-    number = seccomp._MACHINES[platform.machine()].numbers[name] if seccomp.is_known_machine() else 0
-    words = ", ".join([f"ctypes.c_long({number})", *arguments])
-    return _python(
-        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-        f"r = libc.syscall({words})\ne = ctypes.get_errno()\n"
-        "print('REACHED' if r >= 0 or e not in (1, 13, 38) else 'refused')"
-    )
-
-
-ATTACKS = (
-    # secrets in files
-    Attack("env-file", "cat $SECRET_HOME/.env"),
-    Attack("ssh-key", "cat ~/.ssh/id_ed25519; cat ~/.ssh/*"),
-    Attack("cloud-key", "cat ~/.aws/credentials ~/.netrc"),
-    Attack("database", "cat $SECRET_HOME/hermes-worker.db"),
-    Attack("database-write", "echo x >> $SECRET_HOME/hermes-worker.db && test -s $SECRET_HOME/hermes-worker.db-wal"),
-    Attack("broker-password", "cat $SECRET_HOME/valkey/valkey.json"),
-    Attack("other-session", "cat ../theirs/notes; cat $SECRET_HOME/workspaces/*/notes"),
-    Attack(
-        "other-session-write",
-        "echo x > ../theirs/new; ls ../theirs/new 2>&1 | grep -q '^../theirs' && echo REACHED",
-        ("landlock",),
-    ),
-    Attack("hard-link", "ln ~/.netrc mine; cat mine"),
-    Attack("symbolic-link", "ln -s ~/.ssh keys; cat keys/*; ln -s $SECRET_HOME/.env e; cat e"),
-    Attack("rename", "mv ~/.ssh ./keys; cat keys/*; mv $SECRET_HOME/.env .; cat .env"),
-    Attack("copy-tree", "cp -r ~/ ./home 2>/dev/null; cat home/.netrc home/.ssh/*"),
-    Attack("grep-everything", f"grep -rs {SECRET[:6]} ~ $SECRET_HOME"),
-    Attack("open-by-root", "exec 5<$SECRET_HOME/.env; cat <&5"),
-    Attack("shadow", "cat /etc/shadow | grep -c root: | grep -q 1 && echo REACHED"),
-    Attack("proc-root", "cat /proc/1/root$SECRET_HOME/.env /proc/$WORKER/root$SECRET_HOME/.env"),
-    Attack("proc-cwd", "cat /proc/$PPID/cwd/../../.env"),
-    Attack("mount-info", "for p in /proc/[0-9]*; do cat $p/root/$SECRET_HOME/.env; done"),
-    # the worker's environment and memory
-    Attack("worker-environ", "tr '\\0' '\\n' < /proc/$WORKER/environ | grep HERMES_TEST_KEY && echo REACHED"),
-    Attack("parent-environ", "tr '\\0' '\\n' < /proc/$PPID/environ | grep HERMES_TEST_KEY && echo REACHED"),
-    Attack("all-environs", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep HERMES_TEST_KEY && echo REACHED"),
-    Attack(
-        "worker-memory", "head -c 1 /proc/$WORKER/mem >/dev/null && echo REACHED; ls /proc/$WORKER/fd && echo REACHED"
-    ),
-    Attack(
-        "worker-descriptors",
-        "ls /proc/self/fd/ | grep -vE '^([0-9]|1[0-9])$' && cat /proc/$WORKER/fd/* && echo REACHED",
-    ),
-    Attack("process-list", "ls -d /proc/$WORKER/maps && cat /proc/$WORKER/maps && echo REACHED"),
-    # signals
-    Attack("kill-worker", "kill -0 $WORKER && echo REACHED"),
-    Attack("kill-parent", "kill -STOP $PPID; kill -KILL $PPID && sleep 0.3 && kill -0 $PPID || exit 0", BOTH),
-    Attack("kill-group", "trap '' TERM; kill -TERM -- -1; kill -0 $WORKER && echo REACHED"),
-    # sockets
-    Attack(
-        "broker-socket",
-        _python(
-            "import os, socket\nos.chdir(os.environ['SECRET_HOME'] + '/valkey')\n"
-            "socket.socket(socket.AF_UNIX).connect('s'); print('REACHED')"
-        ),
-    ),
-    Attack(
-        "abstract-socket",
-        _python(
-            "import os, socket\ns = socket.socket(socket.AF_UNIX)\n"
-            "s.connect('\\0hermes-' + os.environ['WORKER']); print('REACHED')"
-        ),
-    ),
-    Attack("packet-socket", _python("import socket\nsocket.socket(17, socket.SOCK_RAW, 3); print('REACHED')")),
-    Attack("raw-socket", _python("import socket\nsocket.socket(socket.AF_INET, socket.SOCK_RAW, 1); print('REACHED')")),
-    Attack("vsock", _python("import socket\nsocket.socket(40, socket.SOCK_STREAM); print('REACHED')")),
-    Attack(
-        "docker-socket",
-        "test -S /run/docker.sock && echo REACHED; ls /run/dbus/system_bus_socket && echo REACHED",
-        ("bubblewrap",),
-    ),
-    # the kernel
-    Attack("ptrace", _system_call("ptrace", "16", "int(__import__('os').environ['WORKER'])", "0", "0")),
-    Attack("read-memory", _system_call("process_vm_readv", "1", "0", "0", "0", "0", "0")),
-    Attack("mount", _system_call("mount", "b'x'", "b'/tmp'", "b'tmpfs'", "0", "0")),
-    Attack("umount", f"umount {'/tmp'} && echo REACHED; umount -l ~/.ssh && cat ~/.ssh/*"),
-    Attack("new-namespace", "unshare -Urm true && echo REACHED; unshare -m true && echo REACHED"),
-    Attack("clone-namespace", _system_call("clone", "0x10000011", "0", "0", "0", "0")),
-    Attack(
-        "control-groups",
-        "for f in $(find /sys/fs/cgroup -name cgroup.procs -o -name tasks -o -name '*.max' 2>/dev/null | head -50);"
-        "do (: >> $f) 2>/dev/null && echo REACHED; done;"
-        "for d in /sys/fs/cgroup /sys/fs/cgroup/*/; do test -w $d && mkdir $d/hostile-$$ && echo REACHED; done",
-    ),
-    Attack("chroot", _system_call("chroot", "b'/'")),
-    Attack("io-uring", _system_call("io_uring_setup", "1", "0")),
-    Attack("userfaultfd", _system_call("userfaultfd", "0")),
-    Attack("keyctl", _system_call("keyctl", "0", "-3", "0")),
-    Attack("bpf", _system_call("bpf", "0", "0", "0")),
-    Attack("perf", _system_call("perf_event_open", "0", "0", "0", "0", "0")),
-    Attack("module", _system_call("init_module", "0", "0", "0")),
-    Attack("handle", _system_call("name_to_handle_at", "-100", "b'.'", "0", "0", "0")),
-    Attack("device-node", "mknod disk b 254 0 && echo REACHED; mknod mem c 1 1 && echo REACHED"),
-    Attack(
-        "core-pattern",
-        "test -w /proc/sys/kernel/core_pattern && (exec 3>>/proc/sys/kernel/core_pattern) && echo REACHED",
-    ),
-    Attack("sysrq", "(exec 3>>/proc/sysrq-trigger) && echo REACHED"),
-    Attack("write-system", "touch /usr/bin/planted && echo REACHED; touch /etc/planted && echo REACHED"),
-    Attack("write-home", "echo x >> ~/.bashrc; touch ~/.profile"),
-    Attack("raise-limits", "ulimit -u unlimited 2>/dev/null && echo REACHED; ulimit -f unlimited && echo REACHED"),
-    Attack("oom-score", "echo -900 > /proc/self/oom_score_adj && echo REACHED"),
-    Attack("setuid", "cp /bin/sh sh0; chmod u+s sh0; ./sh0 -p -c 'cat $SECRET_HOME/.env'"),
-    Attack("capabilities", "grep -q 'CapEff:.*[1-9a-f]' /proc/self/status && echo REACHED"),
-    Attack("hostname", "hostname planted && echo REACHED"),
-    Attack("shared-memory", "cat /dev/shm/hermes-test-* && echo REACHED"),
-    Attack("temporary-files", "cat /tmp/hermes-test-* /var/tmp/hermes-test-* && echo REACHED"),
-)
 
 
 @pytest.fixture(params=BOTH)
 def confined(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
     with machine(tmp_path, working(request.param)) as found:
         yield found
-
-
-@pytest.mark.parametrize("rung", BOTH)
-def test_no_attack_reaches_what_its_rung_keeps(rung: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = working(rung)
-    monkeypatch.setenv("HERMES_TEST_KEY", SECRET)
-    reached = {}
-    with machine(tmp_path, found) as here:
-        for attack in ATTACKS:
-            if rung in attack.rungs:
-                said = here(attack.command).output.decode("utf-8", "replace")
-                if SECRET in said or "REACHED" in said:
-                    reached[attack.name] = said
-        assert (here.product / "hermes-worker.db").read_text() == f"{SECRET}\n"
-        assert sorted(path.name for path in here.home.iterdir()) == [".aws", ".hermes-worker", ".netrc", ".ssh"]
-        assert sorted(path.name for path in (here.product / "workspaces" / "theirs").iterdir()) == ["notes"]
-    assert reached == {}
-
-
-def test_the_attacks_succeed_where_nothing_stops_them(tmp_path: Path) -> None:
-    """Otherwise they would prove nothing."""
-    with machine(tmp_path, None) as here:
-        for name in (
-            "env-file",
-            "ssh-key",
-            "database",
-            "other-session",
-            "broker-socket",
-            "abstract-socket",
-            "kill-worker",
-        ):
-            command = next(attack.command for attack in ATTACKS if attack.name == name)
-            said = here(command).output.decode()
-            assert SECRET in said or "REACHED" in said, (name, said)
 
 
 @pytest.mark.parametrize("rung", BOTH)
