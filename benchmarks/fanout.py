@@ -23,17 +23,17 @@ import psutil
 import sqlalchemy as sa
 
 from hermes_worker import settings as settings_module
-from hermes_worker.chaos.fleet import Fleet
-from hermes_worker.chaos.sink import sink_tools
-from hermes_worker.chaos.stack import Stack
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.broker.queue import Publisher, redis_client
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.queue import Publisher, redis_client
-from hermes_worker.store.database import Database
-from hermes_worker.store.runs import NewRun, Runs
+from hermes_worker.lab.fleet import Fleet
+from hermes_worker.lab.sink import sink_tools
+from hermes_worker.lab.stack import LabStack
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.runs import NewRun, Runs
 from hermes_worker.store.tables import runs
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 FLAT_WITHIN = 1.5
 """What issue 4 asks of the dearest child against the cheapest."""
@@ -82,7 +82,7 @@ class Bench:
     """Servers and workers for all rows of the table. Use as a context manager."""
 
     def __init__(self, directory: Path, *, own_postgres: bool) -> None:
-        self._stack = Stack(directory, database_url=None, own_postgres=own_postgres, ttl_s=15.0)
+        self._stack = LabStack(directory, database_url=None, own_postgres=own_postgres, ttl_s=15.0)
         self._directory = directory
 
     def __enter__(self) -> Bench:

@@ -79,7 +79,7 @@ def celery_loop(broker_url: str, hops: int) -> None:
 
     from celery import Celery
 
-    from hermes_worker.setting_kinds import socket_url
+    from hermes_worker.settings.kinds import socket_url
 
     app = Celery("floor", broker=socket_url(broker_url, "redis+socket", "virtual_host"))
     app.conf.update(

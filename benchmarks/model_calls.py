@@ -40,12 +40,12 @@ from hermes_worker.core.messages import (
     tool_body,
     user_body,
 )
-from hermes_worker.core.turn_memory import TurnMemory
-from hermes_worker.providers.chain import Chain, ModelChoice
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_chat import OpenAIChat
-from hermes_worker.store.runs import SessionContext
-from hermes_worker.tasks.requests import ModelOptions, build_request
+from hermes_worker.core.run_memory import RunMemory
+from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.openai_chat import OpenAIChat
+from hermes_worker.store.runs.runs import SessionContext
+from hermes_worker.tasks.iteration.requests import ModelOptions, build_request
 from hermes_worker.wiring import SWITCH_INTERVAL_S
 
 WARM_UP = 5
@@ -138,7 +138,7 @@ def one_turn(chain: Chain, request: ModelRequest) -> None:
         session_id="s", system_prompt="You are a benchmark.", tools=f"[{','.join(request.tools)}]", workspace="{}"
     )
     rows = [Message(seq=n, role=role_of(body), body=body) for n, body in enumerate(request.messages, start=1)]
-    built = build_request(session, rows, route, TurnMemory(), is_summary=False, options=ModelOptions())
+    built = build_request(session, rows, route, RunMemory(), is_summary=False, options=ModelOptions())
     route.provider.ask(built, on_delta=silent, abort=AbortSignal())
 
 

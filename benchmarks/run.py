@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.stack import BenchStack, Load, Measured, model_server
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.local.valkey import EmbeddedValkey
 
 ROUNDS = 4
 _PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "psycopg", "openai", "hermes-worker")

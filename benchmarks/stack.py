@@ -18,15 +18,15 @@ import sqlalchemy as sa
 
 from benchmarks.floors import history
 from hermes_worker import settings as settings_module
+from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.embedded.postgres import EmbeddedPostgres
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.store.database import Database
+from hermes_worker.local.postgres import EmbeddedPostgres
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
-from hermes_worker.store.runs import NewRun
-from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.store.runs.runs import NewRun
 from hermes_worker.wiring import Client, open_client
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 HERE = Path(__file__).resolve().parent
 WARM_UP_STEPS = 10

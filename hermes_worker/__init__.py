@@ -11,4 +11,4 @@ def __getattr__(name: str) -> Any:
     """``celery -A hermes_worker`` asks for ``app``, which is built only then."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("hermes_worker.tasks.app").app
+    return import_module("hermes_worker.worker.app").app

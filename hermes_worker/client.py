@@ -27,8 +27,8 @@ import httpx2
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.observe import log
-from hermes_worker.server_key import find_server_key
 from hermes_worker.settings import is_loopback, load
+from hermes_worker.settings.server_key import find_server_key
 
 __all__ = [
     "ApprovalRequested",

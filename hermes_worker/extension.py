@@ -73,7 +73,7 @@ class ToolSpec:
     replay: Replay
     is_untrusted: bool
     """Whether its results hold text of strangers: that of every tool that reads from outside the workspace. They are
-    shown in the wrapper of ``core.untrusted``."""
+    shown in the wrapper of ``safety.untrusted``."""
     timeout_s: float = 120.0
     """The worker cancels the call after this long, and the sweeper takes the claim a little later. A tool with a
     ``timeout`` argument of its own declares the largest value it allows."""
@@ -86,7 +86,7 @@ class ToolSpec:
     """Name of the argument that holds the one path this call touches: such calls may run beside each other when
     their paths do not overlap."""
     command_argument: str | None = None
-    """Name of the argument that holds a shell command: dangerous ones need permission (``core.approvals``)."""
+    """Name of the argument that holds a shell command: dangerous ones need permission (``safety.approvals``)."""
     session_keys: tuple[str, ...] = ()
     """Session documents the tool reads; they arrive in ``ToolContext.session``."""
     refuses_markers: str | None = None
@@ -100,7 +100,7 @@ class ToolDeclaration:
 
     spec: ToolSpec
     implementation: Reference
-    """Called with the services of ``needs`` as keywords; returns a ``tools.base.Tool``."""
+    """Called with the services of ``needs`` as keywords; returns a ``agent.tools.base.Tool``."""
     needs: tuple[str, ...] = ()
     """What of the worker the tool is built with: ``jobs``, ``fetching``, ``values`` (the extension's own settings)."""
 
@@ -110,7 +110,7 @@ class ToolDeclaration:
 
 
 class ProviderDeclaration(Protocol):
-    """A row of ``providers.catalog``: whom to ask for models, as data."""
+    """A row of ``models.catalog``: whom to ask for models, as data."""
 
     @property
     def name(self) -> str: ...
@@ -124,11 +124,11 @@ class WireDeclaration:
 
     name: str
     implementation: Reference
-    """Called with an ``Endpoint``; returns a ``providers.base.Provider``."""
+    """Called with an ``Endpoint``; returns a ``models.base.Provider``."""
 
 
 class ChannelDeclaration(Protocol):
-    """A row of ``delivery.catalog``: a platform that messages are delivered to."""
+    """A row of ``channels.catalog``: a platform that messages are delivered to."""
 
     @property
     def name(self) -> str: ...

@@ -14,8 +14,8 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import Extension, Installed, fold, load
 
 BUILT_IN = (
-    "hermes_worker.tools.builtin:EXTENSION",
-    "hermes_worker.providers.catalog:EXTENSION",
+    "hermes_worker.agent.tools.builtin:EXTENSION",
+    "hermes_worker.models.catalog:EXTENSION",
 )
 """In this order what they bring is listed."""
 

@@ -28,7 +28,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from hermes_worker.redaction import is_secret_name, mask, mask_known, redact
+from hermes_worker.safety.redaction import is_secret_name, mask, mask_known, redact
 
 if TYPE_CHECKING:
     from hermes_worker.settings import LogSettings, Secret

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import redis
 from sqlalchemy import make_url
 
+from hermes_worker.broker.queue import STANDING_QUEUES, Publisher, QueueName, lane_queues, redis_client
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
@@ -26,43 +27,42 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, cost_of, own_price
-from hermes_worker.credentials import CredentialPool, FirstKey, Pooling
-from hermes_worker.embedded.paths import embedded_broker_url, embedded_database_url, output_dir
-from hermes_worker.governor import ConfiguredLimits, Governor
-from hermes_worker.live import Live
-from hermes_worker.queue import STANDING_QUEUES, Publisher, QueueName, lane_queues, redis_client
-from hermes_worker.redaction import Redactor, is_secret_name
-from hermes_worker.setting_kinds import provider_model_address
+from hermes_worker.local.paths import embedded_broker_url, embedded_database_url, output_dir
+from hermes_worker.models.credentials import CredentialPool, FirstKey, Pooling
+from hermes_worker.models.governor import ConfiguredLimits, Governor
+from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.settings import Settings
-from hermes_worker.store.database import Database
+from hermes_worker.settings.kinds import provider_model_address
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.revisions import require_current
-from hermes_worker.store.runs import Runs
-from hermes_worker.store.standings import Standings
+from hermes_worker.store.runs.runs import Runs
+from hermes_worker.store.runs.standings import Standings
+from hermes_worker.store.runs.trees import Trees
+from hermes_worker.store.runs.views import Views
+from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
-from hermes_worker.store.trees import Trees
-from hermes_worker.store.views import Views
-from hermes_worker.store.waits import Waits
 from hermes_worker.store.workers import Workers
+from hermes_worker.stream.live import Live
 
 if TYPE_CHECKING:
-    from hermes_worker.delivery.courier import Courier
-    from hermes_worker.delivery.files import FileDesk
-    from hermes_worker.logins import Grants
-    from hermes_worker.providers.base import Provider
-    from hermes_worker.providers.chain import Chain, ModelChoice
-    from hermes_worker.providers.endpoint import Endpoint
-    from hermes_worker.providers.login import Granting
-    from hermes_worker.tasks.collect import CollectingParts
+    from hermes_worker.agent.tools.base import Tool
+    from hermes_worker.channels.dispatcher import Dispatcher
+    from hermes_worker.channels.files import FileOutbox
+    from hermes_worker.models.base import Provider
+    from hermes_worker.models.chain import Chain, ModelChoice
+    from hermes_worker.models.endpoint import Endpoint
+    from hermes_worker.models.login import Granting
+    from hermes_worker.models.logins import Grants
+    from hermes_worker.tasks.calls.permission import ApprovalRules
     from hermes_worker.tasks.deliver import DeliveryParts
-    from hermes_worker.tasks.keeper import Keeper, Lanes, Listener
-    from hermes_worker.tasks.parts import Chain as TaskChain
+    from hermes_worker.tasks.iteration.requests import ModelOptions
+    from hermes_worker.tasks.jobs.collect import CollectingParts
+    from hermes_worker.tasks.keeper import Keeper, LaneStarter, Listener
+    from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.parts import Parts
-    from hermes_worker.tasks.permission import ApprovalRules
-    from hermes_worker.tasks.requests import ModelOptions
-    from hermes_worker.tools.base import Tool
-    from hermes_worker.workspace.base import Workspace
-    from hermes_worker.workspace.sandbox.ladder import Sandbox
-    from hermes_worker.workspace.sandbox.network import NetworkRules
+    from hermes_worker.workspaces.base import Workspace
+    from hermes_worker.workspaces.sandbox.ladder import Sandbox
+    from hermes_worker.workspaces.sandbox.network import NetworkRules
 
 _TENANT_WORKSPACE_MB = 10_240
 _POOL_SIZE = 12
@@ -113,7 +113,7 @@ class WorkerOptions:
     """Made when it begins to consume, and removed when it begins to leave."""
     more_tools: Sequence[Tool] = ()
     """Tools beside the installed ones; the crash lab brings its own."""
-    lanes: Lanes | None = None
+    lanes: LaneStarter | None = None
     """Where this process has suspects tried. ``None`` in a lane."""
 
     @property
@@ -185,11 +185,11 @@ def open_client(settings: Settings) -> Client:
     )
 
 
-def courier_of(settings: Settings) -> Courier:
+def dispatcher_of(settings: Settings) -> Dispatcher:
     """Who takes deliveries to their targets, with the credentials of ``settings``."""
-    from hermes_worker.delivery.courier import Courier
+    from hermes_worker.channels.dispatcher import Dispatcher
 
-    return Courier(
+    return Dispatcher(
         values=settings.environ,
         directory=output_dir(settings.home),
         allows_private=settings.delivery.allow_private_urls,
@@ -199,7 +199,7 @@ def courier_of(settings: Settings) -> Courier:
 
 def provider_of(settings: Settings) -> Provider:
     """The provider that the settings name, built. Raises ``ConfigurationError`` when a part of it is missing."""
-    from hermes_worker.providers.factory import shared_provider
+    from hermes_worker.models.factory import shared_provider
 
     return shared_provider(*place_of(settings))
 
@@ -211,7 +211,7 @@ def endpoint_of(settings: Settings) -> Endpoint:
 
 def place_of(settings: Settings) -> tuple[str, Endpoint]:
     """The same, and how it is spoken to."""
-    from hermes_worker.providers import factory
+    from hermes_worker.models import factory
 
     has_login = bool(settings.model.refresh_tokens)
     return factory.endpoint_of(_model_choice(settings), proxy_url=settings.model.proxy_url, needs_key=not has_login)
@@ -220,7 +220,7 @@ def place_of(settings: Settings) -> tuple[str, Endpoint]:
 def chain_of(settings: Settings, grants: Granting | None = None) -> Chain:
     """The provider that the settings name, and those to fall back on. Connects to nothing. Without ``grants`` only keys
     are used."""
-    from hermes_worker.providers.chain import Chain
+    from hermes_worker.models.chain import Chain
 
     return Chain(_model_choice(settings), _named_choices(settings, settings.model.fallbacks), grants=grants)
 
@@ -229,8 +229,8 @@ def grants_of(settings: Settings, database: Database) -> Grants | None:
     """The access tokens of the configured logins; ``None`` when there are none."""
     if not settings.model.refresh_tokens:
         return None
-    from hermes_worker.logins import Grants, exchange_over
-    from hermes_worker.store.logins import Logins
+    from hermes_worker.models.logins import Grants, exchange_over
+    from hermes_worker.store.access.logins import Logins
 
     return Grants(Logins(database), exchange_over(settings.model.proxy_url))
 
@@ -249,10 +249,10 @@ def logins_of(settings: Settings) -> tuple[Login, ...]:
     )
 
 
-def aside_of(settings: Settings) -> dict[str, Chain]:
+def auxiliary_chains_of(settings: Settings) -> dict[str, Chain]:
     """Providers of their own for calls beside the conversation; those without a key are passed over."""
     from hermes_worker.core.auxiliary import AuxTask
-    from hermes_worker.providers.chain import Chain, is_usable
+    from hermes_worker.models.chain import Chain, is_usable
 
     model = settings.model
     named = {
@@ -268,7 +268,7 @@ def aside_of(settings: Settings) -> dict[str, Chain]:
 
 def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
     """The settings of providers that are given as ``provider:model`` or ``provider:model@address``."""
-    from hermes_worker.providers.chain import ModelChoice
+    from hermes_worker.models.chain import ModelChoice
 
     return [
         _keyed(
@@ -280,7 +280,7 @@ def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice
 
 
 def _model_choice(settings: Settings) -> ModelChoice:
-    from hermes_worker.providers.chain import ModelChoice
+    from hermes_worker.models.chain import ModelChoice
 
     model = settings.model
     choice = ModelChoice(
@@ -307,7 +307,7 @@ def _keyed(choice: ModelChoice, keys: Sequence[str]) -> ModelChoice:
 def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None) -> list[str]:
     """The provider's keys from its usual variables; never for an address that is not its own. Servers that people run
     themselves (``vllm``) have no address of their own, so theirs go where they are said to be."""
-    from hermes_worker.providers.catalog import find_provider, provider_of_host
+    from hermes_worker.models.catalog import find_provider, provider_of_host
 
     at_address = provider_of_host(base_url or "")
     row = find_provider(provider) if provider else at_address
@@ -323,8 +323,8 @@ def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None)
 
 def model_options(settings: Settings) -> ModelOptions:
     """How models are asked."""
-    from hermes_worker.providers.identity import endpoint_identity
-    from hermes_worker.tasks.requests import ModelOptions
+    from hermes_worker.models.identity import endpoint_identity
+    from hermes_worker.tasks.iteration.requests import ModelOptions
 
     model = settings.model
     return ModelOptions(
@@ -371,7 +371,7 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
 
 def pricing_of(settings: Settings) -> Pricing:
     """What model calls cost, for who cannot ask a provider: the sweeper, also where no provider is set up."""
-    from hermes_worker.providers.catalog import find_provider, provider_of_host
+    from hermes_worker.models.catalog import find_provider, provider_of_host
 
     model = settings.model
     row = (find_provider(model.provider) if model.provider else None) or provider_of_host(model.base_url or "")
@@ -388,12 +388,12 @@ def pricing_of(settings: Settings) -> Pricing:
 
 def redactor_of(settings: Settings) -> Redactor:
     """What hides secrets in results of tools: also those of this installation, which commands may print."""
-    from hermes_worker.delivery.courier import Courier
+    from hermes_worker.channels.dispatcher import Dispatcher
 
     passed_on = {name: settings.environ.get(name, "") for name in settings.terminal.env_passthrough}
     known = (
         *(secret.reveal() for secret in settings.secrets),
-        *Courier(values=settings.environ, directory=settings.home).secrets,
+        *Dispatcher(values=settings.environ, directory=settings.home).secrets,
         *(value for name, value in passed_on.items() if is_secret_name(name)),
     )
     return Redactor(is_on=settings.agent.redact_secrets, known=tuple(dict.fromkeys(known)))
@@ -401,8 +401,8 @@ def redactor_of(settings: Settings) -> Redactor:
 
 def approval_rules(settings: Settings) -> ApprovalRules:
     """What the settings decide about dangerous commands."""
-    from hermes_worker.core.approvals import Mode, Unattended
-    from hermes_worker.tasks.permission import ApprovalRules
+    from hermes_worker.safety.approvals import Mode, Unattended
+    from hermes_worker.tasks.calls.permission import ApprovalRules
 
     chosen = settings.approvals
     sources = {
@@ -421,13 +421,13 @@ def approval_rules(settings: Settings) -> ApprovalRules:
     )
 
 
-def _file_desk(settings: Settings, workspace: str) -> FileDesk:
+def _file_outbox(settings: Settings, workspace: str) -> FileOutbox:
     """The files that an answer of a run in ``workspace`` may take along."""
-    from hermes_worker.delivery.files import FileDesk
-    from hermes_worker.delivery.media import default_denied
-    from hermes_worker.workspace.ref import WorkspaceRef
+    from hermes_worker.channels.files import FileOutbox
+    from hermes_worker.channels.media import default_denied
+    from hermes_worker.workspaces.ref import WorkspaceRef
 
-    return FileDesk(
+    return FileOutbox(
         root=WorkspaceRef.from_json(workspace).root,
         more_roots=settings.delivery.media_dirs,
         denied=default_denied(str(Path.home()), str(settings.home)),
@@ -438,15 +438,15 @@ def _file_desk(settings: Settings, workspace: str) -> FileDesk:
 def sandbox_of(settings: Settings) -> Sandbox:
     """How this configuration confines commands; what works here is tried when it is first asked for."""
     import hermes_worker
-    from hermes_worker.core.urls import UrlPolicy
-    from hermes_worker.workspace.sandbox.egress import EgressProxy
-    from hermes_worker.workspace.sandbox.ladder import Sandbox
-    from hermes_worker.workspace.sandbox.network import Egress
-    from hermes_worker.workspace.sandbox.policy import (
-        Limits,
-        Policy,
+    from hermes_worker.net.urls import UrlPolicy
+    from hermes_worker.workspaces.sandbox.egress import EgressProxy
+    from hermes_worker.workspaces.sandbox.ladder import Sandbox
+    from hermes_worker.workspaces.sandbox.network import Egress
+    from hermes_worker.workspaces.sandbox.policy import (
+        CommandLimits,
         Profile,
         SandboxMode,
+        SandboxPolicy,
         hidden_paths,
         unseen,
     )
@@ -458,14 +458,14 @@ def sandbox_of(settings: Settings) -> Sandbox:
     )
     interpreter = (sys.prefix, sys.base_prefix, str(Path(hermes_worker.__file__).parent))
     profile = Profile(chosen.profile)
-    limits = Limits(
+    limits = CommandLimits(
         processes=chosen.processes_max,
         open_files=chosen.open_files_max,
         file_bytes=chosen.file_mb_max and chosen.file_mb_max * 1024**2,
         memory_bytes=chosen.memory_mb_max and chosen.memory_mb_max * 1024**2,
         cpu_s=chosen.cpu_s_max,
     )
-    policy = Policy(
+    policy = SandboxPolicy(
         profile=profile,
         egress=Egress(hosts=chosen.network_hosts, ports=Egress().ports | {int(port) for port in chosen.network_ports}),
         readable=unseen(interpreter, profile, hidden),
@@ -484,7 +484,7 @@ def sandbox_of(settings: Settings) -> Sandbox:
 
 def network_rules(settings: Settings) -> NetworkRules:
     """Who gets which network for commands."""
-    from hermes_worker.workspace.sandbox.network import Network, NetworkRules
+    from hermes_worker.workspaces.sandbox.network import Network, NetworkRules
 
     chosen = settings.terminal
     return NetworkRules(
@@ -525,35 +525,35 @@ class _Models:
 
 def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _Models:
     """Nowhere, and with none, for a worker that makes no model calls: its tools leave auxiliary calls to others."""
-    from hermes_worker.providers.chain import NoChain
+    from hermes_worker.models.chain import NoChain
 
     if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
         return _Models(chain=NoChain(), aside={}, pool=FirstKey())
     chain = chain_of(settings, grants_of(settings, client.database))
     pool = CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey()
-    return _Models(chain=chain, aside=aside_of(settings), pool=pool)
+    return _Models(chain=chain, aside=auxiliary_chains_of(settings), pool=pool)
 
 
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    from hermes_worker.core.urls import UrlPolicy
-    from hermes_worker.fetching import Fetcher
-    from hermes_worker.store.auxiliary import AuxiliaryCalls
-    from hermes_worker.store.calls import ToolCalls
-    from hermes_worker.store.deliveries import Deliveries
-    from hermes_worker.store.executions import Executions
-    from hermes_worker.store.jobs import Jobs
-    from hermes_worker.store.transcripts import Transcripts
-    from hermes_worker.tasks.collect import CollectingParts
+    from hermes_worker.agent.fetching import Fetcher
+    from hermes_worker.agent.tools.catalog import default_catalog
+    from hermes_worker.net.urls import UrlPolicy
+    from hermes_worker.store.jobs.executions import Executions
+    from hermes_worker.store.jobs.jobs import Jobs
+    from hermes_worker.store.outbox.deliveries import Deliveries
+    from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
+    from hermes_worker.store.runs.calls import ToolCalls
+    from hermes_worker.store.runs.transcripts import Transcripts
     from hermes_worker.tasks.deliver import DeliveryParts
+    from hermes_worker.tasks.fair_semaphore import FairSemaphore
+    from hermes_worker.tasks.jobs.collect import CollectingParts
     from hermes_worker.tasks.keeper import Keeper, Listener
     from hermes_worker.tasks.leases import Leases
     from hermes_worker.tasks.parts import Parts
-    from hermes_worker.tasks.turnstile import Turnstile
-    from hermes_worker.tools.catalog import default_catalog
-    from hermes_worker.workspace.ref import WorkspaceRef, open_workspace
-    from scheduler.desk import AgentJobs
+    from hermes_worker.workspaces.ref import WorkspaceRef, open_workspace
+    from scheduler.agent_jobs import AgentJobs
 
     options = options or WorkerOptions()
     client = open_client(settings)
@@ -594,7 +594,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         runs=client.runs,
         calls=ToolCalls(client.database),
         waits=client.waits,
-        asides=AuxiliaryCalls(client.database),
+        auxiliary_calls=AuxiliaryCalls(client.database),
         approvals=approval_rules(settings),
         transcripts=Transcripts(client.database),
         sender=client.publisher,
@@ -606,27 +606,27 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         pool=models.pool,
         governor=Governor(client.redis, _configured_limits(settings)),
         model=model_options(settings),
-        turnstile=Turnstile(_COMPUTING_AT_ONCE),
+        fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
         prices=dict(own_price(text) for text in settings.model.prices),
         redactor=redactor,
         workspace=workspace,
         now=client.database.now,
         delegation=delegation_policy(settings),
     )
-    courier = courier_of(settings)
+    dispatcher = dispatcher_of(settings)
     deliveries = DeliveryParts(
         outbox=Deliveries(client.database),
         views=client.views,
-        courier=courier,
+        dispatcher=dispatcher,
         sender=client.publisher,
         leases=leases,
-        desk=partial(_file_desk, settings),
+        desk=partial(_file_outbox, settings),
         filters_silence=settings.delivery.filter_silence,
-        secrets=(*courier.secrets, *(secret.reveal() for secret in settings.secrets)),
+        secrets=(*dispatcher.secrets, *(secret.reveal() for secret in settings.secrets)),
     )
     collecting = CollectingParts(
         executions=Executions(client.database),
-        courier=deliveries.courier,
+        dispatcher=deliveries.dispatcher,
         sender=client.publisher,
         leases=leases,
         home=settings.home,

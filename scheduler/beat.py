@@ -1,6 +1,6 @@
 """Celery beat without a file, and without a leader.
 
-``celery -A hermes_worker.tasks.app beat`` works as well as ``hermes-worker beat``. Nothing
+``celery -A hermes_worker.worker.app beat`` works as well as ``hermes-worker beat``. Nothing
 here must happen exactly once: any number of beats may run, and none needs to know of the others. What is due is read
 from SQL, by the database's clock, and taken by compare-and-set.
 """
@@ -18,16 +18,16 @@ from celery import beat
 from kombu.exceptions import OperationalError
 
 from hermes_worker import settings as settings_module
+from hermes_worker.broker.queue import QueueName, TaskName, broker_failed
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import database_outage, log
-from hermes_worker.queue import QueueName, TaskName, broker_failed
 from hermes_worker.settings import Settings
-from hermes_worker.store.executions import Executions
-from hermes_worker.store.jobs import Jobs
+from hermes_worker.store.jobs.executions import Executions
+from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.keeper import report
 from hermes_worker.wiring import Client, open_client, pricing_of, sweep_policy
-from scheduler.turns import AT_ONCE, tick
+from scheduler.ticking import AT_ONCE, tick
 
 MAINTAIN_EVERY_S = 60.0
 TICK_S = 1.0

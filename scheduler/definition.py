@@ -11,11 +11,11 @@ from decimal import Decimal, InvalidOperation
 from pathlib import PurePosixPath
 from typing import Any
 
+from hermes_worker.channels.catalog import platform_named
+from hermes_worker.channels.targets import ChatRef, TargetError, normalize_deliver, parse_targets, text_of
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.threats import scan_job_prompt
-from hermes_worker.core.urls import UnsafeUrl, UrlPolicy, parse_http_url
-from hermes_worker.delivery.catalog import platform_named
-from hermes_worker.delivery.targets import ChatRef, TargetError, normalize_deliver, parse_targets, text_of
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.safety.threats import scan_job_prompt
 from scheduler import policy
 from scheduler.grammar import from_record
 from scheduler.lifecycle import stops_this_service

@@ -1,4 +1,4 @@
-"""How people change jobs, and how a job is shown to them. What becomes of its slots is ``scheduler.turns``."""
+"""How people change jobs, and how a job is shown to them. What becomes of its slots is ``scheduler.ticking``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hermes_worker.store.job_rows import JobPlace, JobRow
-from hermes_worker.store.jobs import FiringView, JobEdit, JobNotFound, Jobs
+from hermes_worker.store.jobs.job_rows import JobPlace, JobRow
+from hermes_worker.store.jobs.jobs import FiringView, JobEdit, JobNotFound, Jobs
 from scheduler import policy
 from scheduler.definition import (
     InvalidJob,

@@ -1,8 +1,8 @@
 """The texts of a job: what its agent is told, what its script means for the run, and the document that is kept.
 
 Everything a script or another job produced is data that may have come from outside: it is fenced with more backticks
-than it contains and stands in the wrapper of ``hermes_worker.core.untrusted``; the assembled prompt is scanned
-(``hermes_worker.core.threats``) before it is sent.
+than it contains and stands in the wrapper of ``hermes_worker.safety.untrusted``; the assembled prompt is scanned
+(``hermes_worker.safety.threats``) before it is sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from hermes_worker.core.untrusted import Provenance, marked
+from hermes_worker.safety.untrusted import Provenance, marked
 
 CONTEXT_CHARS_MAX = 8_000
 """Of each earlier response that is passed on (reference §1.8)."""
@@ -53,7 +53,7 @@ class EarlierResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptParts:
+class JobPromptParts:
     """What a job's prompt is made of."""
 
     prompt: str
@@ -90,7 +90,7 @@ class CollectedTexts:
         )
 
 
-def assemble_prompt(parts: PromptParts) -> str:
+def assemble_prompt(parts: JobPromptParts) -> str:
     """The user message of a job's run: skills, the hint, earlier responses, script output, then the prompt."""
     blocks = [*_skill_blocks(parts), CRON_HINT]
     blocks += [_context_block(earlier) for earlier in parts.context if earlier.text.strip()]
@@ -215,7 +215,7 @@ def fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def _skill_blocks(parts: PromptParts) -> list[str]:
+def _skill_blocks(parts: JobPromptParts) -> list[str]:
     blocks: list[str] = []
     if parts.missing_skills:
         names = ", ".join(parts.missing_skills)

@@ -17,8 +17,8 @@ from support.programs import add_missing_programs
 from support.statements import share_compiled_statements
 from support.valkey import administrator, emptied, valkey_server
 
-from hermes_worker.embedded.postgres import EmbeddedPostgres
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.local.postgres import EmbeddedPostgres
+from hermes_worker.local.valkey import EmbeddedValkey
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -57,12 +57,12 @@ def test_only_the_store_executes_sql() -> None:
 
 
 def test_task_names_are_written_out() -> None:
-    from hermes_worker.queue import TaskName
+    from hermes_worker.broker.queue import TaskName
 
     names = {
         "hermes.iterate",
         "hermes.call_tool",
-        "hermes.ask_aside",
+        "hermes.ask_auxiliary",
         "hermes.deliver",
         "hermes.collect",
         "hermes.maintain",
@@ -71,14 +71,14 @@ def test_task_names_are_written_out() -> None:
 
 
 def test_modules_import_without_side_effects() -> None:
-    names = ("hermes_worker", "hermes_worker.core.step", "hermes_worker.store.runs", "scheduler")
+    names = ("hermes_worker", "hermes_worker.core.step", "hermes_worker.store.runs.runs", "scheduler")
     code = "; ".join(f"import {name}; assert threading.active_count() == 1, {name!r}" for name in names)
     subprocess.run([sys.executable, "-c", f"import threading; {code}"], check=True, cwd=ROOT)
 
 
 def test_who_asks_no_model_loads_no_sdk() -> None:
     """A scheduler, an API and a worker for tools start in half the time, and are a third smaller."""
-    roles = "scheduler.beat, hermes_worker.api.server, hermes_worker.tasks.main, hermes_worker.tasks.pieces"
+    roles = "scheduler.beat, hermes_worker.api.server, hermes_worker.worker.main, hermes_worker.tasks.pieces"
     code = f"import sys, {roles}; assert not {{'openai', 'anthropic'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -105,7 +105,7 @@ def test_the_documentation_names_every_module_that_starts_processes() -> None:
 
 def test_a_worker_takes_every_message_that_is_sent() -> None:
     """From the queues of its kind, with arguments of its form."""
-    from hermes_worker import transport
-    from hermes_worker.queue import TaskName
+    from hermes_worker.broker import transport
+    from hermes_worker.broker.queue import TaskName
 
     assert set(transport._ARGUMENTS) == set(transport._QUEUES) == set(TaskName)

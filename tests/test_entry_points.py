@@ -17,17 +17,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hermes_worker", "scheduler")
 WITHOUT_SECRETS = {
-    "hermes_worker.redaction.rule_import": "a developer's tool: it makes one public file of another",
+    "hermes_worker.safety.redaction.rule_import": "a developer's tool: it makes one public file of another",
     "hermes_worker.settings": "a developer's tool: it prints documentation, and reads neither environment nor home",
-    "hermes_worker.tools.treesearch": "a command in a sandbox: it runs as text, and has nothing of ours to import",
+    "hermes_worker.agent.tools.treesearch": "a command in a sandbox: it runs as text, and has nothing of ours to import",
 }
 """Modules that can be run and do not begin like the others."""
 PROGRAMS_OF_TEXT = {
-    "hermes_worker.workspace.sandbox.bubblewrap": "runs in the sandbox",
-    "hermes_worker.workspace.sandbox.starting": "starts keepers: its environment is empty, and it reads no settings",
+    "hermes_worker.workspaces.sandbox.bubblewrap": "runs in the sandbox",
+    "hermes_worker.workspaces.sandbox.starting": "starts keepers: its environment is empty, and it reads no settings",
 }
 """Modules that start an interpreter with the text of a program."""
-CELERY_APPS = ("hermes_worker", "hermes_worker.tasks.app")
+CELERY_APPS = ("hermes_worker", "hermes_worker.worker.app")
 """Modules that a program of somebody else's takes an application from."""
 SAYS_BEGUN = """
 import os, sys
@@ -128,7 +128,7 @@ def test_celerys_program_begins_before_it_does_anything(name: str, program: str)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
-@pytest.mark.parametrize("name", ["hermes_worker.chaos.zygote", "hermes_worker.providers.scripted"])
+@pytest.mark.parametrize("name", ["hermes_worker.lab.zygote", "hermes_worker.models.scripted"])
 def test_programs_of_the_lab_keep_their_environment_and_their_files_to_themselves(name: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", name],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_worker import installed
+from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
@@ -24,8 +25,7 @@ from hermes_worker.extension import (
     fold,
     load,
 )
-from hermes_worker.providers.catalog import ProviderRow, find_provider, provider_rows
-from hermes_worker.tools.catalog import declared_catalog
+from hermes_worker.models.catalog import ProviderRow, find_provider, provider_rows
 
 
 def tool(name: str, **changes: Any) -> ToolDeclaration:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker import faults
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.faults import Fault, FaultAction, FaultInjected, FaultPoint, parse_faults
+from hermes_worker.system import faults
+from hermes_worker.system.faults import Fault, FaultAction, FaultInjected, FaultPoint, parse_faults
 
 POINT = FaultPoint.ITERATE_AFTER_CLAIM
 OTHER = FaultPoint.CALL_TOOL_AFTER_RUN

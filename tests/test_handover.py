@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.handover import SECRETS_FD, STARTED_UMASK, Handover, sealed, taken
+from hermes_worker.settings.handover import SECRETS_FD, STARTED_UMASK, Handover, sealed, taken
 
 NOBODY = 65534
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")

@@ -10,8 +10,8 @@ import zlib
 import pytest
 from PIL import Image
 
-from hermes_worker import images
-from hermes_worker.images import media_type_of, small_data_url, small_image
+from hermes_worker.agent import images
+from hermes_worker.agent.images import media_type_of, small_data_url, small_image
 
 
 def written(format_name: str, size: tuple[int, int], mode: str = "RGB", **options: object) -> bytes:

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from hermes_worker.api.routes.webhooks import _lists
+from hermes_worker.channels.files import FileGone, read
+from hermes_worker.channels.media import MediaFile, MediaKind
+from hermes_worker.channels.webhooks.route import NO_AUTH, Route
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.delivery.files import FileGone, read
-from hermes_worker.delivery.media import MediaFile, MediaKind
-from hermes_worker.embedded.paths import failed_start
-from hermes_worker.embedded.valkey import running
-from hermes_worker.plainfiles import NotPlain, read_plain
+from hermes_worker.local.paths import failed_start
+from hermes_worker.local.valkey import running
 from hermes_worker.settings import load
-from hermes_worker.webhooks.route import NO_AUTH, Route
-from hermes_worker.workspace.base import WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.skills import read_skill
+from hermes_worker.system.plainfiles import NotPlain, read_plain
+from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.skills import read_skill
 
 MEMORY_BYTES_MAX = 100_000_000
 

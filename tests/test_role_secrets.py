@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hermes_worker import settings as settings_module
+from hermes_worker.channels.adapters import secret_variables
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.delivery.adapters import secret_variables
-from hermes_worker.handover import SECRETS_FD, Handover, sealed
-from hermes_worker.role_secrets import DELIVERY_SECRETS, SECRET_SETTINGS, Role, is_secret, owners
 from hermes_worker.settings import Secret, Settings, handed_to, load
+from hermes_worker.settings.handover import SECRETS_FD, Handover, sealed
+from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, SECRET_SETTINGS, ProcessRole, is_secret, owners
 
 KEY = "0123456789abcdef-server"
 ENVIRON = {
@@ -97,35 +97,37 @@ def test_other_variables_stay(variable: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("role", "gets"),
     [
-        (Role.MODEL, STATE | MODELS | {"GROQ_API_KEY_2"}),
-        (Role.DELIVERY, STATE | {"TELEGRAM_BOT_TOKEN"}),
-        (Role.SYSTEM, STATE),
-        (Role.BEAT, STATE),
-        (Role.API, STATE | {"HERMES_SERVER_KEY"}),
-        (Role.SCRIPTED, set()),
+        (ProcessRole.MODEL, STATE | MODELS | {"GROQ_API_KEY_2"}),
+        (ProcessRole.DELIVERY, STATE | {"TELEGRAM_BOT_TOKEN"}),
+        (ProcessRole.SYSTEM, STATE),
+        (ProcessRole.BEAT, STATE),
+        (ProcessRole.API, STATE | {"HERMES_SERVER_KEY"}),
+        (ProcessRole.SCRIPTED, set()),
     ],
 )
-def test_a_role_gets_its_secrets_and_no_others(tmp_path: Path, role: Role, gets: set[str]) -> None:
+def test_a_role_gets_its_secrets_and_no_others(tmp_path: Path, role: ProcessRole, gets: set[str]) -> None:
     environ, handed = handed_to(load(ENVIRON, home=tmp_path), role)
     assert set(handed.variables) == gets
     assert not {name for name, value in environ.items() if is_secret(name, value)}
 
 
 def test_tools_get_what_commands_may_have_and_no_credentials_of_chats_or_of_the_api(tmp_path: Path) -> None:
-    gets = handed_to(load(ENVIRON, home=tmp_path), Role.TOOLS)[1].variables
+    gets = handed_to(load(ENVIRON, home=tmp_path), ProcessRole.TOOLS)[1].variables
     assert {*STATE, "BUILD_TOKEN"} <= set(gets)
     assert not {*MODELS, "TELEGRAM_BOT_TOKEN", "HERMES_SERVER_KEY", "AWS_SECRET_ACCESS_KEY"} & set(gets)
 
 
 def test_a_worker_of_several_queues_gets_what_each_of_them_needs(tmp_path: Path) -> None:
-    gets = handed_to(load(ENVIRON, home=tmp_path), Role.MODEL, Role.DELIVERY, Role.SYSTEM)[1].variables
+    gets = handed_to(load(ENVIRON, home=tmp_path), ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM)[
+        1
+    ].variables
     assert {"HERMES_API_KEY", "TELEGRAM_BOT_TOKEN"} <= set(gets)
     assert "HERMES_SERVER_KEY" not in gets
 
 
-@pytest.mark.parametrize("role", sorted(Role))
+@pytest.mark.parametrize("role", sorted(ProcessRole))
 def test_a_role_reads_the_same_settings_but_for_the_secrets_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: Role
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: ProcessRole
 ) -> None:
     (tmp_path / ".env").write_text("DISCORD_BOT_TOKEN=in-a-file\nHERMES_OAUTH_CLIENT_ID=me\n")
     (tmp_path / "config.yaml").write_text("agent: {max_turns: 7}")
@@ -137,14 +139,14 @@ def test_a_role_reads_the_same_settings_but_for_the_secrets_of_others(
     assert found.model.provider == given.model.provider
     assert found.model.client_id == "me"
     assert found.server.host == "0.0.0.0"
-    assert found.environ.get("DISCORD_BOT_TOKEN") == ("in-a-file" if role is Role.DELIVERY else None)
-    assert (found.server.key is not None) == (role is Role.API)
-    assert (found.database.url is not None) == (role is not Role.SCRIPTED)
+    assert found.environ.get("DISCORD_BOT_TOKEN") == ("in-a-file" if role is ProcessRole.DELIVERY else None)
+    assert (found.server.key is not None) == (role is ProcessRole.API)
+    assert (found.database.url is not None) == (role is not ProcessRole.SCRIPTED)
     assert (found.model.api_key is not None) == (role in owners("HERMES_API_KEY", "x"))
 
 
 def test_no_role_reads_a_file_that_was_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed = handed_to(load(ENVIRON, home=tmp_path), Role.TOOLS)
+    handed = handed_to(load(ENVIRON, home=tmp_path), ProcessRole.TOOLS)
     (tmp_path / ".env").write_text("HERMES_SERVER_KEY=0123456789abcdef-later\n")
     (tmp_path / "config.yaml").write_text("nonsense: [")
     assert _as_child(monkeypatch, *handed).server.key is None

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.redaction import redact
-from hermes_worker.server_key import (
+from hermes_worker.safety.redaction import redact
+from hermes_worker.settings import Secret, ServerSettings, Settings, as_environ, load
+from hermes_worker.settings.server_key import (
     find_server_key,
     fingerprint_of,
     is_open_to_others,
@@ -20,7 +21,6 @@ from hermes_worker.server_key import (
     key_file,
     place_of_key,
 )
-from hermes_worker.settings import Secret, ServerSettings, Settings, as_environ, load
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_two_homes_have_two_keys(settings: Settings, tmp_path: Path) -> None:
 MAKER = """
 import sys
 from pathlib import Path
-from hermes_worker.server_key import keep_server_key
+from hermes_worker.settings.server_key import keep_server_key
 from hermes_worker.settings import load
 settings = load({"HOME": sys.argv[1]})
 print("ready", flush=True)

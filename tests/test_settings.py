@@ -540,6 +540,6 @@ def test_only_settings_reads_the_environment() -> None:
         if any(name in path.read_text(encoding="utf-8") for name in ("os.environ", "os.getenv", "getenvb", "environb"))
     ]
 
-    # ``embedded.forked`` gives a forked child the environment that was made for it; the child reads it by settings.
+    # ``local.forked`` gives a forked child the environment that was made for it; the child reads it by settings.
     # ``handover`` takes the secrets out of the environment of a program that has just been started, for settings.
-    assert sorted(readers) == ["embedded/forked.py", "handover.py", "settings.py"]
+    assert sorted(readers) == ["local/forked.py", "handover.py", "settings.py"]

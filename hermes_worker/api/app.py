@@ -14,11 +14,11 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import Guard, needs_key, require_safe
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import DefectLog, install_handlers
-from hermes_worker.api.followers import Followers, FollowPolicy
 from hermes_worker.api.limits import JSON, BodyLimit, OneLength
 from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, trees, webhooks
 from hermes_worker.api.routes.events import EVENTS, EventStream
-from hermes_worker.server_key import keep_server_key, keyring_of
+from hermes_worker.settings.server_key import keep_server_key, keyring_of
+from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
 
 SECURITY_HEADERS = {

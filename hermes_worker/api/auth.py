@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hermes_worker.api.errors import ApiError
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import holder_of_key
-from hermes_worker.server_key import fingerprint_of
 from hermes_worker.settings import Secret, ServerSettings
+from hermes_worker.settings.server_key import fingerprint_of
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health"})
 """Need no key (reference, around §3.1)."""

@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from hermes_worker.api.followers import Followers, FollowPolicy
-from hermes_worker.sealing import Keyring
+from hermes_worker.settings.sealing import Keyring
+from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
 
 P = ParamSpec("P")

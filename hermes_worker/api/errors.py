@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hermes_worker.api.followers import TooManyReaders
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
-from hermes_worker.redaction import redact
-from hermes_worker.store.deliveries import DeliveryBusy, DeliveryNotFound
-from hermes_worker.store.keys import IdempotencyConflict
-from hermes_worker.store.runs import RunNotFound, SessionActive, SessionBusy
-from hermes_worker.submission import InvalidSubmission
+from hermes_worker.safety.redaction import redact
+from hermes_worker.services.submission import InvalidSubmission
+from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
+from hermes_worker.store.outbox.deliveries import DeliveryBusy, DeliveryNotFound
+from hermes_worker.store.runs.runs import RunNotFound, SessionActive, SessionBusy
+from hermes_worker.stream.followers import TooManyReaders
 
 INVALID_REQUEST = "invalid_request_error"
 RATE_LIMIT = "rate_limit_error"

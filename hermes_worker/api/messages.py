@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.submission import TEXT_CHARS_MAX
+from hermes_worker.services.submission import TEXT_CHARS_MAX
 
 ITEMS_MAX = 1_000
 """Messages of a conversation, and parts of a message."""
@@ -58,12 +58,12 @@ def conversation(given: object, history: object) -> Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _MessageRow:
     role: str
     content: Content
 
 
-def _conversation(rows: Sequence[_Row], spoken: Content) -> Conversation:
+def _conversation(rows: Sequence[_MessageRow], spoken: Content) -> Conversation:
     return Conversation(
         input=spoken,
         history=[{"role": row.role, "content": row.content} for row in rows if row.role not in _INSTRUCTING],
@@ -78,7 +78,7 @@ def _spoken(content: Content, where: str) -> Content:
     return content if not isinstance(content, str) else _bounded(content, where)
 
 
-def _rows(given: object, where: str) -> list[_Row]:
+def _rows(given: object, where: str) -> list[_MessageRow]:
     if not isinstance(given, list):
         raise invalid(where, f"Invalid '{where}': it must be a list of messages.", "invalid_type")
     if len(given) > ITEMS_MAX:
@@ -86,9 +86,9 @@ def _rows(given: object, where: str) -> list[_Row]:
     return [_row(item, f"{where}[{position}]") for position, item in enumerate(given)]
 
 
-def _row(item: object, where: str) -> _Row:
+def _row(item: object, where: str) -> _MessageRow:
     if isinstance(item, str):
-        return _Row("user", _bounded(item, where))
+        return _MessageRow("user", _bounded(item, where))
     if not isinstance(item, dict):
         raise invalid(where, f"Invalid '{where}': it must be a message object or a string.", "invalid_type")
     role = item.get("role", "user")
@@ -107,7 +107,7 @@ def _row(item: object, where: str) -> _Row:
     content = _content(item["content"], f"{where}.content")
     if role != "user" and not isinstance(content, str):
         raise invalid(f"{where}.content", f"Invalid '{where}.content': only the user's messages may have images.")
-    return _Row(role, content)
+    return _MessageRow(role, content)
 
 
 def _content(given: object, where: str) -> Content:

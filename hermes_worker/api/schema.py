@@ -8,15 +8,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from hermes_worker import __version__
 from hermes_worker.api.messages import ITEMS_MAX
-from hermes_worker.api.sse import wire_usage
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.standing import Standing, StandingReason
-from hermes_worker.store.deliveries import DeliveryState
-from hermes_worker.store.trees import Share, TreeBudget
-from hermes_worker.store.views import CallView, RunView
-from hermes_worker.submission import TEXT_CHARS_MAX
+from hermes_worker.services.submission import TEXT_CHARS_MAX
+from hermes_worker.store.outbox.deliveries import DeliveryState
+from hermes_worker.store.runs.trees import Share, TreeBudget
+from hermes_worker.store.runs.views import CallView, RunView
+from hermes_worker.stream.sse import wire_usage
 
 VERSION = __version__
 
@@ -203,7 +203,7 @@ EITHER_ERROR: dict[int | str, dict[str, Any]] = {
 """Of routes with flat errors: what stands in front of all routes answers in the other shape."""
 
 
-class Started(BaseModel):
+class StartedRun(BaseModel):
     """A run was accepted."""
 
     run_id: str

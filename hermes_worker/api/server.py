@@ -19,15 +19,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from hermes_worker.api.app import create_app
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
-from hermes_worker.api.followers import FollowPolicy
 from hermes_worker.api.limits import HEAD_PATIENCE_S
+from hermes_worker.channels.webhooks.sealed import resealed_secret
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
-from hermes_worker.sealing import SealedElsewhere
-from hermes_worker.server_key import keyring_of
 from hermes_worker.settings import ServerSettings, Settings
-from hermes_worker.store.webhooks import RouteRow, Webhooks
-from hermes_worker.webhooks.sealed import resealed_secret
+from hermes_worker.settings.sealing import SealedElsewhere
+from hermes_worker.settings.server_key import keyring_of
+from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
+from hermes_worker.stream.followers import FollowPolicy
 from hermes_worker.wiring import Client, open_client
 
 GRACE_S = 10

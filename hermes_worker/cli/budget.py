@@ -7,7 +7,7 @@ from typing import Any
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.screen import clean, coloured
 from hermes_worker.core.budget import NANO, Dimension
-from hermes_worker.store.trees import Share, TreeBudget
+from hermes_worker.store.runs.trees import Share, TreeBudget
 
 
 def budget_document(tree: TreeBudget) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def chaos(
     Starts its own broker, database, scripted model and workers, then kills and freezes workers, wipes the broker,
     duplicates and drops messages, and jumps clocks. Exits with 1 when an invariant is broken.
     """
-    from hermes_worker.chaos.lab import LabOptions, Progress, run_lab
-    from hermes_worker.chaos.report import as_json, as_text
+    from hermes_worker.lab.lab import LabOptions, Progress, run_lab
+    from hermes_worker.lab.report import as_json, as_text
 
     if database and own_postgres:
         raise click.UsageError("--database and --own-postgres exclude each other: choose whose database it is")

@@ -17,9 +17,9 @@ from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, prom
 from hermes_worker.cli.preflight import Needs, require_all
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.screen import clean, one_line
-from hermes_worker.core.approvals import Unattended
-from hermes_worker.store.job_rows import JobRow
-from hermes_worker.store.jobs import Jobs
+from hermes_worker.safety.approvals import Unattended
+from hermes_worker.store.jobs.job_rows import JobRow
+from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import jobs as work
 from scheduler.policy import CatchUp, Overlap, repeat_display
 from scheduler.schedule import slots_from

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
+from hermes_worker.channels.targets import shown
 from hermes_worker.cli.layout import in_words, moment, table
 from hermes_worker.cli.options import TEXT, OneOf, common
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import clean, one_line
-from hermes_worker.delivery.targets import shown
-from hermes_worker.redaction import redact
-from hermes_worker.store.deliveries import Deliveries, DeliveryState, DeliveryView
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryState, DeliveryView
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

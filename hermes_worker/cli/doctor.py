@@ -18,16 +18,16 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, reason_of
-from hermes_worker.embedded.paths import FailedStart, failed_start, prepare_home, running_stack
-from hermes_worker.embedded.process import root_warning
-from hermes_worker.server_key import find_server_key, is_open_to_others, key_file, place_of_key
+from hermes_worker.local.paths import FailedStart, failed_start, prepare_home, running_stack
+from hermes_worker.local.process import root_warning
 from hermes_worker.settings import Settings
+from hermes_worker.settings.server_key import find_server_key, is_open_to_others, key_file, place_of_key
 
 if TYPE_CHECKING:
     import httpx2
     import redis
 
-    from hermes_worker.providers.endpoint import Endpoint
+    from hermes_worker.models.endpoint import Endpoint
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
 _PATIENCE_S = 5.0
@@ -44,7 +44,7 @@ class Grade(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorFinding:
     """One line of the report."""
 
     subject: str
@@ -84,9 +84,9 @@ def check(home: Path | None) -> int:
     return 0
 
 
-def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
+def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFinding]:
     failed = failed_start(settings.home)
-    checks: tuple[tuple[str, Callable[[], Finding | tuple[Grade, str]]], ...] = (
+    checks: tuple[tuple[str, Callable[[], DoctorFinding | tuple[Grade, str]]], ...] = (
         ("home", lambda: _home(settings)),
         ("user", _user),
         *((("start", lambda: _start(failed)),) if failed else ()),
@@ -103,20 +103,20 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[Finding]:
         ("network", lambda: _network(settings)),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
     )
-    yield Finding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
+    yield DoctorFinding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
     for subject, examine in checks:
         yield _examined(subject, examine)
 
 
-def _examined(subject: str, examine: Callable[[], Any]) -> Finding:
+def _examined(subject: str, examine: Callable[[], Any]) -> DoctorFinding:
     try:
         grade, text = examine()
     except (HermesError, OSError) as error:
-        return Finding(subject=subject, grade=Grade.BROKEN, text=reason_of(error))
-    return Finding(subject=subject, grade=grade, text=text)
+        return DoctorFinding(subject=subject, grade=Grade.BROKEN, text=reason_of(error))
+    return DoctorFinding(subject=subject, grade=grade, text=text)
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: DoctorFinding) -> str:
     colour = {Grade.OK: "green", Grade.NOTE: "yellow", Grade.BROKEN: "red"}[finding.grade]
     return f"{click.style(f'{finding.grade.value:<7}', fg=colour)} {finding.subject:<10} {finding.text}"
 
@@ -146,14 +146,14 @@ def _disk(settings: Settings) -> tuple[Grade, str]:
 
 
 def _database_place(settings: Settings) -> str:
-    from hermes_worker.store.database import Database
+    from hermes_worker.store.engine.database import Database
     from hermes_worker.wiring import database_url_of
 
     return Database(database_url_of(settings)).url.render_as_string(hide_password=True)
 
 
 def _broker_place(settings: Settings) -> str:
-    from hermes_worker.redaction import redact
+    from hermes_worker.safety.redaction import redact
 
     return redact(settings.broker.url) if settings.broker.url else "one of our own, started by 'hermes-worker up'"
 
@@ -165,7 +165,7 @@ def _key_note(settings: Settings) -> str:
 def _database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
-    from hermes_worker.store.database import Database
+    from hermes_worker.store.engine.database import Database
     from hermes_worker.store.revisions import advice, newest, revision
     from hermes_worker.wiring import database_url_of
 
@@ -192,8 +192,8 @@ def _database(settings: Settings) -> tuple[Grade, str]:
 def _broker(settings: Settings) -> tuple[Grade, str]:
     import redis
 
-    from hermes_worker.embedded.paths import embedded_broker_url
-    from hermes_worker.queue import redis_client
+    from hermes_worker.broker.queue import redis_client
+    from hermes_worker.local.paths import embedded_broker_url
 
     url = settings.broker.url or embedded_broker_url(settings.home)
     if url is None:
@@ -241,8 +241,8 @@ def _server_of(client: redis.Redis) -> tuple[str, str]:
 
 def _try_what_is_needed(client: redis.Redis) -> None:
     """Raises ``NoPermissionError``."""
-    from hermes_worker.live import stream_key
-    from hermes_worker.queue import CONTROL_CHANNEL, KEY_PREFIX
+    from hermes_worker.broker.queue import CONTROL_CHANNEL, KEY_PREFIX
+    from hermes_worker.stream.live import stream_key
 
     client.llen(f"{KEY_PREFIX}model")
     client.publish(CONTROL_CHANNEL, "")
@@ -275,7 +275,7 @@ def _more_than_needed(client: redis.Redis) -> list[str]:
 
 
 def _embedded_server(directory: Path) -> tuple[Grade, str]:
-    from hermes_worker.embedded.valkey import Origin, data_set_aside, find_server, version_of
+    from hermes_worker.local.valkey import DataOrigin, data_set_aside, find_server, version_of
 
     server = find_server(directory=directory)
     version = version_of(server.binary)
@@ -284,13 +284,13 @@ def _embedded_server(directory: Path) -> tuple[Grade, str]:
     plan = f"'hermes-worker up' will start {server.binary} ({version}), which {server.origin.value}"
     if aside := data_set_aside(directory):
         return Grade.NOTE, f"{plan}; an earlier start could not read {aside[-1].name} and set it aside: remove it"
-    grade = Grade.NOTE if server.origin is Origin.PATH else Grade.OK
+    grade = Grade.NOTE if server.origin is DataOrigin.PATH else Grade.OK
     return grade, plan
 
 
 def _workers(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.queue import STANDING_QUEUES, QueueName
-    from hermes_worker.store.deliveries import Deliveries, DeliveryState
+    from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
+    from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryState
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
 
@@ -333,8 +333,8 @@ def _consumed(settings: Settings) -> set[str]:
 
 def _logins(settings: Settings) -> tuple[Grade, str]:
     """Those that nobody has used yet are left alone: trying them would spend them."""
-    from hermes_worker.core.logins import Standing, standing
-    from hermes_worker.store.logins import Logins
+    from hermes_worker.core.logins import LoginStanding, standing
+    from hermes_worker.store.access.logins import Logins
     from hermes_worker.wiring import logins_of, open_database
 
     if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
@@ -346,17 +346,17 @@ def _logins(settings: Settings) -> tuple[Grade, str]:
     finally:
         database.close()
     for number, state in enumerate(states, start=1):
-        if state.dead_reason is not None and standing(state) is Standing.DEAD:
+        if state.dead_reason is not None and standing(state) is LoginStanding.DEAD:
             return Grade.BROKEN, f"login {number} of {len(states)} is dead: {state.dead_reason}"
     renewed = sum(state.version for state in states)
     return Grade.OK, f"{len(states)} configured, renewed {renewed} times at {settings.model.token_url}"
 
 
 def _webhooks(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.sealing import SealedElsewhere
-    from hermes_worker.server_key import keyring_of
-    from hermes_worker.store.webhooks import Webhooks
-    from hermes_worker.webhooks.sealed import opened_secret, resealed_secret
+    from hermes_worker.channels.webhooks.sealed import opened_secret, resealed_secret
+    from hermes_worker.settings.sealing import SealedElsewhere
+    from hermes_worker.settings.server_key import keyring_of
+    from hermes_worker.store.outbox.webhooks import Webhooks
     from hermes_worker.wiring import open_database
 
     if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
@@ -383,8 +383,8 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
 def _model(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
-    from hermes_worker.providers.catalog import Wire
-    from hermes_worker.queue import QueueName
+    from hermes_worker.broker.queue import QueueName
+    from hermes_worker.models.catalog import Wire
     from hermes_worker.wiring import place_of
 
     if settings.model.is_scripted:
@@ -498,8 +498,8 @@ def _tools() -> tuple[Grade, str]:
 
 def _sandbox(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.wiring import sandbox_of
-    from hermes_worker.workspace.sandbox.helper.keeper import landlock_abi
-    from hermes_worker.workspace.sandbox.policy import SandboxMode
+    from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
+    from hermes_worker.workspaces.sandbox.policy import SandboxMode
 
     sandbox = sandbox_of(settings)
     standing = sandbox.standing()
@@ -519,8 +519,8 @@ def _sandbox(settings: Settings) -> tuple[Grade, str]:
 
 def _limits() -> str:
     """What bounds what a command uses, of a worker that is started as this command was."""
-    from hermes_worker.workspace.sandbox.groups import groups
-    from hermes_worker.workspace.sandbox.probing import bounds_processes
+    from hermes_worker.workspaces.sandbox.groups import groups
+    from hermes_worker.workspaces.sandbox.probing import bounds_processes
 
     ground = groups.ground()
     if ground.base is not None:
@@ -532,19 +532,19 @@ def _limits() -> str:
 def _network(settings: Settings) -> tuple[Grade, str]:
     """What commands may reach, by who asked for them."""
     from hermes_worker.wiring import network_rules, sandbox_of
-    from hermes_worker.workspace.sandbox.network import Network, Origin, access_of
-    from hermes_worker.workspace.sandbox.policy import Policy
+    from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, access_of
+    from hermes_worker.workspaces.sandbox.policy import SandboxPolicy
 
     sandbox, rules = sandbox_of(settings), network_rules(settings)
     people = {"people": "cli", "API callers": "api", "webhooks and jobs": "webhook"}
-    networks = {who: access_of(rules, Origin(source=source)).network for who, source in people.items()}
+    networks = {who: access_of(rules, RunOrigin(source=source)).network for who, source in people.items()}
     text = "commands of " + ", of ".join(f"{who}: {network.value}" for who, network in networks.items())
     rung = sandbox.standing().rung
     if rung is None:
         return Grade.NOTE, f"{text}; nothing confines commands here, so a network that was not chosen is open"
     if Network.PROXY not in networks.values():
         return Grade.OK, text
-    if refusal := rung.refusal(Policy(network=Network.PROXY)):
+    if refusal := rung.refusal(SandboxPolicy(network=Network.PROXY)):
         return Grade.BROKEN, f"{text}; {refusal}"
     ports = ", ".join(str(port) for port in sorted(sandbox.egress.ports))
     return Grade.OK, f"{text}; the proxy reaches {', '.join(sandbox.egress.hosts) or 'public hosts'} at ports {ports}"

@@ -18,9 +18,10 @@ from typing import NoReturn
 
 import click
 
-from hermes_worker import handover, heap
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
-from hermes_worker.workspace.marking import MARK_VARIABLE, is_below_worker, is_marked
+from hermes_worker.settings import handover
+from hermes_worker.system import heap
+from hermes_worker.workspaces.marking import MARK_VARIABLE, is_below_worker, is_marked
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2

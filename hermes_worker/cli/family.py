@@ -10,8 +10,8 @@ import click
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.screen import clean, coloured, one_line, refusal
 from hermes_worker.core.run import RunStatus
-from hermes_worker.redaction import redact
-from hermes_worker.store.families import ChildView, Families, RefusalView
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.runs.families import ChildView, Families, RefusalView
 
 _GOAL_CHARS = 60
 

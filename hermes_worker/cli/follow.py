@@ -14,13 +14,13 @@ from typing import Any
 
 import redis
 
-from hermes_worker.api.sse import Cursor, Merge, Start, WireEvent
+from hermes_worker.broker.queue import CONTROL_CHANNEL, redis_client, refuses_us
 from hermes_worker.core.errors import HermesError, UnavailableError, reason_of
 from hermes_worker.core.pacing import Allowance
-from hermes_worker.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
-from hermes_worker.queue import CONTROL_CHANNEL, redis_client, refuses_us
-from hermes_worker.store.runs import Runs
-from hermes_worker.store.views import Views
+from hermes_worker.store.runs.runs import Runs
+from hermes_worker.store.runs.views import Views
+from hermes_worker.stream.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
+from hermes_worker.stream.sse import Cursor, Merge, StreamStart, WireEvent
 
 _LOOK_EVERY_S = 1.0
 """How often rows are read when nobody says that there are new ones."""
@@ -94,11 +94,11 @@ def follow(
 
 
 def _joined(views: Views, run_id: str, told: Cursor) -> Merge:
-    """The state of a reader who comes now; see ``Start`` for the order of the reads."""
+    """The state of a reader who comes now; see ``StreamStart`` for the order of the reads."""
     view = views.run(run_id)
     calls = views.calls(run_id)
     settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
-    return Merge(told, Start(seq=_last_seq(views, run_id), iteration=view.iteration, settled=settled))
+    return Merge(told, StreamStart(seq=_last_seq(views, run_id), iteration=view.iteration, settled=settled))
 
 
 def _last_seq(views: Views, run_id: str) -> int:

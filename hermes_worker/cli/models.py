@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.providers.identity import endpoint_identity
+from hermes_worker.models.identity import endpoint_identity
 from hermes_worker.settings import Settings
 
 STAND_IN = (
@@ -20,7 +20,7 @@ def described(settings: Settings) -> str:
 
 def model_name(settings: Settings) -> str | None:
     """The model of runs that name none; ``None`` when they have to."""
-    from hermes_worker.submission import InvalidSubmission, resolve_model
+    from hermes_worker.services.submission import InvalidSubmission, resolve_model
 
     try:
         return resolve_model(settings.model, None)[0]

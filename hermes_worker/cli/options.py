@@ -19,8 +19,8 @@ from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import Invocation
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import user_of_machine
-from hermes_worker.handover import show_memory
 from hermes_worker.settings import Settings
+from hermes_worker.settings.handover import show_memory
 
 PROMPT_BYTES_MAX = 10 * 1024 * 1024
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.delivery.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials
-from hermes_worker.delivery.apprise_services import require_library
-from hermes_worker.delivery.catalog import APPRISE, platform_named
-from hermes_worker.delivery.courier import Courier
-from hermes_worker.delivery.targets import (
+from hermes_worker.channels.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials
+from hermes_worker.channels.apprise_services import require_library
+from hermes_worker.channels.catalog import APPRISE, platform_named
+from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.channels.targets import (
     Target,
     TargetError,
     normalize_deliver,
@@ -19,9 +18,10 @@ from hermes_worker.delivery.targets import (
     parse_targets,
     resolve,
 )
+from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.settings import Settings
-from hermes_worker.wiring import courier_of
-from hermes_worker.workspace.skills import read_skill
+from hermes_worker.wiring import dispatcher_of
+from hermes_worker.workspaces.skills import read_skill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def lacks(settings: Settings, needs: Needs) -> list[str]:
             if read_skill(settings.home / "skills", name) is None
         ),
         *_of_toolsets(needs.toolsets),
-        *_of_channels(courier_of(settings), needs),
+        *_of_channels(dispatcher_of(settings), needs),
     ]
 
 
@@ -59,8 +59,8 @@ def require_all(settings: Settings, needs: Needs) -> None:
 
 
 def _of_script(scripts: Path, name: str | None) -> Iterator[str]:
-    from hermes_worker.tasks.collect import script_path
-    from hermes_worker.workspace.base import WorkspaceError
+    from hermes_worker.tasks.jobs.collect import script_path
+    from hermes_worker.workspaces.base import WorkspaceError
 
     if not name:
         return
@@ -71,7 +71,7 @@ def _of_script(scripts: Path, name: str | None) -> Iterator[str]:
 
 
 def _of_toolsets(names: Sequence[str]) -> Iterator[str]:
-    from hermes_worker.tools.catalog import declared_catalog
+    from hermes_worker.agent.tools.catalog import declared_catalog
 
     try:
         declared_catalog().resolve(tuple(names)) if names else None
@@ -79,18 +79,18 @@ def _of_toolsets(names: Sequence[str]) -> Iterator[str]:
         yield str(error).rstrip(".")
 
 
-def _of_channels(courier: Courier, needs: Needs) -> Iterator[str]:
+def _of_channels(dispatcher: Dispatcher, needs: Needs) -> Iterator[str]:
     try:
         origin = _chat(needs.origin)
         wanted = parse_targets(normalize_deliver(needs.deliver, has_origin=origin is not None))
     except TargetError:
         return
-    found = resolve(wanted, origin=origin, homes=courier.homes(), lookup=courier.named)
+    found = resolve(wanted, origin=origin, homes=dispatcher.homes(), lookup=dispatcher.named)
     for target in found.unresolved:
         yield f"nothing can be delivered to {target.reference!r} ({target.reason})"
     for platform in dict.fromkeys(target.platform for target in found.targets):
         try:
-            _require_credentials(platform, courier)
+            _require_credentials(platform, dispatcher)
         except HermesError as error:
             yield str(error).rstrip(".")
 
@@ -101,11 +101,11 @@ def _chat(origin: str | None) -> Target | None:
     return parse_chat(platform, chat) if chat and platform_named(platform) is not None else None
 
 
-def _require_credentials(platform: str, courier: Courier) -> None:
+def _require_credentials(platform: str, dispatcher: Dispatcher) -> None:
     """Raises ``ConfigurationError`` that names the variables which are missing."""
     if platform == APPRISE:
         require_library()
     elif platform == EMAIL:
-        email_credentials(courier.values)
+        email_credentials(dispatcher.values)
     elif platform in ADAPTERS:
-        credentials_for(platform, courier.values)
+        credentials_for(platform, dispatcher.values)

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker import wiring
+from hermes_worker.broker.queue import Publisher, redis_client
 from hermes_worker.cli.follow import Sources
 from hermes_worker.cli.layout import clock
 from hermes_worker.cli.options import client_settings
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.standing import StandingReason
-from hermes_worker.embedded.paths import embedded_broker_url
-from hermes_worker.providers.identity import STAND_IN, endpoint_identity
-from hermes_worker.queue import Publisher, redis_client
+from hermes_worker.local.paths import embedded_broker_url
+from hermes_worker.models.identity import STAND_IN, endpoint_identity
 from hermes_worker.settings import Settings
-from hermes_worker.store.database import Database
-from hermes_worker.store.families import Families
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import Runs
-from hermes_worker.store.standings import Standings
-from hermes_worker.store.trees import Trees
-from hermes_worker.store.views import CallView, RunView, Views
+from hermes_worker.store.runs.families import Families
+from hermes_worker.store.runs.runs import Runs
+from hermes_worker.store.runs.standings import Standings
+from hermes_worker.store.runs.trees import Trees
+from hermes_worker.store.runs.views import CallView, RunView, Views
 from hermes_worker.store.workers import Workers
 
 CALLS_SHOWN_MAX = 10_000

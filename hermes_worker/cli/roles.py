@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from hermes_worker import heap
 from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
-from hermes_worker.embedded.process import title_process
-from hermes_worker.workspace.marking import worker_title
+from hermes_worker.local.process import title_process
+from hermes_worker.system import heap
+from hermes_worker.workspaces.marking import worker_title
 
 _QUEUES = ("model", "tools", "delivery", "system")
 _LANE_QUEUES = ("suspect_model", "suspect_tools", "suspect_delivery")
@@ -76,8 +76,8 @@ def worker(
     It drains on SIGTERM: no new work, then HERMES_DRAIN_S seconds to finish, then it hands over the rest. A second
     signal ends the drain period at once.
     """
-    from hermes_worker.tasks.main import Pool, run_worker
     from hermes_worker.wiring import WorkerOptions
+    from hermes_worker.worker.main import Pool, run_worker
 
     settings = load_settings(home, {"worker.events": task_events or None})
     role = f"worker {','.join(queues)} [{concurrency}]"
@@ -98,8 +98,8 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     from celery.beat import Service
 
     from hermes_worker.observe import configure_logging, log
-    from hermes_worker.tasks.celery import celery_app
     from hermes_worker.wiring import broker_url_of
+    from hermes_worker.worker.celery import celery_app
     from scheduler.beat import Scheduler
 
     title_process("beat")
@@ -132,7 +132,7 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
     """Run one HTTP API process."""
     from hermes_worker.api.server import serve
     from hermes_worker.observe import configure_logging
-    from hermes_worker.server_key import keep_server_key
+    from hermes_worker.settings.server_key import keep_server_key
 
     settings = load_settings(home, {"server.host": host, "server.port": port})
     title_process(f"api {settings.server.host}:{settings.server.port}")
@@ -145,8 +145,8 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
 @common
 def migrate(home: Path | None) -> int:
     """Bring the database to this version's schema."""
-    from hermes_worker.embedded.paths import prepare_home
-    from hermes_worker.store.database import Database
+    from hermes_worker.local.paths import prepare_home
+    from hermes_worker.store.engine.database import Database
     from hermes_worker.store.migrate import migrate as upgrade
     from hermes_worker.store.revisions import newest
     from hermes_worker.wiring import database_url_of
@@ -173,7 +173,7 @@ def scripted_model(port: int, latency_s: float) -> int:
 
     It is not a language model: it follows a fixed procedure, or the script in the user's message. On this machine only.
     """
-    from hermes_worker.providers.scripted.__main__ import main
+    from hermes_worker.models.scripted.__main__ import main
 
     title_process("scripted model")
     return main(["--port", str(port), "--latency-s", str(latency_s)])

@@ -32,10 +32,10 @@ from hermes_worker.cli.options import (
     toolset_names,
     toolsets_option,
 )
-from hermes_worker.cli.stack import Plan, Stack
+from hermes_worker.cli.stack import Stack, StackPlan
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.embedded.children import ChildSpec
-from hermes_worker.embedded.paths import (
+from hermes_worker.local.children import ChildSpec
+from hermes_worker.local.paths import (
     HeldHome,
     HomeBusy,
     StackNote,
@@ -45,8 +45,8 @@ from hermes_worker.embedded.paths import (
     running_stack,
     workspaces_dir,
 )
-from hermes_worker.embedded.process import title_process
-from hermes_worker.embedded.supervisor import StartFailed, Supervisor
+from hermes_worker.local.process import title_process
+from hermes_worker.local.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def run(
     text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
     _show_warnings_only(settings)
-    asked = _Asked(
+    asked = _AskedRun(
         text=text, workspace=workspace.resolve(), model=model, base_url=base_url, toolsets=toolset_names(toolsets)
     )
     task = _Task(settings, asked)
@@ -114,7 +114,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _AskedRun:
     """What the command line asks for."""
 
     text: str
@@ -133,7 +133,7 @@ class _Asked:
 class _Task:
     """One run, from its submission to its end, on whichever stacks it takes."""
 
-    def __init__(self, settings: Settings, asked: _Asked) -> None:
+    def __init__(self, settings: Settings, asked: _AskedRun) -> None:
         self._settings = settings
         self._asked = asked
         self._began_at = time.time()
@@ -175,7 +175,7 @@ class _Task:
     def _on_own_stack(self, held: HeldHome, *, keep: bool) -> int:
         lease = replace(self._settings.lease, drain_s=_DRAIN_S, drain_once_s=_DRAIN_S)
         settings = replace(self._settings, lease=lease)
-        stack = Stack(settings, Plan(has_beat=False, has_api=False))
+        stack = Stack(settings, StackPlan(has_beat=False, has_api=False))
         log_path = logs_dir(settings.home) / "run.log"
         try:
             specs = stack.prepare(_say)
@@ -206,12 +206,12 @@ class _Task:
 
     def _follow(self, settings: Settings, model: str | None, endpoint: str | None = None) -> int:
         """Submit the task if that was not done yet, and show the run until it ends."""
-        from hermes_worker.api.sse import Cursor
         from hermes_worker.cli.family import FamilyWatch
         from hermes_worker.cli.follow import Notice, follow
         from hermes_worker.cli.records import CALLS_SHOWN_MAX, records_of
         from hermes_worker.cli.runs import exit_code, show_end
         from hermes_worker.cli.screen import Screen
+        from hermes_worker.stream.sse import Cursor
 
         if self._run_id is None:
             self._run_id = self._submit(settings, model, endpoint)
@@ -233,7 +233,7 @@ class _Task:
         return exit_code(view)
 
     def _submit(self, settings: Settings, model: str | None, endpoint: str | None) -> str:
-        from hermes_worker.submission import Submission, submit
+        from hermes_worker.services.submission import Submission, submit
         from hermes_worker.wiring import open_client
 
         if self._asked.text == DEFAULT_PROMPT:

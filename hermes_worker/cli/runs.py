@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from hermes_worker import answering
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.family import FamilyWatch, family_lines
@@ -21,13 +20,14 @@ from hermes_worker.cli.layout import clock, moment, table
 from hermes_worker.cli.options import TEXT, OneOf, common, this_user
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
-from hermes_worker.core.approvals import Choice
 from hermes_worker.core.run import RunStatus
-from hermes_worker.redaction import redact
-from hermes_worker.results import training_sample, turn_result
-from hermes_worker.store.control import Control
-from hermes_worker.store.views import CallView, RunView
-from hermes_worker.store.waits import AnswerView, Waits
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.redaction import redact
+from hermes_worker.services import answering
+from hermes_worker.services.results import training_sample, turn_result
+from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.views import CallView, RunView
+from hermes_worker.store.runs.waits import AnswerView, Waits
 
 _STOP_PATIENCE_S = 5.0
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import click
 
-from hermes_worker.api.sse import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, WireEvent
 from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import clock
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.store.views import RunView
+from hermes_worker.store.runs.views import RunView
+from hermes_worker.stream.sse import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, WireEvent
 
 _PREVIEW_CHARS = 100
 _COLOURS = {

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.embedded.children import ChildExit, ChildSpec
-from hermes_worker.embedded.forked import Entry
-from hermes_worker.embedded.paths import logs_dir
-from hermes_worker.embedded.process import title_process
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.role_secrets import Role
-from hermes_worker.server_key import keep_server_key
+from hermes_worker.local.children import ChildExit, ChildSpec
+from hermes_worker.local.forked import Entry
+from hermes_worker.local.paths import logs_dir
+from hermes_worker.local.process import title_process
+from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings import Settings, handed_to
+from hermes_worker.settings.role_secrets import ProcessRole
+from hermes_worker.settings.server_key import keep_server_key
 from hermes_worker.store.revisions import newest
 
 _SERVERS = "servers"
@@ -38,7 +38,7 @@ _READY_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StackPlan:
     """What a stack consists of beside its broker and, without a key, the stand-in for a model."""
 
     model_concurrency: int = 32
@@ -51,7 +51,7 @@ class Plan:
 class Stack:
     """The processes of one home, as specifications for a supervisor."""
 
-    def __init__(self, settings: Settings, plan: Plan) -> None:
+    def __init__(self, settings: Settings, plan: StackPlan) -> None:
         self._plan = plan
         self._valkey = EmbeddedValkey(settings.home / "valkey") if settings.broker.url is None else None
         self._workers: dict[str, str] = {}
@@ -63,7 +63,7 @@ class Stack:
 
         Raises ``ConfigurationError``, ``UnavailableError``. Give back what was taken with ``release``.
         """
-        from hermes_worker.workspace.sandbox.groups import groups
+        from hermes_worker.workspaces.sandbox.groups import groups
 
         groups.ground()  # before there is any child, which would be in the way
         bring_up_to_date(self.settings, say)
@@ -84,10 +84,12 @@ class Stack:
         specs.append(self._worker("tools", "tools", self._plan.tool_concurrency))
         if self._plan.has_beat:
             alive = self._mark("beat.alive")
-            specs.append(self._role("beat", ["beat", "--alive-file", str(alive)], (Role.BEAT,), ready=alive.exists))
+            specs.append(
+                self._role("beat", ["beat", "--alive-file", str(alive)], (ProcessRole.BEAT,), ready=alive.exists)
+            )
         if self._plan.has_api:
             server = self.settings.server
-            specs.append(self._role("api", ["api"], (Role.API,), ready=_is_healthy_on(server.host, server.port)))
+            specs.append(self._role("api", ["api"], (ProcessRole.API,), ready=_is_healthy_on(server.host, server.port)))
         return specs
 
     @property
@@ -110,7 +112,7 @@ class Stack:
         """A worker died: let others take over what it held now, not when its term ends. Never raises."""
         from hermes_worker.core.errors import HermesError
         from hermes_worker.observe import log
-        from hermes_worker.store.database import Database
+        from hermes_worker.store.engine.database import Database
         from hermes_worker.store.workers import Workers
         from hermes_worker.wiring import database_url_of
 
@@ -151,7 +153,7 @@ class Stack:
         pace = ["--port", str(port), "--chunks", "16", "--chunk-gap-s", "0.004"]
         return replace(
             self._role("scripted", [], (), ready=ready),
-            argv=[sys.executable, "-P", "-m", "hermes_worker.providers.scripted", *pace],
+            argv=[sys.executable, "-P", "-m", "hermes_worker.models.scripted", *pace],
             main=Entry("hermes_worker.cli.stack:be_scripted", pace),
             group=_SERVERS,
         )
@@ -164,7 +166,7 @@ class Stack:
         alive, consuming = self._mark(f"{name}.alive"), self._mark(f"{name}.ready")
         arguments = ["worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
-        roles = tuple(Role(queue) for queue in queues.split(","))
+        roles = tuple(ProcessRole(queue) for queue in queues.split(","))
         return self._role(name, arguments, roles, ready=lambda: alive.exists() and consuming.exists())
 
     def _mark(self, name: str) -> Path:
@@ -174,7 +176,7 @@ class Stack:
         return path
 
     def _role(
-        self, name: str, arguments: Sequence[str], roles: Sequence[Role], ready: Callable[[], bool] | None = None
+        self, name: str, arguments: Sequence[str], roles: Sequence[ProcessRole], ready: Callable[[], bool] | None = None
     ) -> ChildSpec:
         lease = self.settings.lease
         environ, secrets = handed_to(self.settings, *roles)
@@ -193,8 +195,8 @@ class Stack:
 
 def import_for_roles(more: Sequence[str]) -> None:
     """What the nursery of a stack calls first: imports what every role needs, and the modules ``more``."""
-    import hermes_worker.providers.scripted.__main__  # noqa: F401
-    from hermes_worker.tasks.warm import warm_up
+    import hermes_worker.models.scripted.__main__  # noqa: F401
+    from hermes_worker.worker.warm import warm_up
 
     for name in more:
         import_module(name)
@@ -209,7 +211,7 @@ def be_role(arguments: Sequence[str]) -> None:
 
 def be_scripted(arguments: Sequence[str]) -> None:
     """The stand-in for a model, in a child that was forked."""
-    from hermes_worker.providers.scripted.__main__ import main as serve
+    from hermes_worker.models.scripted.__main__ import main as serve
 
     title_process("scripted model")
     sys.exit(serve(arguments))
@@ -219,7 +221,7 @@ def bring_up_to_date(settings: Settings, say: Callable[[str], None]) -> None:
     """Give the database this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     if settings.database.url is None and _is_current(settings.home / "hermes-worker.db"):
         return
-    from hermes_worker.store.database import Database
+    from hermes_worker.store.engine.database import Database
     from hermes_worker.store.migrate import migrate
     from hermes_worker.wiring import database_url_of
 

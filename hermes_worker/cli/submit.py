@@ -11,7 +11,7 @@ from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, prom
 from hermes_worker.cli.records import records_of, require_begun
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
-from hermes_worker.embedded.paths import StackNote, running_stack
+from hermes_worker.local.paths import StackNote, running_stack
 from hermes_worker.settings import Settings
 
 
@@ -53,8 +53,8 @@ def submit(
     as_json: bool,
 ) -> int:
     """Put a task into the queue. PROMPT is the task; - reads it from standard input."""
-    from hermes_worker.submission import Submission
-    from hermes_worker.submission import submit as accept
+    from hermes_worker.services.submission import Submission
+    from hermes_worker.services.submission import submit as accept
     from hermes_worker.wiring import open_client
 
     settings = client_settings(home)

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.options import TEXT, common, home_option, load_settings
-from hermes_worker.cli.stack import Plan, Stack
-from hermes_worker.embedded.paths import HeldHome, StackNote, holding_home
-from hermes_worker.embedded.process import root_warning, title_process
-from hermes_worker.embedded.supervisor import StartFailed, Supervisor
-from hermes_worker.server_key import key_file, place_of_key
+from hermes_worker.cli.stack import Stack, StackPlan
+from hermes_worker.local.paths import HeldHome, StackNote, holding_home
+from hermes_worker.local.process import root_warning, title_process
+from hermes_worker.local.supervisor import StartFailed, Supervisor
 from hermes_worker.settings import Settings
+from hermes_worker.settings.server_key import key_file, place_of_key
 
 
 @click.command(
@@ -52,12 +52,12 @@ def up(
     title_process("up")
     settings = load_settings(home, given)
     configure_logging(settings.log, "up", secrets=settings.secrets)
-    plan = Plan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)
+    plan = StackPlan(model_concurrency=model_concurrency, tool_concurrency=tool_concurrency)
     with holding_home(settings.home) as held:
         return _supervise(held, settings, plan)
 
 
-def _supervise(held: HeldHome, settings: Settings, plan: Plan) -> int:
+def _supervise(held: HeldHome, settings: Settings, plan: StackPlan) -> int:
     from hermes_worker.cli.models import described, model_key, model_name
 
     began = time.monotonic()
@@ -94,7 +94,7 @@ def _supervise(held: HeldHome, settings: Settings, plan: Plan) -> int:
 
 
 def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:
-    from hermes_worker.store.database import Database
+    from hermes_worker.store.engine.database import Database
     from hermes_worker.wiring import database_url_of
 
     settings = stack.settings

@@ -12,25 +12,25 @@ from typing import Any
 
 import click
 
+from hermes_worker.channels.exchange import HttpRequest, NoAnswer
+from hermes_worker.channels.signature import sign
+from hermes_worker.channels.targets import shown
+from hermes_worker.channels.webhooks.route import NO_AUTH, RATE_PER_MIN, Route, RouteError, checked, new_secret
+from hermes_worker.channels.webhooks.sealed import opened_secret, sealed_secret
+from hermes_worker.channels.webhooks.template import PLACEHOLDER, missing_fields
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, reason_of
-from hermes_worker.core.urls import UnsafeUrl, UrlPolicy
-from hermes_worker.delivery.exchange import HttpRequest, NoAnswer
-from hermes_worker.delivery.signature import sign
-from hermes_worker.delivery.targets import shown
-from hermes_worker.delivery.wire import send
-from hermes_worker.embedded.paths import running_stack
-from hermes_worker.sealing import Keyring, SealedElsewhere
-from hermes_worker.server_key import keyring_of
+from hermes_worker.local.paths import running_stack
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.wire import send
 from hermes_worker.settings import Settings
-from hermes_worker.store.webhooks import RouteNotFound, RouteRow, Webhooks
-from hermes_worker.webhooks.route import NO_AUTH, RATE_PER_MIN, Route, RouteError, checked, new_secret
-from hermes_worker.webhooks.sealed import opened_secret, sealed_secret
-from hermes_worker.webhooks.template import PLACEHOLDER, missing_fields
+from hermes_worker.settings.sealing import Keyring, SealedElsewhere
+from hermes_worker.settings.server_key import keyring_of
+from hermes_worker.store.outbox.webhooks import RouteNotFound, RouteRow, Webhooks
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,6 +1,6 @@
 """How a piece of work in flight is told to give up: one flag, set once, that can be polled, waited for or followed.
 
-``AbortSignal`` satisfies both ``providers.base.Abort`` and ``tools.base.Cancellation``.
+``AbortSignal`` satisfies both ``models.base.Abort`` and ``agent.tools.base.Cancellation``.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts | Dimens
     return Amounts(iterations=1, tokens=expected.tokens, nano_usd=expected.nano_usd)
 
 
-def aside_refusal(budget: Budget, own: Amounts, *, depth: int) -> Dimension | None:
+def auxiliary_refusal(budget: Budget, own: Amounts, *, depth: int) -> Dimension | None:
     """What refuses a run at ``depth`` an auxiliary call: there is not as much left as one of its calls takes on
     average. It is no iteration, so those are not asked for."""
     return _short_of(budget, _expected(own) or _expected(budget.spent) or Amounts(), depth=depth)

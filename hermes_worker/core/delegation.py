@@ -31,7 +31,7 @@ _TRACE_CHILDREN_MAX = 20
 """With more children than this their tool traces are left out: they would be most of the text."""
 
 
-class Role(StrEnum):
+class ChildRole(StrEnum):
     LEAF = "leaf"
     ORCHESTRATOR = "orchestrator"
     """May delegate in turn, where the depth allows it."""
@@ -63,7 +63,7 @@ class ChildTask:
 
     goal: str
     context: str = ""
-    role: Role = Role.LEAF
+    role: ChildRole = ChildRole.LEAF
 
     @property
     def message(self) -> str:
@@ -108,10 +108,10 @@ def require_allowed(policy: DelegationPolicy, tasks: Sequence[ChildTask], *, dep
         )
 
 
-def child_tools(names: Iterable[str], policy: DelegationPolicy, role: Role, *, depth: int) -> frozenset[str]:
+def child_tools(names: Iterable[str], policy: DelegationPolicy, role: ChildRole, *, depth: int) -> frozenset[str]:
     """The tools of a child at ``depth`` whose parent has ``names``. An orchestrator that may not be one is a leaf."""
     allowed = frozenset(names) - BLOCKED_TOOLS
-    may_delegate = role is Role.ORCHESTRATOR and depth < policy.depth_max
+    may_delegate = role is ChildRole.ORCHESTRATOR and depth < policy.depth_max
     return allowed if may_delegate else allowed - {DELEGATE_TOOL}
 
 
@@ -119,8 +119,8 @@ def _text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _role(value: object) -> Role:
-    return Role.ORCHESTRATOR if value == Role.ORCHESTRATOR.value else Role.LEAF
+def _role(value: object) -> ChildRole:
+    return ChildRole.ORCHESTRATOR if value == ChildRole.ORCHESTRATOR.value else ChildRole.LEAF
 
 
 # ---------------------------------------------------------------------------------------------------------- background

@@ -9,7 +9,7 @@ from hermes_worker.core.run import Call, CallStatus, Run, RunStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskModel:
+class Iterate:
     """Make model call ``iteration`` (1-based) of the run."""
 
     run_id: str
@@ -29,12 +29,12 @@ class RunTool:
     position: int
     attempt: int
     is_suspect: bool = False
-    """As for ``AskModel``."""
+    """As for ``Iterate``."""
     kind: Literal["run_tool"] = "run_tool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskAside:
+class AskAuxiliary:
     """Ask a model the question that the tool call at ``position`` of ``iteration`` waits for."""
 
     run_id: str
@@ -42,13 +42,13 @@ class AskAside:
     position: int
     attempt: int
     is_suspect: bool = False
-    """As for ``AskModel``."""
-    kind: Literal["ask_aside"] = "ask_aside"
+    """As for ``Iterate``."""
+    kind: Literal["ask_auxiliary"] = "ask_auxiliary"
 
 
-CallEffect = RunTool | AskAside
+CallEffect = RunTool | AskAuxiliary
 """What can be due of a tool call."""
-Effect = AskModel | CallEffect
+Effect = Iterate | CallEffect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class SendDelivery:
     delivery_id: str
     attempt: int
     is_suspect: bool = False
-    """As for ``AskModel``."""
+    """As for ``Iterate``."""
     kind: Literal["send_delivery"] = "send_delivery"
 
 
@@ -87,13 +87,13 @@ def outstanding(run: Run) -> frozenset[Effect]:
         return frozenset(call_effect(run, call) for call in due if call.status is CallStatus.PENDING)
     if run.is_asking or run.status is RunStatus.STOPPING:
         return frozenset()
-    ask = AskModel(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
+    ask = Iterate(run_id=run.run_id, iteration=run.iteration + 1, attempt=run.attempt, is_suspect=run.is_suspect)
     return frozenset({ask})
 
 
 def call_effect(run: Run, call: Call) -> CallEffect:
     """What brings ``call`` on, whether or not it is due."""
-    effect = AskAside if call.asks else RunTool
+    effect = AskAuxiliary if call.asks else RunTool
     return effect(
         run_id=run.run_id,
         iteration=run.iteration,

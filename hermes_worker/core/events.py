@@ -33,25 +33,25 @@ class PlannedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnClaimed:
+class IterationClaimed:
     """A worker took the outstanding model call."""
 
-    kind: Literal["turn_claimed"] = "turn_claimed"
+    kind: Literal["iteration_claimed"] = "iteration_claimed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnReleased:
+class IterationReleased:
     """The worker gave the model call back unharmed (it drains); costs no attempt."""
 
-    kind: Literal["turn_released"] = "turn_released"
+    kind: Literal["iteration_released"] = "iteration_released"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnLost:
+class IterationLost:
     """The worker that held the model call vanished."""
 
     loss: Loss = Loss.UNSEEN
-    kind: Literal["turn_lost"] = "turn_lost"
+    kind: Literal["iteration_lost"] = "iteration_lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class PauseRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeRequested:
-    has_turn: bool = True
+    is_active_run: bool = True
     """The run has its session's turn; without it, it was paused while it waited for it, and waits again."""
     kind: Literal["resume_requested"] = "resume_requested"
 
@@ -210,9 +210,9 @@ class Broken:
 
 
 Event = (
-    TurnClaimed
-    | TurnReleased
-    | TurnLost
+    IterationClaimed
+    | IterationReleased
+    | IterationLost
     | ModelReplied
     | AskedAgain
     | ModelFailed

@@ -64,7 +64,7 @@ class LoginState:
     dead_reason: str | None = None
 
 
-class Standing(StrEnum):
+class LoginStanding(StrEnum):
     """What a login is good for now."""
 
     USABLE = "usable"
@@ -86,18 +86,18 @@ def is_good(state: LoginState, *, refused: int = 0) -> bool:
     return state.sealed is not None and state.version > refused and (state.left_s is None or state.left_s > 0)
 
 
-def standing(state: LoginState, *, refused: int = 0) -> Standing:
+def standing(state: LoginState, *, refused: int = 0) -> LoginStanding:
     """``refused`` as for ``is_good``."""
     can_be_used = is_good(state, refused=refused)
     if can_be_used and (state.fresh_s is None or state.fresh_s > 0):
-        return Standing.USABLE
+        return LoginStanding.USABLE
     if state.dead_reason is None and state.claim is None:
-        return Standing.DUE
+        return LoginStanding.DUE
     if can_be_used:
-        return Standing.USABLE  # to the end; somebody renews it, or it cannot be renewed
+        return LoginStanding.USABLE  # to the end; somebody renews it, or it cannot be renewed
     if state.dead_reason is not None:
-        return Standing.DEAD
-    return Standing.ABANDONED if state.has_lapsed else Standing.BEING_RENEWED
+        return LoginStanding.DEAD
+    return LoginStanding.ABANDONED if state.has_lapsed else LoginStanding.BEING_RENEWED
 
 
 # ------------------------------------------------------------------------------------------------ what a server said
@@ -112,7 +112,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class LoginRefused:
     """The refresh token is worth nothing here, now and later."""
 
     said: str
@@ -133,7 +133,7 @@ class Unclear:
     said: str
 
 
-Answer = Granted | Refused | Deferred | Unclear
+Answer = Granted | LoginRefused | Deferred | Unclear
 
 
 def answer_of(status: int, body: bytes, retry_after_s: float | None = None) -> Answer:
@@ -142,11 +142,11 @@ def answer_of(status: int, body: bytes, retry_after_s: float | None = None) -> A
     if status == 200:
         return _granted(document)
     if 300 <= status < 400:
-        return Refused(said=f"HTTP {status}: redirects are not followed")
+        return LoginRefused(said=f"HTTP {status}: redirects are not followed")
     said = f"HTTP {status}{_said(document)}"
     if status in (408, 425, 429) or status >= 500:
         return Deferred(said=said, retry_after_s=retry_after_s)
-    return Refused(said=said)
+    return LoginRefused(said=said)
 
 
 def _granted(document: dict[str, object]) -> Answer:

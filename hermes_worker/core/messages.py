@@ -145,7 +145,7 @@ class ModelReply:
     model: str = ""
     row_fields: Mapping[str, object] = field(default_factory=dict)
     """Opaque fields of the stored row that the provider wants back with it, such as signed or encrypted reasoning.
-    ``prompt.pipeline.WireNeeds`` says to whom they are sent."""
+    ``agent.prompt.pipeline.WireNeeds`` says to whom they are sent."""
     was_cut_by_network: bool = False
     """``length`` stands for a stream that broke off, not for a limit."""
     was_cut_by_limit: bool = False

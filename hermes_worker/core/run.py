@@ -225,9 +225,9 @@ class Run:
     """A worker holds the claim on the next model call."""
     recovery: str | None = None
     """What was already tried about failures of the outstanding model call, kept while the run is parked
-    (``core.retry.history_document`` as JSON)."""
+    (``core.recovery.retry.history_document`` as JSON)."""
     memory: str | None = None
-    """What earlier replies of the turn left for the next call (``core.turn_memory`` as JSON)."""
+    """What earlier replies of the turn left for the next call (``core.run_memory`` as JSON)."""
     resume_at: float | None = None
     """Epoch seconds by the database's clock; set while waiting for capacity."""
     exhausted: str | None = None

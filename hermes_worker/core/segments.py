@@ -14,7 +14,7 @@ from posixpath import normpath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCall:
+class SegmentCall:
     """What the planner must know about a call; it knows no tools."""
 
     name: str
@@ -33,10 +33,10 @@ class PlannedCall:
         return not self.is_barrier and (self.is_parallel_safe or self.path is not None)
 
 
-def plan(calls: Sequence[PlannedCall]) -> tuple[int, ...]:
+def plan(calls: Sequence[SegmentCall]) -> tuple[int, ...]:
     """The segment of each call, in call order: ``0`` first, never decreasing, without gaps."""
     segments: list[int] = []
-    run: list[PlannedCall] = []
+    run: list[SegmentCall] = []
     segment = -1
     for call in calls:
         if not run or not call.may_share or any(_disturb(call, other) for other in run):
@@ -48,7 +48,7 @@ def plan(calls: Sequence[PlannedCall]) -> tuple[int, ...]:
     return tuple(segments)
 
 
-def _disturb(one: PlannedCall, other: PlannedCall) -> bool:
+def _disturb(one: SegmentCall, other: SegmentCall) -> bool:
     if one.path is None or other.path is None or (one.is_read_only and other.is_read_only):
         return False
     return _overlap(one.path, other.path)

@@ -23,7 +23,7 @@ class RunSpec:
     """Earlier turns to start a *new* session with, as chat-completions rows; ignored when the session exists."""
     model: str
     endpoint: str | None = None
-    """Who serves the model, as ``providers.identity`` names it; ``None`` leaves that to the workers."""
+    """Who serves the model, as ``models.identity`` names it; ``None`` leaves that to the workers."""
     toolsets: Sequence[str] = ("hermes-api-server",)
     iterations_max: int = 90
     attempts_max: int = 3

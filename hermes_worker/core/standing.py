@@ -54,7 +54,7 @@ class CallFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class StandingFacts:
     """What is known of a run at one moment. Times are epoch seconds by the database's clock."""
 
     status: RunStatus
@@ -98,13 +98,13 @@ class Standing:
     """When it is looked at again by itself."""
 
 
-def standing(facts: Facts) -> Standing:
+def standing(facts: StandingFacts) -> Standing:
     """Total and pure."""
     found = _standing(facts)
     return found if found.since is None else replace(found, lasts_s=max(0.0, facts.now - found.since))
 
 
-def _standing(facts: Facts) -> Standing:
+def _standing(facts: StandingFacts) -> Standing:
     match facts.status:
         case status if status.is_terminal:
             return Standing(reason=StandingReason.ENDED, text=f"it has ended: {status.value}")
@@ -124,25 +124,25 @@ def _standing(facts: Facts) -> Standing:
             return _at_work(facts)
 
 
-def _waiting_for_provider(facts: Facts) -> Standing:
+def _waiting_for_provider(facts: StandingFacts) -> Standing:
     why = facts.waits_because or "the provider asked for a pause"
     return Standing(reason=StandingReason.WAITING_FOR_PROVIDER, text=why, until=facts.resume_at)
 
 
-def _waiting_for_person(facts: Facts) -> Standing:
+def _waiting_for_person(facts: StandingFacts) -> Standing:
     is_approval = facts.status is RunStatus.WAITING_FOR_APPROVAL
     text = "somebody has to allow a command" if is_approval else "somebody has to answer a question"
     return Standing(reason=StandingReason.WAITING_FOR_PERSON, text=text)
 
 
-def _waiting_for_children(facts: Facts) -> Standing:
+def _waiting_for_children(facts: StandingFacts) -> Standing:
     text = "it waits for what it delegated"
     if facts.children_total:
         text += f": {facts.children_ended} of {facts.children_total} children have ended"
     return Standing(reason=StandingReason.WAITING_FOR_CHILDREN, text=text)
 
 
-def _at_work(facts: Facts) -> Standing:
+def _at_work(facts: StandingFacts) -> Standing:
     if facts.asking_since is not None:
         where = f" on {facts.worker}" if facts.worker else ""
         again = f", attempt {facts.attempt}" if facts.attempt > 1 else ""
@@ -172,7 +172,7 @@ def _at_work(facts: Facts) -> Standing:
     return _held_back(facts)
 
 
-def _held_back(facts: Facts) -> Standing:
+def _held_back(facts: StandingFacts) -> Standing:
     """It has not begun, and is not due."""
     if facts.active_run is not None:
         return Standing(reason=StandingReason.BEHIND_SESSION, text=f"run {facts.active_run} of its session goes first")
@@ -182,7 +182,7 @@ def _held_back(facts: Facts) -> Standing:
     return Standing(reason=StandingReason.DUE, text="its next step is about to be sent")
 
 
-def _due(facts: Facts, queue: str, what: str, since: float | None) -> Standing:
+def _due(facts: StandingFacts, queue: str, what: str, since: float | None) -> Standing:
     if queue not in facts.queues:
         text = f"no worker consumes the queue '{queue}', where {what} waits"
         return Standing(reason=StandingReason.NO_WORKER, text=text, since=since)
@@ -190,7 +190,7 @@ def _due(facts: Facts, queue: str, what: str, since: float | None) -> Standing:
     return Standing(reason=StandingReason.DUE, text=text, since=since)
 
 
-def _due_apart(facts: Facts, queue: str, what: str, since: float | None) -> Standing:
+def _due_apart(facts: StandingFacts, queue: str, what: str, since: float | None) -> Standing:
     """As ``_due``, of suspects: any worker of the queue starts the lane that they wait for."""
     if queue not in facts.queues:
         return _due(facts, queue, what, since)

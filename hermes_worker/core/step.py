@@ -39,20 +39,20 @@ def apply(run: Run, event: ev.Event) -> Run:
     if run.status.is_terminal:
         return run
     match event:
-        case ev.TurnClaimed():
-            return _claim_turn(run)
-        case ev.TurnReleased():
-            return _settle_stop(replace(_held_turn(run), is_asking=False))
-        case ev.TurnLost():
-            return _lose_turn(_held_turn(run), event.loss)
+        case ev.IterationClaimed():
+            return _claim_iteration(run)
+        case ev.IterationReleased():
+            return _settle_stop(replace(_held_iteration(run), is_asking=False))
+        case ev.IterationLost():
+            return _lose_iteration(_held_iteration(run), event.loss)
         case ev.ModelReplied():
-            return _take_reply(_held_turn(run), event)
+            return _take_reply(_held_iteration(run), event)
         case ev.AskedAgain():
-            return _ask_again(_held_turn(run), event)
+            return _ask_again(_held_iteration(run), event)
         case ev.ModelFailed():
-            return _fail_turn(_held_turn(run), event)
+            return _fail_iteration(_held_iteration(run), event)
         case ev.CapacityAwaited():
-            return _park(_held_turn(run), event)
+            return _park(_held_iteration(run), event)
         case ev.WaitEnded():
             return _resume(run)
         case ev.CallClaimed():
@@ -66,7 +66,7 @@ def apply(run: Run, event: ev.Event) -> Run:
         case ev.CallParked():
             return _park_call(run, event)
         case ev.CallAsked():
-            return _ask_aside(run, event.position)
+            return _ask_auxiliary(run, event.position)
         case ev.CallAnswered():
             return _answer_call(run, event)
         case ev.CallAllowed():
@@ -85,13 +85,13 @@ def apply(run: Run, event: ev.Event) -> Run:
             assert_never(event)
 
 
-def _claim_turn(run: Run) -> Run:
+def _claim_iteration(run: Run) -> Run:
     if run.is_asking or run.unsettled or run.status not in (RunStatus.QUEUED, RunStatus.RUNNING):
         raise InvalidTransition(f"run {run.run_id!r} has no model call to claim (status {run.status.value})")
     return _to(replace(run, is_asking=True), RunStatus.RUNNING)
 
 
-def _held_turn(run: Run) -> Run:
+def _held_iteration(run: Run) -> Run:
     if not run.is_asking:
         raise InvalidTransition(f"no model call of run {run.run_id!r} is claimed")
     return run
@@ -134,13 +134,13 @@ def _ask_again(run: Run, event: ev.AskedAgain) -> Run:
     return replace(again, iteration=run.iteration + 1, attempt=1, deaths=None, calls=())
 
 
-def _fail_turn(run: Run, event: ev.ModelFailed) -> Run:
+def _fail_iteration(run: Run, event: ev.ModelFailed) -> Run:
     if run.status is RunStatus.STOPPING:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
     return _finish(run, RunStatus.FAILED, event.exit_reason, event.failure)
 
 
-def _lose_turn(run: Run, loss: ev.Loss) -> Run:
+def _lose_iteration(run: Run, loss: ev.Loss) -> Run:
     if run.status is RunStatus.STOPPING:
         return _finish(run, RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL)
     deaths = _deaths_after(run.deaths, loss)
@@ -219,7 +219,7 @@ def _park_call(run: Run, event: ev.CallParked) -> Run:
     return _rested(_replace_call(parked, replace(_call(parked, event.position), waits_for=event.waits_for)))
 
 
-def _ask_aside(run: Run, position: int) -> Run:
+def _ask_auxiliary(run: Run, position: int) -> Run:
     call = _call(run, position)
     if not call.may_have_acted:
         raise InvalidTransition(f"nobody runs call {position} of run {run.run_id!r} (status {call.status})")
@@ -270,7 +270,7 @@ def _pause(run: Run) -> Run:
 def _unpause(run: Run, event: ev.ResumeRequested) -> Run:
     if run.status is not RunStatus.PAUSED:
         return run
-    if not event.has_turn:
+    if not event.is_active_run:
         return _to(run, RunStatus.QUEUED)
     return _rested(_to(run, RunStatus.RUNNING))
 

@@ -10,7 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.store.database import Database
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.revisions import MIGRATIONS, advice, newest, require_current, revision
 from hermes_worker.store.tables import metadata
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hermes_worker.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hermes_worker.store.database import Database
+    from hermes_worker.store.engine.database import Database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION_TABLE = "alembic_version"

@@ -21,9 +21,9 @@ from hermes_worker.core.metering import Usual
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
-from hermes_worker.store.database import db_now
-from hermes_worker.store.prepared import Prepared
-from hermes_worker.store.steps import INSERT_MESSAGE
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.runs.steps import INSERT_MESSAGE
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 BLOB_CHARS_MIN = 16_384
@@ -309,7 +309,7 @@ def read_calls(connection: Connection, run_pk: int, iteration: int) -> list[Any]
     return _READ_CALLS.all(connection, {"run_pk": run_pk, "iteration": iteration})
 
 
-GIVE_TURN = Prepared(
+ACTIVATE_RUN = Prepared(
     sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
 )
 """Make a run the one of its session that may take a turn. The session's row is held, and no run of it is active."""

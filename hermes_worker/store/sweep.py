@@ -21,21 +21,22 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool
+from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.pricing import Pricing
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
-from hermes_worker.store.chains import finish_stops
-from hermes_worker.store.children import orphans
-from hermes_worker.store.database import Database, db_now, db_now_once
-from hermes_worker.store.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
-from hermes_worker.store.joining import break_off, save
-from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
-from hermes_worker.store.stepping import Additions
+from hermes_worker.store.runs.chains import finish_stops
+from hermes_worker.store.runs.children import orphans
+from hermes_worker.store.runs.joining import break_off, save
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.waits import expire, expired
 from hermes_worker.store.tables import (
     auxiliary_calls,
     deliveries,
@@ -46,7 +47,6 @@ from hermes_worker.store.tables import (
     webhook_events,
     workers,
 )
-from hermes_worker.store.waits import expire, expired
 
 _BATCH = 200
 """Rows of one kind that one sweep repairs; the rest wait for the next."""
@@ -81,7 +81,7 @@ class Swept:
 
     hints: tuple[Hint, ...] = ()
     workers_expired: int = 0
-    turns_lost: int = 0
+    iterations_lost: int = 0
     calls_lost: int = 0
     deliveries_lost: int = 0
     resent: int = 0
@@ -104,12 +104,12 @@ class Sweeper:
         ``depths`` is the number of messages in each queue; ``None`` when the broker cannot be asked, and then nothing
         is sent again.
         """
-        may_expire = self._take_turn()
+        may_expire = self._take_sweep()
         if may_expire is None:
             return None
         expired_workers = self._expire_workers() if may_expire else 0
         lost_calls, call_hints = self._lose_calls(may_expire)
-        lost_turns, turn_hints = self._lose_turns(may_expire)
+        lost_iterations, iteration_hints = self._lose_iterations(may_expire)
         resumed = self._advance_each(self._found(_DUE_TO_RESUME), lambda run: ev.WaitEnded())
         ended = self._advance_each(self._found(_PAST_DEADLINE), lambda run: _WALL_CLOCK)
         idle = self._advance_each(self._found(_PAST_IDLE), lambda run: _IDLE) if may_expire else []
@@ -120,9 +120,9 @@ class Sweeper:
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
         return Swept(
-            hints=(*call_hints, *turn_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
+            hints=(*call_hints, *iteration_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
             workers_expired=expired_workers,
-            turns_lost=lost_turns,
+            iterations_lost=lost_iterations,
             calls_lost=lost_calls,
             deliveries_lost=lost_deliveries,
             resent=len(again),
@@ -136,11 +136,11 @@ class Sweeper:
             for statement in _PRUNE:
                 statement.run(connection, {})
 
-    def _take_turn(self) -> bool | None:
+    def _take_sweep(self) -> bool | None:
         """Whether anything may be taken from live workers in this round; ``None`` when the round is not ours."""
         policy = self._policy
         with self._database.write() as connection:
-            seen = _LAST_TURN.first(connection, {})
+            seen = _LAST_SWEEP.first(connection, {})
             if seen is None:
                 values = {"name": "sweep", "ran_at": 0.0, "hold_until": 0.0}
                 connection.execute(insert_ignoring(connection, maintenance), values)
@@ -152,7 +152,7 @@ class Sweeper:
             was_away = seen.ran_at > 0 and seen.now - seen.ran_at > policy.ttl_s * _AWAY_PART
             hold_until = seen.now + policy.ttl_s / 3 if was_away else seen.hold_until
             turn = {"seen_ran_at": seen.ran_at, "now": seen.now, "new_hold_until": hold_until}
-            return None if _TAKE_TURN.run(connection, turn) == 0 else bool(seen.now >= hold_until)
+            return None if _TAKE_SWEEP.run(connection, turn) == 0 else bool(seen.now >= hold_until)
 
     def _expire_workers(self) -> int:
         with self._database.statement() as connection:
@@ -160,7 +160,7 @@ class Sweeper:
 
     def _lose_calls(self, may_expire: bool) -> tuple[int, list[Hint]]:
         with self._database.read() as connection:
-            orphans = _ORPHANED_CALLS.all(connection, {"may_expire": may_expire})
+            orphans = _LOST_CALLS.all(connection, {"may_expire": may_expire})
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
@@ -179,10 +179,10 @@ class Sweeper:
                 hints += sent
         return lost, hints
 
-    def _lose_turns(self, may_expire: bool) -> tuple[int, list[Hint]]:
+    def _lose_iterations(self, may_expire: bool) -> tuple[int, list[Hint]]:
         terms = {"age_s": self._policy.model_call_s_max, "may_expire": may_expire}
         with self._database.read() as connection:
-            orphans = _ORPHANED_TURNS.all(connection, terms)
+            orphans = _LOST_ITERATIONS.all(connection, terms)
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
@@ -191,7 +191,9 @@ class Sweeper:
                 if loaded.lease_token != orphan.lease_token:
                     return None
                 _end_lane(connection, orphan, loaded.run)
-                return _save_loss(connection, loaded, ev.TurnLost(loss=LOSSES[orphan.state]), "model", self._pricing)
+                return _save_loss(
+                    connection, loaded, ev.IterationLost(loss=LOSSES[orphan.state]), "model", self._pricing
+                )
 
             sent = self._repair(orphan.pk, lose)
             if sent is not None:
@@ -292,13 +294,13 @@ _IDLE = ev.DeadlinePassed(
     failure=Failure(kind="idle_exceeded", message="the run made no progress for longer than its idle limit"),
 )
 
-_LAST_TURN = Prepared(
+_LAST_SWEEP = Prepared(
     sa.select(maintenance.c.ran_at, maintenance.c.hold_until, db_now().label("now")).where(
         maintenance.c.name == "sweep"
     )
 )
 
-_TAKE_TURN = Prepared(
+_TAKE_SWEEP = Prepared(
     sa.update(maintenance)
     .where(maintenance.c.name == "sweep", maintenance.c.ran_at == sa.bindparam("seen_ran_at"))
     .values(ran_at=sa.bindparam("now"), hold_until=sa.bindparam("new_hold_until"))
@@ -366,7 +368,7 @@ _PAST_IDLE = Prepared(
     .limit(_BATCH)
 )
 
-_ORPHANED_CALLS = Prepared(
+_LOST_CALLS = Prepared(
     sa.select(
         tool_calls.c.run_pk,
         tool_calls.c.iteration,
@@ -390,7 +392,7 @@ _ORPHANED_CALLS = Prepared(
     .limit(_BATCH)
 )
 
-_ORPHANED_TURNS = Prepared(
+_LOST_ITERATIONS = Prepared(
     sa.select(runs.c.pk, runs.c.lease_token, runs.c.lease_owner, workers.c.state)
     .outerjoin(workers, workers.c.pk == runs.c.lease_owner)
     .where(
@@ -430,7 +432,7 @@ def _has_lost_its_hint(table: sa.Table, *, is_suspect: bool) -> tuple[sa.ColumnE
     )
 
 
-def _resend_turns(*, is_suspect: bool) -> Prepared:
+def _resend_iterations(*, is_suspect: bool) -> Prepared:
     due = (
         sa.select(runs.c.pk)
         .where(*_has_lost_its_hint(runs, is_suspect=is_suspect), runs.c.state_version <= STATE_VERSION)
@@ -486,8 +488,8 @@ def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared:
 
 _RESEND: Mapping[str, tuple[Sequence[Prepared], Sequence[Prepared]]] = {
     MODEL_QUEUE: (
-        (_resend_turns(is_suspect=False), _resend_calls(asks=True, is_suspect=False)),
-        (_resend_turns(is_suspect=True), _resend_calls(asks=True, is_suspect=True)),
+        (_resend_iterations(is_suspect=False), _resend_calls(asks=True, is_suspect=False)),
+        (_resend_iterations(is_suspect=True), _resend_calls(asks=True, is_suspect=True)),
     ),
     TOOLS_QUEUE: (
         (_resend_calls(asks=False, is_suspect=False),),
@@ -499,8 +501,8 @@ _RESEND: Mapping[str, tuple[Sequence[Prepared], Sequence[Prepared]]] = {
 
 def _effect_of(row: Any, *, is_suspect: bool) -> Effect:
     if row.position is None:
-        return AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
-    effect = AskAside if row.asks == 1 else RunTool
+        return Iterate(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
+    effect = AskAuxiliary if row.asks == 1 else RunTool
     return effect(
         run_id=row.run_id,
         iteration=row.iteration,
@@ -525,7 +527,7 @@ _END_PLACE = Prepared(
 )
 
 _delay: sa.ColumnElement[float] = sa.bindparam("delay_s", type_=sa.Double())
-_DELAY_TURN = Prepared(
+_DELAY_ITERATION = Prepared(
     sa.update(runs).where(runs.c.pk == sa.bindparam("run_pk")).values(hinted_at=runs.c.hinted_at + _delay)
 )
 _DELAY_CALL = Prepared(
@@ -556,7 +558,7 @@ def _still_holds(connection: Connection, orphan: Any) -> bool:
 def _save_loss(
     connection: Connection,
     loaded: LoadedRun,
-    event: ev.TurnLost | ev.CallLost,
+    event: ev.IterationLost | ev.CallLost,
     step: str,
     pricing: Pricing | None = None,
 ) -> list[Hint]:
@@ -583,7 +585,7 @@ def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints
     """The hints to send at once: not that of a step whose next try has to wait. It is due later, and the sweeper that
     finds it due sends it."""
     delay_s = retry_delay_s(tried.attempt)
-    effects = [hint.effect for hint in hints if isinstance(hint.effect, AskModel | CallEffect)]
+    effects = [hint.effect for hint in hints if isinstance(hint.effect, Iterate | CallEffect)]
     if not delay_s or len(effects) != 1 or effects[0].attempt != tried.attempt:
         return hints
     [effect] = effects
@@ -591,7 +593,7 @@ def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints
         where = {"run_pk": loaded.pk, "iteration": effect.iteration, "position": effect.position}
         _DELAY_CALL.run(connection, {**where, "delay_s": delay_s})
     else:
-        _DELAY_TURN.run(connection, {"run_pk": loaded.pk, "delay_s": delay_s})
+        _DELAY_ITERATION.run(connection, {"run_pk": loaded.pk, "delay_s": delay_s})
     return [hint for hint in hints if hint.effect != effect]
 
 

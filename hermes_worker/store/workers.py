@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from hermes_worker.store.database import Database, db_now
-from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.tables import deliveries, firings, runs, tool_calls, workers
 
 _NOBODY = 0

@@ -9,18 +9,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from hermes_worker import faults
-from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.effects import SendDelivery
-from hermes_worker.core.errors import Failure, LeaseLost
-from hermes_worker.delivery.catalog import APPRISE, LOCAL, WEBHOOK
-from hermes_worker.delivery.courier import Courier
-from hermes_worker.delivery.errors import (
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK
+from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.channels.errors import (
     DUPLICATE_REMARK,
     Adjustment,
-    Attempt,
+    DeliveryAttempt,
     DeliveryError,
-    GiveUp,
+    GiveUpDelivery,
     RetryPolicy,
     SendErrorKind,
     TryAgain,
@@ -28,21 +25,24 @@ from hermes_worker.delivery.errors import (
     dead_target_reason,
     next_step,
 )
-from hermes_worker.delivery.exchange import Outcome, Part
-from hermes_worker.delivery.files import FileDesk
-from hermes_worker.delivery.targets import ChatRef, Resolution, Target, TargetError, parse_targets, resolve, text_of
-from hermes_worker.faults import FaultPoint
+from hermes_worker.channels.exchange import Outcome, Part
+from hermes_worker.channels.files import FileOutbox
+from hermes_worker.channels.targets import ChatRef, Resolution, Target, TargetError, parse_targets, resolve, text_of
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.effects import SendDelivery
+from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.observe import bound, count, log
-from hermes_worker.queue import QueueName
-from hermes_worker.redaction import mask_known, redact
-from hermes_worker.store.deliveries import ATTEMPTS_MAX, Deliveries, DeliveryClaim
+from hermes_worker.safety.redaction import mask_known, redact
+from hermes_worker.store.outbox.deliveries import ATTEMPTS_MAX, Deliveries, DeliveryClaim
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.views import Views
+from hermes_worker.store.runs.views import Views
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
-from hermes_worker.tasks.persistence import persist
 from hermes_worker.tasks.pieces import Piece, pieces_of
-from hermes_worker.tasks.reports import Report, report_of
+from scheduler.reports import Report, report_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class DeliveryParts:
 
     outbox: Deliveries
     views: Views
-    courier: Courier
+    dispatcher: Dispatcher
     sender: Sender
     leases: Leases
-    desk: Callable[[str], FileDesk | None] = lambda workspace: None
+    desk: Callable[[str], FileOutbox | None] = lambda workspace: None
     """From a run's workspace, as it is stored, to the files that may be sent along."""
     secrets: Sequence[str] = ()
     """What no message may contain, however it looks."""
@@ -133,8 +133,8 @@ class _Sending:
 
     def _resolved(self, reference: str) -> Resolution:
         """Raises ``TargetError``."""
-        courier = self._parts.courier
-        return resolve(parse_targets(reference), origin=None, homes=courier.homes(), lookup=courier.named)
+        dispatcher = self._parts.dispatcher
+        return resolve(parse_targets(reference), origin=None, homes=dispatcher.homes(), lookup=dispatcher.named)
 
     def _meant_by_others(self, *, yields: bool = False) -> dict[Target, str]:
         """Where the run's other deliveries go that are served before this one: those that name the chat itself, and
@@ -169,7 +169,7 @@ class _Sending:
             return self._succeed(target, "nothing to say")
         desk = self._parts.desk(self._claim.workspace) if self._claim.workspace else None
         return self._send_all(
-            target, report, pieces_of(self._conceal(text), target, self._parts.courier, desk), why_dead
+            target, report, pieces_of(self._conceal(text), target, self._parts.dispatcher, desk), why_dead
         )
 
     def _send_all(self, target: Target, report: Report, pieces: Sequence[Piece], why_dead: str | None) -> list[Hint]:
@@ -201,7 +201,7 @@ class _Sending:
         )
 
     def _send(self, target: Target, part: Part, file_name: str) -> Outcome:
-        return self._parts.courier.send(part, self._adjusted(target), at=datetime.now(UTC), file_name=file_name)
+        return self._parts.dispatcher.send(part, self._adjusted(target), at=datetime.now(UTC), file_name=file_name)
 
     def _part(self, report: Report, piece: Piece, key: str, is_marked: bool) -> Part:
         text, attachment = piece.opened(self._conceal)
@@ -216,7 +216,7 @@ class _Sending:
 
     def _is_recognised(self, target: Target) -> bool:
         """Whether the target still knows the keys of our earlier attempts."""
-        kept_s = self._parts.courier.key_kept_s(target.platform)
+        kept_s = self._parts.dispatcher.key_kept_s(target.platform)
         return math.isinf(kept_s) or (self._claim.age_s < kept_s and not self._is_replayed)
 
     @property
@@ -239,14 +239,14 @@ class _Sending:
         applied = {Adjustment(name) for name in claim.adjustments}
         if is_in_doubt:
             applied.add(Adjustment.MARKED_DUPLICATE)
-        attempt = Attempt(
+        attempt = DeliveryAttempt(
             number=claim.attempt - claim.losses,
             age=timedelta(seconds=claim.age_s),
             has_idempotency_key=self._is_recognised(target),
             applied=frozenset(applied),
         )
         match next_step(error, attempt, self._parts.policy, random.random()):
-            case GiveUp(reason=reason, is_abandoned=is_abandoned):
+            case GiveUpDelivery(reason=reason, is_abandoned=is_abandoned):
                 why = dead_target_reason(target.platform, error)
                 dead = (dead_target_key(target.platform, target.chat), self._conceal(why)) if why else None
                 failure = Failure(kind=error.kind, message=self._conceal(reason))

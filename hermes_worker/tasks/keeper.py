@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import redis
 
-from hermes_worker import faults
+from hermes_worker.broker.queue import CONTROL_CHANNEL, broker_failed
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.pacing import Allowance
-from hermes_worker.faults import FaultPoint
 from hermes_worker.observe import count, database_outage, log
-from hermes_worker.queue import CONTROL_CHANNEL, broker_failed
-from hermes_worker.store.runs import Nudged
+from hermes_worker.store.runs.runs import Nudged
 from hermes_worker.store.sweep import Sweeper, Swept
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.leases import AbortReason, Leases
 
 if TYPE_CHECKING:  # what a task works with is more than a scheduler needs
@@ -44,8 +44,8 @@ def leave() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Lanes(Protocol):
-    """Where suspects are tried. ``tasks.lanes.Lanes``."""
+class LaneStarter(Protocol):
+    """Where suspects are tried. ``worker.lanes.Lanes``."""
 
     def ask(self) -> None: ...
 
@@ -68,7 +68,7 @@ class Keeper:
         sweep_every_s: float,
         alive_file: Path | None,
         suspects: Collection[str] = (),
-        lanes: Lanes | None = None,
+        lanes: LaneStarter | None = None,
         is_lane: bool = False,
         stalled_after_s: float = STALLED_AFTER_S,
     ) -> None:
@@ -181,11 +181,11 @@ class Keeper:
 def report(swept: Swept) -> None:
     """Say what a sweep repaired; nothing when it found nothing."""
     count("sweep.completed")
-    if swept.hints or swept.workers_expired or swept.turns_lost or swept.calls_lost:
+    if swept.hints or swept.workers_expired or swept.iterations_lost or swept.calls_lost:
         log.info(
             "sweep.completed",
             workers_expired=swept.workers_expired,
-            turns_lost=swept.turns_lost,
+            iterations_lost=swept.iterations_lost,
             calls_lost=swept.calls_lost,
             resent=swept.resent,
             resumed=swept.resumed,

@@ -7,63 +7,63 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hermes_worker.agent.tools.catalog import Catalog
 from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.delegation import DelegationPolicy
-from hermes_worker.core.effects import AskAside, AskModel, RunTool
+from hermes_worker.core.effects import AskAuxiliary, Iterate, RunTool
 from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.credentials import FirstKey, Pooling
-from hermes_worker.governor import Governing, Ungoverned
-from hermes_worker.live import Live
-from hermes_worker.providers.chain import Route
-from hermes_worker.redaction import Redactor
-from hermes_worker.store.auxiliary import AuxiliaryClaim
-from hermes_worker.store.calls import CallClaim, Settlement
-from hermes_worker.store.new_children import NewChild
+from hermes_worker.models.chain import ModelRoute
+from hermes_worker.models.credentials import FirstKey, Pooling
+from hermes_worker.models.governor import Governing, Ungoverned
+from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import CompactionRow, SessionContext, TurnClaim
+from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
+from hermes_worker.store.runs.calls import CallClaim, Settlement
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
+from hermes_worker.stream.live import Live
+from hermes_worker.tasks.calls.permission import ApprovalRules, WaitStore
+from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.tasks.permission import ApprovalRules, WaitStore
-from hermes_worker.tasks.requests import ModelOptions
-from hermes_worker.tools.catalog import Catalog
-from hermes_worker.workspace.base import Workspace
+from hermes_worker.workspaces.base import Workspace
 
 
-class TurnStore(Protocol):
-    """Model calls. ``store.runs.Runs``."""
+class IterationStore(Protocol):
+    """Model calls. ``store.runs.runs.Runs``."""
 
-    def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None: ...
+    def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None: ...
 
     def session_of(self, session_pk: int) -> SessionContext: ...
 
     def commit_reply(
-        self, claim: TurnClaim, reply: ModelReply, reading: ev.ModelReplied, cost: Cost | None = None
+        self, claim: IterationClaim, reply: ModelReply, reading: ev.ModelReplied, cost: Cost | None = None
     ) -> list[Hint]: ...
 
     def commit_discarded(
-        self, claim: TurnClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
+        self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
     ) -> list[Hint]: ...
 
     def commit_compacted(
-        self, claim: TurnClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
+        self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
     ) -> list[Hint]: ...
 
     def commit_failure(
         self,
-        claim: TurnClaim,
+        claim: IterationClaim,
         event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken,
         spent: Spent = NOTHING_SPENT,
     ) -> list[Hint]: ...
 
-    def release_turn(self, claim: TurnClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
+    def release_iteration(self, claim: IterationClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
 
-    def entitle(self, claim: TurnClaim, title: str | None, *, usage: Usage, cost: Cost) -> None: ...
+    def give_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None: ...
 
 
 class CallStore(Protocol):
-    """Tool calls. ``store.calls.ToolCalls``."""
+    """Tool calls. ``store.runs.calls.ToolCalls``."""
 
     def claim(self, effect: RunTool, owner: int) -> CallClaim | None: ...
 
@@ -87,14 +87,14 @@ class CallStore(Protocol):
     ) -> list[Hint]: ...
 
 
-class AsideStore(Protocol):
-    """What tool calls ask of models. ``store.auxiliary.AuxiliaryCalls``."""
+class AuxiliaryStore(Protocol):
+    """What tool calls ask of models. ``store.runs.auxiliary.AuxiliaryCalls``."""
 
     def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]: ...
 
     def consulted(self, claim: CallClaim) -> Sequence[Consulted]: ...
 
-    def claim(self, effect: AskAside, owner: int) -> AuxiliaryClaim | None: ...
+    def claim(self, effect: AskAuxiliary, owner: int) -> AuxiliaryClaim | None: ...
 
     def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
 
@@ -102,19 +102,19 @@ class AsideStore(Protocol):
 
 
 class TranscriptStore(Protocol):
-    """``store.transcripts.Transcripts``."""
+    """``store.runs.transcripts.Transcripts``."""
 
     def load(self, session_pk: int, last: int) -> Sequence[Message]: ...
 
 
-class Chain(Protocol):
-    """``providers.chain.Chain``."""
+class ModelChain(Protocol):
+    """``models.chain.Chain``."""
 
     def __len__(self) -> int: ...
 
     def credentials(self, model: str, position: int) -> Sequence[str]: ...
 
-    def route(self, model: str, position: int, credential: str = "") -> Route: ...
+    def route(self, model: str, position: int, credential: str = "") -> ModelRoute: ...
 
 
 class Sender(Protocol):
@@ -129,16 +129,16 @@ class Sender(Protocol):
 class Parts:
     """Everything a worker process needs to run tasks."""
 
-    runs: TurnStore
+    runs: IterationStore
     calls: CallStore
     waits: WaitStore
-    asides: AsideStore
+    auxiliary_calls: AuxiliaryStore
     transcripts: TranscriptStore
     sender: Sender
     leases: Leases
     live: Live
     catalog: Catalog
-    chain: Chain
+    chain: ModelChain
     """Where model calls go, in a worker that makes them; in any other it leads nowhere (``NoChain``)."""
     workspace: Callable[[str], Workspace]
     """Opens the workspace a session's stored description names."""
@@ -149,12 +149,12 @@ class Parts:
     """Which commands need permission."""
     governor: Governing = field(default_factory=Ungoverned)
     """Who may ask a model when, over all workers."""
-    aside: Mapping[str, Chain] = field(default_factory=dict)
-    """Providers of their own for calls beside the conversation, by the name of their task (``tasks.auxiliary``)."""
+    aside: Mapping[str, ModelChain] = field(default_factory=dict)
+    """Providers of their own for calls beside the conversation, by the name of their task (``tasks.calls.auxiliary``)."""
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
     model: ModelOptions = field(default_factory=ModelOptions)
-    turnstile: AbstractContextManager[None] = field(default_factory=nullcontext)
+    fair_semaphore: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what tools return."""

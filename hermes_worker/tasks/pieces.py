@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from hermes_worker.delivery.catalog import LOCAL, TextLimit
-from hermes_worker.delivery.courier import Courier
-from hermes_worker.delivery.errors import DUPLICATE_REMARK
-from hermes_worker.delivery.exchange import Attachment, one_line
-from hermes_worker.delivery.files import FileDesk, FileGone, read
-from hermes_worker.delivery.media import ExtractedMedia, MediaFile, MediaKind, MediaRefusal, shown_as
-from hermes_worker.delivery.splitting import measure, split_text
-from hermes_worker.delivery.targets import Target
+from hermes_worker.channels.catalog import LOCAL, TextLimit
+from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.channels.errors import DUPLICATE_REMARK
+from hermes_worker.channels.exchange import Attachment, one_line
+from hermes_worker.channels.files import FileGone, FileOutbox, read
+from hermes_worker.channels.media import ExtractedMedia, MediaFile, MediaKind, MediaRefusal, shown_as
+from hermes_worker.channels.splitting import measure, split_text
+from hermes_worker.channels.targets import Target
 
 _REMARK_ROOM = len(DUPLICATE_REMARK.encode()) + 2
 _NAME_CHARS_MAX = 100
@@ -47,21 +47,21 @@ class Piece:
         return f"{self.text}\n\n{note}" if self.text else note
 
 
-def pieces_of(text: str, target: Target, courier: Courier, desk: FileDesk | None) -> Sequence[Piece]:
+def pieces_of(text: str, target: Target, dispatcher: Dispatcher, desk: FileOutbox | None) -> Sequence[Piece]:
     """``text`` with the files it asks for. Without a desk, and in a file, a text asks for none."""
     if desk is None or target.platform == LOCAL:
-        return _texts(text, courier.limit(target))
+        return _texts(text, dispatcher.limit(target))
     wishes = desk.extract(text)
-    if not courier.takes_files(target.platform):
+    if not dispatcher.takes_files(target.platform):
         names = ", ".join(_name(path) for path in wishes.paths)
         left_out = f"📎 Not sent, because this target takes no files: {names}" if names else ""
         whole = "\n\n".join(part for part in (wishes.text, left_out) if part)
-        return _texts(whole, courier.limit(target))
+        return _texts(whole, dispatcher.limit(target))
     files = [_file_piece(desk.judge(path), wishes) for path in wishes.paths]
-    caption = courier.caption_limit(target.platform)
+    caption = dispatcher.caption_limit(target.platform)
     if len(files) == 1 and _is_caption(wishes.text, files[0], caption):
         return [replace(files[0], text=wishes.text)]
-    return [*_texts(wishes.text, courier.limit(target)), *files]
+    return [*_texts(wishes.text, dispatcher.limit(target)), *files]
 
 
 def _texts(text: str, limit: TextLimit) -> list[Piece]:

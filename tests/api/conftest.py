@@ -13,7 +13,6 @@ from serving import FAST, KEY, Served, served
 from support.migrated import bring_up
 from support.store import Store
 
-from hermes_worker.api.followers import FollowPolicy
 from hermes_worker.settings import (
     BrokerSettings,
     DatabaseSettings,
@@ -22,6 +21,7 @@ from hermes_worker.settings import (
     ServerSettings,
     Settings,
 )
+from hermes_worker.stream.followers import FollowPolicy
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 
 import httpx
 
-from hermes_worker.api.followers import Followers, FollowPolicy
 from hermes_worker.api.server import ApiServer, listen
-from hermes_worker.server_key import keep_server_key
 from hermes_worker.settings import Settings
+from hermes_worker.settings.server_key import keep_server_key
+from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client, open_client
 
 PATIENCE_S = 15.0

@@ -22,17 +22,17 @@ from hermes_worker.client import (
     ToolStarted,
     parse_event,
 )
-from hermes_worker.core.approvals import Choice
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.events import AskedAgain
 from hermes_worker.core.messages import ModelReply, Usage, user_body
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus, WaitKind
-from hermes_worker.live import Live, LiveEntry
+from hermes_worker.safety.approvals import Choice
 from hermes_worker.settings import Settings
-from hermes_worker.store.runs import CompactionRow
-from hermes_worker.store.waits import Waits
+from hermes_worker.store.runs.runs import CompactionRow
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.stream.live import Live, LiveEntry
 
 REPLY = ModelReply(text="Hello world", reasoning="so", usage=Usage(input=3, output=2))
 

@@ -10,9 +10,9 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.server_key import fingerprint_of
 from hermes_worker.settings import Secret
-from hermes_worker.store.waits import Waits
+from hermes_worker.settings.server_key import fingerprint_of
+from hermes_worker.store.runs.waits import Waits
 
 _TOOLS = canonical_json(
     [

@@ -9,7 +9,7 @@ from support.store import Store
 
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
-from hermes_worker.store.deliveries import Deliveries
+from hermes_worker.store.outbox.deliveries import Deliveries
 
 
 def delivered(store: Store, target: str) -> str:

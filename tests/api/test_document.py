@@ -16,8 +16,8 @@ from serving import PATIENCE_S, Served
 from support.store import Store, asks
 from test_webhooks_api import add
 
+from hermes_worker.channels.webhooks.route import NO_AUTH
 from hermes_worker.core.replay import Replay
-from hermes_worker.webhooks.route import NO_AUTH
 
 SEED = 14
 JSON = {"content-type": "application/json"}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.api.followers import _UNREAD_MAX, Feed, Heard, News, _heard, _Positions, _streams
-from hermes_worker.live import LiveEntry
+from hermes_worker.stream.followers import _UNREAD_MAX, Feed, LiveHeard, News, _heard, _Positions, _streams
+from hermes_worker.stream.live import LiveEntry
 
 FIELDS = {"kind": "text", "text": "a", "iteration": "1", "attempt": "1", "offset": "0"}
 
 
-def heard(number: int, kind: str = "text") -> Heard:
-    return Heard((number, 0), LiveEntry(kind=kind, text="a", iteration=1, attempt=1, offset=0))
+def heard(number: int, kind: str = "text") -> LiveHeard:
+    return LiveHeard((number, 0), LiveEntry(kind=kind, text="a", iteration=1, attempt=1, offset=0))
 
 
 def news_of(feed: Feed) -> News | None:

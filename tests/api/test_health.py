@@ -16,7 +16,7 @@ from serving import Served
 from support.store import Store
 
 from hermes_worker import __version__
-from hermes_worker.queue import STANDING_QUEUES, QueueName
+from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, ModelSettings, Settings
 from hermes_worker.store.revisions import newest
 

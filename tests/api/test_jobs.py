@@ -11,9 +11,9 @@ from support.store import Store
 
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
-from hermes_worker.store.deliveries import Deliveries
-from hermes_worker.store.jobs import Jobs
-from scheduler.turns import tick
+from hermes_worker.store.jobs.jobs import Jobs
+from hermes_worker.store.outbox.deliveries import Deliveries
+from scheduler.ticking import tick
 
 JOB = {"name": "News", "schedule": "every 30m", "prompt": "Look around"}
 

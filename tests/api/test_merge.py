@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.api.sse import Cursor, Mark, Merge, Start, WireEvent, frame
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import StoredEvent
-from hermes_worker.live import NOT_OURS, LiveEntry, entry_of
+from hermes_worker.stream.live import NOT_OURS, LiveEntry, entry_of
+from hermes_worker.stream.sse import Cursor, EventMark, Merge, StreamStart, WireEvent, frame
 
 USAGE = Usage(input=10, output=5, cache_read=3, cache_write=2)
 
@@ -106,7 +106,7 @@ class World:
         return [step for step in self.steps[: self.at] if isinstance(step, LiveEntry)]
 
     @property
-    def start(self) -> Start:
+    def start(self) -> StreamStart:
         iteration = sum(row.name == "message.completed" or row.data.get("is_counted", False) for row in self.rows)
         settled = [
             row.data["position"]
@@ -114,7 +114,7 @@ class World:
             if row.name == "tool.completed" and row.data["iteration"] == iteration
         ]
         is_ended = any(row.name == "run.completed" for row in self.rows)
-        return Start(seq=len(self.rows), iteration=iteration, settled=settled, is_ended=is_ended)
+        return StreamStart(seq=len(self.rows), iteration=iteration, settled=settled, is_ended=is_ended)
 
 
 def pieces(one: Try, iteration: int, *, number: int) -> Iterator[LiveEntry]:
@@ -277,12 +277,12 @@ def test_a_reader_that_hears_everything_hears_it_live(plan: list[Reply], _: int)
 
 # --- cursors ---------------------------------------------------------------------------------------------------------
 
-MARKS = st.builds(Mark, st.integers(0, 10**9), st.integers(0, 2**32 - 1))
+MARKS = st.builds(EventMark, st.integers(0, 10**9), st.integers(0, 2**32 - 1))
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**8), MARKS, MARKS, st.integers(0, 2**256 - 1), st.integers(0, 9))
 def test_a_cursor_survives_its_text_form(
-    seq: int, iteration: int, text: Mark, reasoning: Mark, started: int, void: int
+    seq: int, iteration: int, text: EventMark, reasoning: EventMark, started: int, void: int
 ) -> None:
     cursor = Cursor(seq=seq, iteration=iteration, text=text, reasoning=reasoning, started=started, void=void)
     expected = cursor if cursor.is_ahead else Cursor(seq=seq)
@@ -322,7 +322,7 @@ def test_the_id_of_an_event_is_the_number_of_its_row() -> None:
 
 
 def only(row: StoredEvent) -> WireEvent:
-    return Merge(Cursor(), Start(seq=0, iteration=0)).rows([row], USAGE)[-1]
+    return Merge(Cursor(), StreamStart(seq=0, iteration=0)).rows([row], USAGE)[-1]
 
 
 def row(name: str, **data: object) -> StoredEvent:
@@ -377,7 +377,7 @@ def test_rows_of_a_kind_that_this_version_does_not_know_go_out_whole() -> None:
 
 
 def test_a_later_attempt_continues_what_an_earlier_one_began() -> None:
-    merge = Merge(Cursor(), Start(seq=0, iteration=0))
+    merge = Merge(Cursor(), StreamStart(seq=0, iteration=0))
 
     def told(attempt: int, offset: int, text: str) -> str:
         entry = LiveEntry(kind="text", text=text, iteration=1, attempt=attempt, offset=offset)
@@ -394,7 +394,7 @@ def test_a_later_attempt_continues_what_an_earlier_one_began() -> None:
 
 def test_a_reply_that_is_discarded_is_told_anew() -> None:
     """The reader hears the new one from its beginning, and nothing more of the old one."""
-    merge = Merge(Cursor(), Start(seq=0, iteration=0))
+    merge = Merge(Cursor(), StreamStart(seq=0, iteration=0))
 
     def told(attempt: int, offset: int, text: str, iteration: int = 1) -> str:
         entry = LiveEntry(kind="text", text=text, iteration=iteration, attempt=attempt, offset=offset)
@@ -404,7 +404,7 @@ def test_a_reply_that_is_discarded_is_told_anew() -> None:
     discarded = StoredEvent(seq=1, at=1.0, name="reply.discarded", data={"iteration": 1, "finish_reason": "length"})
     [event] = merge.rows([discarded], USAGE)
     assert event.fields == {"iteration": 1, "finish_reason": "length"}
-    back = Merge(Cursor.parse(event.id), Start(seq=1, iteration=0))
+    back = Merge(Cursor.parse(event.id), StreamStart(seq=1, iteration=0))
     assert told(0, 9, " a time") == ""
     assert told(1, 0, "Short.") == "Short."
     merge = back
@@ -414,7 +414,7 @@ def test_a_reply_that_is_discarded_is_told_anew() -> None:
 
 @pytest.mark.parametrize("position", [0, 2])
 def test_a_forged_start_does_not_take_the_place_of_the_row(position: int) -> None:
-    merge = Merge(Cursor(), Start(seq=0, iteration=1))
+    merge = Merge(Cursor(), StreamStart(seq=0, iteration=1))
     text = json.dumps({"tool": "harmless", "preview": "{}", "position": position})
     forged = LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=position)
     data = {"tool": "terminal", "preview": "rm -rf x", "iteration": 1, "position": position}
@@ -426,7 +426,7 @@ def test_a_forged_start_does_not_take_the_place_of_the_row(position: int) -> Non
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '"x"', "[" * 50_000, "x" * 100_000])
 def test_a_start_that_no_worker_announced_is_not_told(text: str) -> None:
-    merge = Merge(Cursor(), Start(seq=0, iteration=1))
+    merge = Merge(Cursor(), StreamStart(seq=0, iteration=1))
 
     assert merge.live(LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=0), 1.0) == []
 

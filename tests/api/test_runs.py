@@ -7,12 +7,12 @@ import pytest
 from serving import Reader, Served, hints_waiting, until
 from support.store import Store
 
+from hermes_worker.broker.queue import CONTROL_CHANNEL
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.events import CapacityAwaited, ModelFailed
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason
-from hermes_worker.queue import CONTROL_CHANNEL
 from hermes_worker.store.tables import tool_calls
 
 
@@ -152,7 +152,7 @@ def test_a_run_that_a_worker_holds_is_stopping_until_the_worker_lets_go(
         for _ in range(2):
             assert http.post(f"/v1/runs/{run_id}/stop").json() == {"run_id": run_id, "status": "stopping"}
         assert until(lambda: control.get_message(timeout=1), "the nudge")["data"] == f"stop {run_id}"
-    store.runs.release_turn(claim)
+    store.runs.release_iteration(claim)
     assert http.get(f"/v1/runs/{run_id}").json()["status"] == "cancelled"
 
 

@@ -20,8 +20,8 @@ from support.migrated import bring_up
 
 from hermes_worker.api.server import allow_many_connections, listen, serve
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.server_key import find_server_key
 from hermes_worker.settings import ServerSettings, Settings, as_environ, load
+from hermes_worker.settings.server_key import find_server_key
 
 PROGRAM = """
 from hermes_worker.api.server import serve

@@ -18,15 +18,15 @@ from support.store import ANSWER, Store, asks, settlement
 
 from hermes_worker.api.context import BROKER_THREADS, HEALTH_THREADS, STORE_THREADS
 from hermes_worker.api.server import allow_many_connections
+from hermes_worker.broker.queue import CONTROL_CHANNEL
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.events import ModelFailed
 from hermes_worker.core.messages import ModelReply, Usage, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason
-from hermes_worker.live import Live, LiveEntry, stream_key
-from hermes_worker.queue import CONTROL_CHANNEL
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, Settings
-from hermes_worker.store.calls import started_event
+from hermes_worker.store.runs.calls import started_event
+from hermes_worker.stream.live import Live, LiveEntry, stream_key
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from serving import hints_waiting
 from support.store import Store
 
-from hermes_worker import faults
-from hermes_worker.faults import FaultInjected
+from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
 from hermes_worker.settings import AgentSettings, ModelSettings, Secret, Settings
-from hermes_worker.store.keys import IdempotencyConflict
-from hermes_worker.submission import InvalidSubmission, Submission, new_run, resolve_model, submit
+from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultInjected
 from hermes_worker.wiring import Client, open_client
 
 

@@ -15,9 +15,9 @@ import redis
 from serving import Served, hints_waiting, until
 from support.store import Store
 
-from hermes_worker.queue import KEY_PREFIX
+from hermes_worker.broker.queue import KEY_PREFIX
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, Settings
-from hermes_worker.store.runs import SESSION_QUEUE_MAX
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 
 JSON = {"Content-Type": "application/json"}
 

@@ -18,8 +18,8 @@ from hermes_worker.core.run import ExitReason
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import ModelSettings, Settings
-from hermes_worker.store.new_children import NewChild
-from hermes_worker.store.runs import new_run_id
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.runs import new_run_id
 
 
 def child_of(store: Store, parent: str) -> str:

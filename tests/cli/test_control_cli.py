@@ -11,11 +11,11 @@ from support.commandline import CommandLine
 from support.questions import DANGER, QUESTION
 from support.store import Store, asks
 
-from hermes_worker.core.approvals import Choice
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.waits import Waits
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.runs.waits import Waits
 
 SECRET = "sk-abcdefghijklmnopqrstuvwxyz123456"
 WITH_SECRET = replace(DANGER, request={**DANGER.request, "command": f"rm -r build --token={SECRET}"})

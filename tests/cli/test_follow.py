@@ -12,13 +12,13 @@ import redis
 from support.store import ANSWER, Store, opened
 from support.valkey import valkey_server
 
-from hermes_worker.api.sse import Cursor, WireEvent
+from hermes_worker.broker.queue import redis_client
 from hermes_worker.cli.follow import Notice, Sources, follow
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.live import Live, LiveEntry, stream_key
-from hermes_worker.queue import redis_client
-from hermes_worker.store.runs import RunNotFound
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.stream.live import Live, LiveEntry, stream_key
+from hermes_worker.stream.sse import Cursor, WireEvent
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 import click
 import pytest
 
-from hermes_worker.api.sse import WireEvent
 from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import table
 from hermes_worker.cli.screen import Screen, clean, one_line
+from hermes_worker.stream.sse import WireEvent
 
 
 def event(name: str, **fields: Any) -> WireEvent:

@@ -13,8 +13,8 @@ from hermes_worker.cli.family import FamilyWatch
 from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.store.families import Families
-from hermes_worker.store.new_children import NewChild
+from hermes_worker.store.runs.families import Families
+from hermes_worker.store.runs.new_children import NewChild
 
 
 def tree(store: Store) -> tuple[str, str]:

@@ -17,12 +17,12 @@ import pytest
 from support.commandline import COMMAND, CommandLine, Finished
 from support.valkey import administrator
 
+from hermes_worker.broker.rights import USER
 from hermes_worker.cli.entry import main
-from hermes_worker.core.broker_rights import USER
 from hermes_worker.core.logins import LoginState
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.settings import load
-from hermes_worker.store.logins import Logins
+from hermes_worker.store.access.logins import Logins
 from hermes_worker.store.workers import Workers
 from hermes_worker.wiring import logins_of, open_database
 

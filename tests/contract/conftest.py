@@ -9,7 +9,7 @@ import pytest
 from strict_server import StrictServer
 from support.store import Store, opened
 
-from hermes_worker.core import retry
+from hermes_worker.core.recovery import retry
 
 
 @pytest.fixture

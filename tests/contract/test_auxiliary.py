@@ -11,17 +11,17 @@ import redis
 from dialects import Said
 from strict_server import Fault, StrictServer, silence, status
 
-from hermes_worker.core import retry
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelRequest, user_body
 from hermes_worker.core.pricing import CostStatus
-from hermes_worker.credentials import CredentialPool
-from hermes_worker.governor import ConfiguredLimits, Governing, Governor, Ungoverned
-from hermes_worker.providers.chain import Chain, ModelChoice
-from hermes_worker.tasks.auxiliary import AsideReply, Auxiliary
-from hermes_worker.tasks.metering import Bill
+from hermes_worker.core.recovery import retry
+from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.credentials import CredentialPool
+from hermes_worker.models.governor import ConfiguredLimits, Governing, Governor, Ungoverned
+from hermes_worker.tasks.calls.auxiliary import Auxiliary, AuxiliaryReply
+from hermes_worker.tasks.iteration.metering import Bill
 
 REQUEST = ModelRequest(model="main-model", messages=(user_body("sum up"),))
 
@@ -44,7 +44,7 @@ def ask(
     abort: AbortSignal | None = None,
     governor: Governing | None = None,
     bill: Bill | None = None,
-) -> AsideReply:
+) -> AuxiliaryReply:
     """The first server is the task's own, the others are the chain of the conversation."""
     own = {AuxTask.COMPRESSION: Chain(choice(servers[0]))}
     main = Chain(choice(servers[1]), [choice(servers[2], "other")])

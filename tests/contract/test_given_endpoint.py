@@ -8,8 +8,8 @@ from support.turns import Turns
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.providers.identity import STAND_IN
-from hermes_worker.tasks.requests import ModelOptions
+from hermes_worker.models.identity import STAND_IN
+from hermes_worker.tasks.iteration.requests import ModelOptions
 
 GIVEN = "https://models.example/v1"
 

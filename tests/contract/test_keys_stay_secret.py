@@ -16,11 +16,11 @@ from support.turns import KEY, Turns
 from support.valkey import for_administrator
 
 from hermes_worker.core.run import RunStatus
-from hermes_worker.governor import Governor
+from hermes_worker.models.chain import ModelChoice
+from hermes_worker.models.governor import Governor
 from hermes_worker.observe import configure_logging, log
-from hermes_worker.providers.chain import ModelChoice
-from hermes_worker.redaction import redact
-from hermes_worker.results import training_sample, turn_result
+from hermes_worker.safety.redaction import redact
+from hermes_worker.services.results import training_sample, turn_result
 from hermes_worker.settings import LogSettings
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")

@@ -23,16 +23,16 @@ from support.store import Store, check
 from support.turns import Turns
 from support.valkey import for_administrator
 
-from hermes_worker.core.effects import AskModel
+from hermes_worker.core.effects import Iterate
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
-from hermes_worker.credentials import CredentialPool
-from hermes_worker.governor import ConfiguredLimits, Governor
-from hermes_worker.live import stream_key
-from hermes_worker.providers.chain import Chain, ModelChoice
-from hermes_worker.store.views import RunView
-from hermes_worker.tasks.requests import ModelOptions
+from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.credentials import CredentialPool
+from hermes_worker.models.governor import ConfiguredLimits, Governor
+from hermes_worker.store.runs.views import RunView
+from hermes_worker.stream.live import stream_key
+from hermes_worker.tasks.iteration.requests import ModelOptions
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 
@@ -229,7 +229,7 @@ def long_conversation(turns: Turns, server: StrictServer, steps: int) -> str:
     server.says(*(Said(calls=(ToolUse(id=f"call_{n}", name="todo"),)) for n in range(2 * steps)))
     run_id = turns.submit(session_id="s", input="count everything")
     for _ in range(steps):
-        while isinstance(turns.store.due(run_id)[0], AskModel):
+        while isinstance(turns.store.due(run_id)[0], Iterate):
             turns.step(run_id)
         turns.store.settle(run_id, text=BIG)
     server.says(HELLO)

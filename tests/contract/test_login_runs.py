@@ -19,13 +19,13 @@ from support.valkey import for_administrator
 
 from hermes_worker.core.logins import Login
 from hermes_worker.core.run import RunStatus
-from hermes_worker.credentials import CredentialPool
-from hermes_worker.governor import Governor
-from hermes_worker.logins import Grants, exchange_over
+from hermes_worker.models.chain import ModelChoice
+from hermes_worker.models.credentials import CredentialPool
+from hermes_worker.models.governor import Governor
+from hermes_worker.models.logins import Grants, exchange_over
 from hermes_worker.observe import configure_logging, log
-from hermes_worker.providers.chain import ModelChoice
 from hermes_worker.settings import LogSettings
-from hermes_worker.store.logins import Logins
+from hermes_worker.store.access.logins import Logins
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 

@@ -15,8 +15,8 @@ from dialects import API_MODE, RULES, Said, ToolUse
 from strict_server import StrictServer
 from support.rig import Rig, rig_on, until
 
-from hermes_worker.chaos.plan import Role
 from hermes_worker.core.run import RunStatus
+from hermes_worker.lab.plan import FleetRole
 
 pytestmark = pytest.mark.faults
 
@@ -33,10 +33,10 @@ def kill_each_once(rig: Rig) -> None:
     """Replace model workers as they die, until every one of the first three has."""
 
     def all_died() -> bool | None:
-        for worker in [w for w in rig.fleet.workers if w.role is Role.MODEL]:
+        for worker in [w for w in rig.fleet.workers if w.role is FleetRole.MODEL]:
             if not rig.fleet.is_alive(worker):
                 rig.fleet.replace(worker)
-        return True if all(w.generation for w in rig.fleet.workers if w.role is Role.MODEL) else None
+        return True if all(w.generation for w in rig.fleet.workers if w.role is FleetRole.MODEL) else None
 
     until(all_died, "three workers to die")
 
@@ -62,7 +62,7 @@ def test_each_request_begins_with_the_one_before_it_whichever_process_sends_it(
             tmp_path, database_url=database_url, broker_url=broker_url, workers_per_role=3, more_environ=environ
         ) as rig:
             until(lambda: True if len(rig.client.workers.alive()) >= len(rig.fleet.workers) else None, "all workers")
-            for worker in [w for w in rig.fleet.workers if w.role is Role.MODEL]:
+            for worker in [w for w in rig.fleet.workers if w.role is FleetRole.MODEL]:
                 rig.fleet.arm(worker, "iterate.after_reply=kill@2")
             server.says(*(work(number) for number in range(1_000)))
             # A busy machine may cost a step more leases than the kills do.

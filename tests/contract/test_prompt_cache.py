@@ -19,15 +19,15 @@ import pytest
 from dialects import RULES, Said, ToolUse, check_messages
 
 from hermes_worker.core.messages import Message, Role, assistant_body, canonical_json, tool_body, user_body
-from hermes_worker.core.turn_memory import TurnMemory
-from hermes_worker.providers.anthropic_messages import Dialect, request_body
-from hermes_worker.providers.anthropic_reply import MessageAssembler
-from hermes_worker.providers.base import Provider
-from hermes_worker.providers.catalog import Wire
-from hermes_worker.providers.chain import Chain, ModelChoice, Route
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.store.runs import SessionContext
-from hermes_worker.tasks.requests import ModelOptions, build_request
+from hermes_worker.core.run_memory import RunMemory
+from hermes_worker.models.base import Provider
+from hermes_worker.models.catalog import Wire
+from hermes_worker.models.chain import Chain, ModelChoice, ModelRoute
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.anthropic_messages import Dialect, request_body
+from hermes_worker.models.wires.anthropic_reply import MessageAssembler
+from hermes_worker.store.runs.runs import SessionContext
+from hermes_worker.tasks.iteration.requests import ModelOptions, build_request
 
 Document = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ SESSION = SessionContext(
     session_id="s", system_prompt="You are careful. " * 60, tools=canonical_json([TOOL]), workspace=""
 )
 ANTHROPIC = Endpoint(base_url="https://api.anthropic.com", api_key="k")
-ROUTE = Route(
+ROUTE = ModelRoute(
     provider=cast(Provider, None),
     name="anthropic",
     model="claude-sonnet-4-6",
@@ -160,7 +160,7 @@ class Conversation:
 
     def ask(self, said: Said) -> None:
         """One model call, its reply and the results of its calls."""
-        request = build_request(SESSION, self.rows, ROUTE, TurnMemory(), is_summary=False, options=OPTIONS)
+        request = build_request(SESSION, self.rows, ROUTE, RunMemory(), is_summary=False, options=OPTIONS)
         body = request_body(request, ANTHROPIC, Dialect())
         document = json.loads(body)
         check_messages(document, lambda header: "present")
@@ -266,6 +266,6 @@ def test_qwen_gets_marks_however_its_provider_is_named(choice: ModelChoice) -> N
     rows = [Message(seq=1, role=Role.USER, body=user_body("q"))]
 
     route = Chain(choice).route("", 0)
-    request = build_request(SESSION, rows, route, TurnMemory(), is_summary=False, options=OPTIONS)
+    request = build_request(SESSION, rows, route, RunMemory(), is_summary=False, options=OPTIONS)
 
     assert ["cache_control" in row for row in request.messages] == [True, True]

@@ -16,8 +16,8 @@ from support.turns import Turns
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.run import RunStatus
-from hermes_worker.providers.chain import Chain, ModelChoice
-from hermes_worker.store.trees import Trees
+from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.store.runs.trees import Trees
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 

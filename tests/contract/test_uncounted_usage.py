@@ -20,8 +20,8 @@ from hermes_worker.api.schema import usage_object
 from hermes_worker.cli.screen import summary
 from hermes_worker.core.pricing import CostStatus, own_price
 from hermes_worker.core.run import RunStatus
-from hermes_worker.results import turn_result
-from hermes_worker.store.views import RunView
+from hermes_worker.services.results import turn_result
+from hermes_worker.store.runs.views import RunView
 from hermes_worker.tasks.leases import AbortReason
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")

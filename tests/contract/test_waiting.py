@@ -12,7 +12,7 @@ from support.turns import Turns
 from support.valkey import for_administrator
 
 from hermes_worker.core.run import RunStatus
-from hermes_worker.governor import ConfiguredLimits, Governor, Place
+from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace
 from hermes_worker.tasks.leases import AbortReason
 
 
@@ -40,7 +40,7 @@ def test_a_call_with_older_ones_before_it_is_not_waited_for_in_a_worker(
     turns = Turns.over(store, server.base_url, governor=governor)
     run_id = turns.submit()
     route = turns.parts.chain.route("strict", 0)
-    place = Place(provider=route.name, credential=route.credential)
+    place = KeyPlace(provider=route.name, credential=route.credential)
     for number in range(20):
         governor.acquire(place, ticket=f"older{number}", tokens=1, order=0)
     turns.step(run_id)

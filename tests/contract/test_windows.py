@@ -16,14 +16,14 @@ from support.store import Store, check
 from support.turns import KEY, Turns
 
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.effects import AskModel
+from hermes_worker.core.effects import Iterate
 from hermes_worker.core.run import RunStatus
-from hermes_worker.providers import windows
-from hermes_worker.providers.catalog import Wire
-from hermes_worker.providers.chain import ModelChoice
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.windows import ServedWindow, WindowAnswers
-from hermes_worker.tasks.requests import ModelOptions
+from hermes_worker.models import windows
+from hermes_worker.models.catalog import Wire
+from hermes_worker.models.chain import ModelChoice
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.windows import ServedWindow, WindowAnswers
+from hermes_worker.tasks.iteration.requests import ModelOptions
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
 
@@ -54,7 +54,7 @@ def long_conversation(turns: Turns, server: StrictServer, steps: int) -> str:
     server.says(*(Said(calls=(ToolUse(id=f"call_{n}", name="todo"),)) for n in range(2 * steps)))
     run_id = turns.submit(session_id="s", input="count everything")
     for _ in range(steps):
-        while isinstance(turns.store.due(run_id)[0], AskModel):
+        while isinstance(turns.store.due(run_id)[0], Iterate):
             turns.step(run_id)
         turns.store.settle(run_id, text=BIG)
     return run_id
@@ -86,7 +86,7 @@ def test_what_was_learned_goes_on_with_the_run_to_another_worker(store: Store, s
 
     server.says(*(Said(calls=(ToolUse(id=f"more_{n}", name="todo"),)) for n in range(12)))
     for _ in range(12):
-        while isinstance(store.due(run_id)[0], AskModel):
+        while isinstance(store.due(run_id)[0], Iterate):
             other.step(run_id)
         store.settle(run_id, text=BIG)
     assert max(len(json.dumps(sent)) // 4 for sent in server.accepted[18:]) < learned

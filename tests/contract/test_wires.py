@@ -32,8 +32,9 @@ from strict_server import (
     status,
 )
 
+from hermes_worker.agent.prompt.cache_markers import CacheLayout, with_cache_markers
+from hermes_worker.agent.prompt.pipeline import WireNeeds, import_history, prepare
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.classify import classification_of
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import (
     Delta,
@@ -48,14 +49,13 @@ from hermes_worker.core.messages import (
     tool_body,
     user_body,
 )
-from hermes_worker.prompt.cache_markers import CacheLayout, with_cache_markers
-from hermes_worker.prompt.pipeline import WireNeeds, import_history, prepare
-from hermes_worker.providers.anthropic_messages import AnthropicMessages
-from hermes_worker.providers.base import Provider
-from hermes_worker.providers.calling import STALE_FACTOR
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_chat import OpenAIChat
-from hermes_worker.providers.openai_responses import OpenAIResponses
+from hermes_worker.core.recovery.classify import classification_of
+from hermes_worker.models.base import Provider
+from hermes_worker.models.calling import STALE_FACTOR
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.anthropic_messages import AnthropicMessages
+from hermes_worker.models.wires.openai_chat import OpenAIChat
+from hermes_worker.models.wires.openai_responses import OpenAIResponses
 
 KEY = "sk-test-0123456789abcdefghij"
 SYSTEM = canonical_json({"role": "system", "content": "You are strict."})

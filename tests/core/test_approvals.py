@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.core.approvals import (
+from hermes_worker.safety.approvals import (
     Allow,
+    ApprovalPolicy,
     Ask,
     Choice,
     Deny,
     Mode,
-    Policy,
     Unattended,
     Verdict,
     assess,
@@ -106,7 +106,7 @@ HARDLINE = [line for line in HARDLINE if not line.startswith("ls #")] + [
 def test_a_hardline_command_is_never_run_whatever_the_mode(command: str) -> None:
     assert is_hardline(command)
     for mode in Mode:
-        policy = Policy(mode=mode, unattended=Unattended.APPROVE, allowed=frozenset(dangers(command)))
+        policy = ApprovalPolicy(mode=mode, unattended=Unattended.APPROVE, allowed=frozenset(dangers(command)))
         assert isinstance(assess(command, policy), Deny)
 
 
@@ -217,13 +217,13 @@ sudo -nS true
 
 @pytest.mark.parametrize("command", DANGEROUS)
 def test_a_dangerous_command_is_asked_about(command: str) -> None:
-    decision = assess(command, Policy())
+    decision = assess(command, ApprovalPolicy())
     assert isinstance(decision, Ask)
     assert decision.choices == tuple(Choice)
-    assert isinstance(assess(command, Policy(unattended=Unattended.DENY)), Deny)
-    assert isinstance(assess(command, Policy(unattended=Unattended.APPROVE)), Allow)
-    assert isinstance(assess(command, Policy(mode=Mode.OFF)), Allow)
-    assert isinstance(assess(command, Policy(allowed=frozenset(dangers(command)))), Allow)
+    assert isinstance(assess(command, ApprovalPolicy(unattended=Unattended.DENY)), Deny)
+    assert isinstance(assess(command, ApprovalPolicy(unattended=Unattended.APPROVE)), Allow)
+    assert isinstance(assess(command, ApprovalPolicy(mode=Mode.OFF)), Allow)
+    assert isinstance(assess(command, ApprovalPolicy(allowed=frozenset(dangers(command)))), Allow)
 
 
 FREE = [
@@ -281,32 +281,32 @@ ls -la && git status
 @pytest.mark.parametrize("command", FREE)
 def test_a_harmless_command_is_free_and_quoted_prose_is_not_a_command(command: str) -> None:
     assert list(dangers(command)) == []
-    assert isinstance(assess(command, Policy()), Allow)
+    assert isinstance(assess(command, ApprovalPolicy()), Allow)
 
 
 def test_verification_files_are_exempt_only_where_they_are_made_and_without_recursion() -> None:
-    assert isinstance(assess("rm -rf /tmp/hermes-verify-a", Policy()), Ask)
-    assert isinstance(assess("rm -f /tmp/hermes-verify-a.py /data/x", Policy()), Ask)
-    assert isinstance(assess("rm -f /tmp/hermes-verify-/../../data/x", Policy()), Ask)
+    assert isinstance(assess("rm -rf /tmp/hermes-verify-a", ApprovalPolicy()), Ask)
+    assert isinstance(assess("rm -f /tmp/hermes-verify-a.py /data/x", ApprovalPolicy()), Ask)
+    assert isinstance(assess("rm -f /tmp/hermes-verify-/../../data/x", ApprovalPolicy()), Ask)
 
 
 def test_a_password_is_not_piped_into_sudo() -> None:
-    assert isinstance(assess("echo hunter2 | sudo -S ls", Policy(mode=Mode.OFF)), Deny)
-    assert isinstance(assess("sudo -S ls <<< hunter2", Policy(mode=Mode.OFF)), Deny)
-    assert isinstance(assess("echo x | sudo -S ls", Policy(mode=Mode.OFF, has_sudo_password=True)), Allow)
+    assert isinstance(assess("echo hunter2 | sudo -S ls", ApprovalPolicy(mode=Mode.OFF)), Deny)
+    assert isinstance(assess("sudo -S ls <<< hunter2", ApprovalPolicy(mode=Mode.OFF)), Deny)
+    assert isinstance(assess("echo x | sudo -S ls", ApprovalPolicy(mode=Mode.OFF, has_sudo_password=True)), Allow)
 
 
 def test_deny_globs_hold_in_every_mode_and_in_any_case() -> None:
-    policy = Policy(mode=Mode.OFF, deny=("*terraform destroy*",))
+    policy = ApprovalPolicy(mode=Mode.OFF, deny=("*terraform destroy*",))
     assert isinstance(assess("cd x && Terraform   Destroy -auto-approve", policy), Deny)
     assert isinstance(assess("terraform plan", policy), Allow)
 
 
 def test_every_pattern_of_a_command_must_be_allowed() -> None:
     command = "rm -r build && git push -f"
-    first = assess(command, Policy())
+    first = assess(command, ApprovalPolicy())
     assert isinstance(first, Ask)
-    second = assess(command, Policy(allowed=frozenset({first.pattern_key})))
+    second = assess(command, ApprovalPolicy(allowed=frozenset({first.pattern_key})))
     assert isinstance(second, Ask)
     assert {first.pattern_key, second.pattern_key} == {"recursive delete", "git push with force"}
 
@@ -330,7 +330,7 @@ def test_an_unknown_choice_is_refused() -> None:
 )
 def test_a_command_that_cannot_be_checked_is_refused_and_soon(command: str) -> None:
     began = time.process_time()
-    decision = assess(command, Policy(mode=Mode.OFF))
+    decision = assess(command, ApprovalPolicy(mode=Mode.OFF))
     assert time.process_time() - began < 3
     if len(command) > 128_000 or command.startswith("$("):
         assert isinstance(decision, Deny)
@@ -339,7 +339,7 @@ def test_a_command_that_cannot_be_checked_is_refused_and_soon(command: str) -> N
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.text(alphabet="rm -f/$(){}`'\"\\;&|<>\n#ab~=c\t", max_size=60))
 def test_any_text_gets_a_decision(command: str) -> None:
-    assert isinstance(assess(command, Policy()), Allow | Deny | Ask)
+    assert isinstance(assess(command, ApprovalPolicy()), Allow | Deny | Ask)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -347,7 +347,7 @@ def test_any_text_gets_a_decision(command: str) -> None:
 def test_what_stands_in_single_quotes_never_makes_a_command_dangerous(prose: str) -> None:
     folded_quote = "＇" in prose or "\x00" in prose or "\x1b" in prose
     if not folded_quote:
-        assert isinstance(assess(f"echo '{prose}'", Policy()), Allow)
+        assert isinstance(assess(f"echo '{prose}'", ApprovalPolicy()), Allow)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.classify import (
+from hermes_worker.core.errors import FailureKind, ModelCallError
+from hermes_worker.core.recovery.classify import (
     OUTCOMES,
     RETRY_AFTER_MAX_S,
     Classification,
@@ -26,7 +27,6 @@ from hermes_worker.core.classify import (
     parse_wait,
     raw_error,
 )
-from hermes_worker.core.errors import FailureKind, ModelCallError
 
 LARGE = RequestSize(tokens=150_000, window=200_000)
 

@@ -12,10 +12,10 @@ from hermes_worker.core.delegation import (
     BLOCKED_TOOLS,
     SUMMARY_CHARS_MAX,
     ChildOutcome,
+    ChildRole,
     ChildTask,
     DelegationPolicy,
     InvalidDelegation,
-    Role,
     background_message,
     background_refusal,
     child_tools,
@@ -53,7 +53,7 @@ def test_a_goal_is_one_task_and_a_batch_is_many() -> None:
     batch = {"tasks": [{"goal": "a"}, {"goal": "b", "context": "own", "role": "orchestrator"}], "context": "all"}
     assert tasks_of(batch) == (
         ChildTask(goal="a", context="all"),
-        ChildTask(goal="b", context="own", role=Role.ORCHESTRATOR),
+        ChildTask(goal="b", context="own", role=ChildRole.ORCHESTRATOR),
     )
 
 
@@ -74,14 +74,14 @@ def test_depth_and_number_of_tasks_are_bounded() -> None:
 
 def test_a_leaf_gets_its_parents_tools_without_the_blocked_ones() -> None:
     names = {"terminal", "delegate_task", *BLOCKED_TOOLS}
-    assert child_tools(names, DelegationPolicy(depth_max=9), Role.LEAF, depth=1) == {"terminal"}
+    assert child_tools(names, DelegationPolicy(depth_max=9), ChildRole.LEAF, depth=1) == {"terminal"}
 
 
 def test_an_orchestrator_delegates_only_where_the_depth_allows_it() -> None:
     names = {"terminal", "delegate_task", "memory"}
     policy = DelegationPolicy(depth_max=2)
-    assert child_tools(names, policy, Role.ORCHESTRATOR, depth=1) == {"terminal", "delegate_task"}
-    assert child_tools(names, policy, Role.ORCHESTRATOR, depth=2) == {"terminal"}
+    assert child_tools(names, policy, ChildRole.ORCHESTRATOR, depth=1) == {"terminal", "delegate_task"}
+    assert child_tools(names, policy, ChildRole.ORCHESTRATOR, depth=2) == {"terminal"}
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core import empty
-from hermes_worker.core.empty import (
+from hermes_worker.core.messages import ModelReply, ToolRequest
+from hermes_worker.core.recovery import empty
+from hermes_worker.core.recovery.empty import (
     Accept,
     AcceptReason,
     AskAgain,
+    EndUnanswered,
     FallBackProvider,
     FinishPartial,
-    GiveUp,
-    GiveUpReason,
     PartialReason,
+    ReplyCounters,
     ReplyFacts,
     RunTools,
     Surroundings,
-    TurnCounters,
+    UnansweredReason,
     Verdict,
     after_reply,
     counters_document,
@@ -30,9 +31,8 @@ from hermes_worker.core.empty import (
     facts_of,
     output_limit,
 )
-from hermes_worker.core.messages import ModelReply, ToolRequest
 
-FRESH = TurnCounters()
+FRESH = ReplyCounters()
 ALONE = Surroundings()
 CHAIN = Surroundings(has_fallback=True)
 
@@ -47,7 +47,7 @@ def again(verdict: Verdict) -> AskAgain:
     return verdict
 
 
-def said(counters: TurnCounters) -> list[tuple[str, str]]:
+def said(counters: ReplyCounters) -> list[tuple[str, str]]:
     return [(row["role"], row["content"]) for row in map(json.loads, counters.scaffold)]
 
 
@@ -125,7 +125,7 @@ def test_the_parts_of_a_continued_answer_are_joined_without_a_seam() -> None:
 def test_the_parts_go_into_the_row_that_calls_tools() -> None:
     counters = again(after_reply(reply("I will lo", "length"), FRESH, ALONE)).counters
     verdict = after_reply(reply("ok.", call_names=("terminal",)), counters, ALONE)
-    assert verdict == RunTools(text="I will look.", counters=TurnCounters(continuations=1))
+    assert verdict == RunTools(text="I will look.", counters=ReplyCounters(continuations=1))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_cut_calls_are_asked_for_again_four_times_and_never_executed() -> None:
 
 
 def test_a_round_of_calls_forgives_earlier_cut_ones() -> None:
-    verdict = after_reply(reply("", call_names=("terminal",)), TurnCounters(reissues=4), ALONE)
+    verdict = after_reply(reply("", call_names=("terminal",)), ReplyCounters(reissues=4), ALONE)
     assert isinstance(verdict, RunTools)
     assert verdict.counters.reissues == 0
 
@@ -203,7 +203,9 @@ def test_the_output_limit_doubles_to_a_ceiling_and_never_sinks(
 def test_a_blocked_reply_goes_to_the_next_provider_or_ends_the_turn() -> None:
     blocked = reply("I cannot", "content_filter")
     assert after_reply(blocked, FRESH, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
-    assert after_reply(blocked, FRESH, ALONE) == GiveUp(reason=GiveUpReason.CONTENT_POLICY_BLOCKED, text="I cannot")
+    assert after_reply(blocked, FRESH, ALONE) == EndUnanswered(
+        reason=UnansweredReason.CONTENT_POLICY_BLOCKED, text="I cannot"
+    )
 
 
 def test_an_open_scratchpad_is_asked_again_twice() -> None:
@@ -242,7 +244,7 @@ def test_bare_reasoning_is_asked_for_an_answer_once() -> None:
 
 
 def test_an_incomplete_reply_with_nothing_in_it_adds_nothing() -> None:
-    assert again(after_reply(reply("", "incomplete"), FRESH, ALONE)).counters == TurnCounters(incompletes=1)
+    assert again(after_reply(reply("", "incomplete"), FRESH, ALONE)).counters == ReplyCounters(incompletes=1)
 
 
 def test_encrypted_reasoning_needs_no_nudge() -> None:
@@ -297,7 +299,7 @@ def test_an_output_limit_that_was_set_is_raised_and_none_is_invented() -> None:
 
 
 def test_text_beside_housekeeping_is_the_answer_when_only_reasoning_follows() -> None:
-    counters = TurnCounters(housekeeping_text="Done, noted.")
+    counters = ReplyCounters(housekeeping_text="Done, noted.")
     for _ in range(2):
         counters = again(after_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)).counters
     ending = after_reply(reply("", "incomplete", reasoning="hm"), counters, ALONE)
@@ -320,7 +322,7 @@ def test_rung_2_text_beside_housekeeping_is_the_answer() -> None:
 
 
 def test_rung_2_is_forgotten_after_a_real_tool() -> None:
-    noted = TurnCounters(housekeeping_text="Done, noted.")
+    noted = ReplyCounters(housekeeping_text="Done, noted.")
     real = after_reply(reply("", call_names=("memory", "terminal")), noted, ALONE)
     assert isinstance(real, RunTools)
     assert real.counters.housekeeping_text == ""
@@ -369,13 +371,15 @@ def test_rungs_5_to_7_retry_three_times_then_fall_back_then_give_up() -> None:
         assert (verdict.counters.empties, verdict.counters.scaffold, verdict.is_counted) == (expected, (), True)
         counters = verdict.counters
     assert after_reply(reply(), counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=True)
-    assert after_reply(reply(), counters, ALONE) == GiveUp(reason=GiveUpReason.EMPTY_RESPONSE_EXHAUSTED, text="(empty)")
+    assert after_reply(reply(), counters, ALONE) == EndUnanswered(
+        reason=UnansweredReason.EMPTY_RESPONSE_EXHAUSTED, text="(empty)"
+    )
 
 
 def test_empty_replies_are_forgiven_by_calls_only_after_a_prefill() -> None:
     called = reply("", call_names=("terminal",))
-    unforgiven = after_reply(called, TurnCounters(empties=2), ALONE)
-    forgiven = after_reply(called, TurnCounters(empties=2, prefills=1), ALONE)
+    unforgiven = after_reply(called, ReplyCounters(empties=2), ALONE)
+    forgiven = after_reply(called, ReplyCounters(empties=2, prefills=1), ALONE)
     assert isinstance(unforgiven, RunTools)
     assert isinstance(forgiven, RunTools)
     assert (unforgiven.counters.empties, forgiven.counters.empties, forgiven.counters.prefills) == (2, 0, 0)
@@ -402,7 +406,7 @@ def test_a_turn_without_progress_ends(data: st.DataObject, providers: int) -> No
     for _ in range(120):
         around = Surroundings(has_fallback=providers > 0, is_after_tools=data.draw(st.booleans()))
         verdict = after_reply(data.draw(_replies), counters, around)
-        if isinstance(verdict, Accept | RunTools | FinishPartial | GiveUp):
+        if isinstance(verdict, Accept | RunTools | FinishPartial | EndUnanswered):
             return
         providers -= isinstance(verdict, FallBackProvider)
         counters = verdict.counters
@@ -410,7 +414,7 @@ def test_a_turn_without_progress_ends(data: st.DataObject, providers: int) -> No
 
 
 _counters = st.builds(
-    TurnCounters,
+    ReplyCounters,
     continuations=st.integers(0, 9),
     empties=st.integers(0, 9),
     was_nudged_after_tools=st.booleans(),
@@ -421,13 +425,13 @@ _counters = st.builds(
 
 
 @given(_counters)
-def test_counters_survive_the_way_to_another_worker(counters: TurnCounters) -> None:
+def test_counters_survive_the_way_to_another_worker(counters: ReplyCounters) -> None:
     assert counters_from(json.loads(json.dumps(counters_document(counters)))) == counters
 
 
 def test_fresh_counters_take_no_room_and_unknown_ones_are_left_out() -> None:
     assert counters_document(FRESH) == {}
-    assert counters_from({"colour": 1, "empties": 2}) == TurnCounters(empties=2)
+    assert counters_from({"colour": 1, "empties": 2}) == ReplyCounters(empties=2)
 
 
 @pytest.mark.parametrize("document", [{"empties": "2"}, {"parts": "x"}, {"parts": [1]}, {"empties": True}])

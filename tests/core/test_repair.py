@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import ToolRequest
-from hermes_worker.core.repair import (
+from hermes_worker.core.recovery.repair import (
     ArgumentsOutcome,
     arguments_text,
     assess_arguments,

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.classify import RawError, classify
 from hermes_worker.core.errors import FailureKind
-from hermes_worker.core.reported_limits import parse_available_output_tokens, parse_context_limit, plausible_window
+from hermes_worker.core.recovery.classify import RawError, classify
+from hermes_worker.core.recovery.reported_limits import (
+    parse_available_output_tokens,
+    parse_context_limit,
+    plausible_window,
+)
 
 SEEN = [
     # vLLM: vllm-project/vllm#20409 (2025-07), xorbitsai/inference#3785 (2025-07), EleutherAI/lm-evaluation-harness#2880

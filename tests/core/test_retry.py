@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.core.classify import Classification, RawError, classification_of, classify
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.retry import (
+from hermes_worker.core.recovery.classify import Classification, RawError, classification_of, classify
+from hermes_worker.core.recovery.retry import (
     ZAI_CODING_OVERLOAD_WAITS_S,
     AttemptHistory,
     CapOutput,

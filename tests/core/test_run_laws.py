@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Dimension
-from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, outstanding
+from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -63,9 +63,9 @@ def reply_events() -> st.SearchStrategy[ev.ModelReplied]:
 def every_event(run: Run) -> list[ev.Event]:
     """One of each event but the reply, at every position and just past it, legal or not."""
     events: list[ev.Event] = [
-        ev.TurnClaimed(),
-        ev.TurnReleased(),
-        *(ev.TurnLost(loss=loss) for loss in ev.Loss),
+        ev.IterationClaimed(),
+        ev.IterationReleased(),
+        *(ev.IterationLost(loss=loss) for loss in ev.Loss),
         ev.ModelFailed(failure=FAILURE, exit_reason=ExitReason.ALL_RETRIES_EXHAUSTED),
         ev.AskedAgain(memory='{"version":1,"summaries":1}', is_counted=True),
         ev.AskedAgain(memory=None, is_counted=False),
@@ -216,7 +216,7 @@ def test_every_call_gets_exactly_one_terminal_status(history: list[Step]) -> Non
 @given(histories())
 def test_the_next_model_call_waits_for_every_result(history: list[Step]) -> None:
     for taken in history:
-        if any(isinstance(effect, AskModel) for effect in outstanding(taken.after)):
+        if any(isinstance(effect, Iterate) for effect in outstanding(taken.after)):
             assert not taken.after.unsettled
 
 
@@ -264,7 +264,7 @@ def test_an_effect_is_due_until_it_is_claimed_or_cancelled(history: list[Step]) 
             after = taken.after
             if after.status is RunStatus.PAUSED:
                 continue
-            if isinstance(gone, AskModel):
+            if isinstance(gone, Iterate):
                 assert after.is_asking or after.status.is_terminal
             else:
                 assert after.calls[gone.position].status in (
@@ -280,7 +280,7 @@ def test_no_effect_is_handed_out_twice_in_one_attempt_except_to_go_on(history: l
     """After a release, a wait or an answer."""
     handed: Counter[Effect] = Counter(outstanding(history[0].before))
     again = (
-        ev.TurnReleased
+        ev.IterationReleased
         | ev.CallReleased
         | ev.WaitEnded
         | ev.CallAllowed
@@ -357,7 +357,7 @@ def test_only_a_suspect_that_was_seen_to_take_its_worker_down_is_held_to_have(hi
         if taken.before.status.is_terminal:
             continue
         if taken.after.exit_reason is ExitReason.STEP_QUARANTINED:
-            assert isinstance(taken.event, ev.TurnLost | ev.CallLost)
+            assert isinstance(taken.event, ev.IterationLost | ev.CallLost)
             assert taken.event.loss is ev.Loss.SEEN
         if taken.after.iteration != taken.before.iteration:
             continue
@@ -368,7 +368,7 @@ def test_only_a_suspect_that_was_seen_to_take_its_worker_down_is_held_to_have(hi
             if isinstance(taken.event, ev.CallAsked | ev.CallAnswered):
                 assert after.deaths is None, "what came to its end in order is acquitted"
                 continue
-            assert isinstance(taken.event, ev.TurnLost | ev.CallLost)
+            assert isinstance(taken.event, ev.IterationLost | ev.CallLost)
             assert after.deaths == (0 if before.deaths is None else before.deaths + 1)
             assert before.deaths is None or taken.event.loss is ev.Loss.SEEN
 
@@ -378,7 +378,7 @@ def test_only_a_suspect_that_was_seen_to_take_its_worker_down_is_held_to_have(hi
 def test_an_attempt_is_counted_only_for_a_loss(history: list[Step]) -> None:
     for taken in history:
         if taken.after.attempt > taken.before.attempt:
-            assert isinstance(taken.event, ev.TurnLost)
+            assert isinstance(taken.event, ev.IterationLost)
         if taken.after.iteration == taken.before.iteration:
             for before, after in zip(taken.before.calls, taken.after.calls, strict=True):
                 assert after.attempt - before.attempt in (0, 1)
@@ -447,7 +447,7 @@ def test_what_is_due_of_a_call_is_its_tool_or_its_question(history: list[Step]) 
         run = taken.after
         for effect in outstanding(run):
             if isinstance(effect, CallEffect):
-                assert isinstance(effect, AskAside) == run.calls[effect.position].asks
+                assert isinstance(effect, AskAuxiliary) == run.calls[effect.position].asks
 
 
 @law
@@ -503,7 +503,7 @@ def test_a_stop_leads_to_an_end_once_the_claims_are_given_up(history: list[Step]
 
 def ways_to_give_up(run: Run) -> Iterator[ev.Event]:
     if run.is_asking:
-        yield from (ev.TurnLost(), ev.TurnReleased(), ev.ModelReplied())
+        yield from (ev.IterationLost(), ev.IterationReleased(), ev.ModelReplied())
         yield ev.CapacityAwaited(resume_at=1.0, recovery="{}")
         yield from (ev.AskedAgain(memory=None, is_counted=is_counted) for is_counted in (True, False))
     for call in run.calls:
@@ -563,11 +563,11 @@ def test_losses_handed_back_and_duplicates_change_nothing_but_time(
 
 def done(effect: Effect, script: list[ev.ModelReplied], *, asks: bool) -> list[ev.Event]:
     """What a worker makes of an effect; with ``asks`` there is a question, or one more."""
-    if isinstance(effect, AskModel):
+    if isinstance(effect, Iterate):
         known = effect.iteration <= len(script)
-        return [ev.TurnClaimed(), script[effect.iteration - 1] if known else ev.ModelReplied()]
+        return [ev.IterationClaimed(), script[effect.iteration - 1] if known else ev.ModelReplied()]
     claimed = ev.CallClaimed(position=effect.position)
-    if isinstance(effect, AskAside):
+    if isinstance(effect, AskAuxiliary):
         return [claimed, ev.CallAnswered(position=effect.position, is_last=not asks)]
     if asks:
         return [claimed, ev.CallAsked(position=effect.position)]
@@ -575,8 +575,8 @@ def done(effect: Effect, script: list[ev.ModelReplied], *, asks: bool) -> list[e
 
 
 def mishap(effect: Effect) -> list[ev.Event]:
-    if isinstance(effect, AskModel):
-        return [ev.TurnClaimed(), ev.TurnLost() if effect.attempt % 2 else ev.TurnReleased()]
+    if isinstance(effect, Iterate):
+        return [ev.IterationClaimed(), ev.IterationLost() if effect.attempt % 2 else ev.IterationReleased()]
     return [ev.CallClaimed(position=effect.position), ev.CallLost(position=effect.position)]
 
 
@@ -585,14 +585,14 @@ def test_a_step_that_kills_every_worker_is_tried_exactly_as_often_as_allowed(att
     run = Run(run_id="r", attempts_max=attempts_max)
     tries = 0
     while not run.status.is_terminal:
-        run = apply(apply(run, ev.TurnClaimed()), ev.TurnLost(loss=ev.Loss.SEEN))
+        run = apply(apply(run, ev.IterationClaimed()), ev.IterationLost(loss=ev.Loss.SEEN))
         tries += int(run.is_suspect)
     assert (tries, run.exit_reason) == (attempts_max + 1, ExitReason.STEP_QUARANTINED), "once in company, then alone"
 
 
 def test_the_laws_can_fail() -> None:
     """A run whose settled call is opened again breaks them: the walk is able to see what it claims to see."""
-    run = apply(apply(Run(run_id="r"), ev.TurnClaimed()), ev.ModelReplied(calls=(_once(),)))
+    run = apply(apply(Run(run_id="r"), ev.IterationClaimed()), ev.ModelReplied(calls=(_once(),)))
     running = apply(run, ev.CallClaimed(position=0))
     reopened = replace(running, calls=(replace(running.calls[0], status=CallStatus.PENDING),))
     broken = [Step(before=running, event=ev.CallLost(position=0), after=reopened, effects=frozenset())]

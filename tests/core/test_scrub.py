@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.scrub import (
+from hermes_worker.core.recovery.scrub import (
     ThinkScrubber,
     extract_reasoning,
     has_open_scratchpad,

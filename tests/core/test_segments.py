@@ -4,32 +4,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.core.segments import PlannedCall, plan
+from hermes_worker.core.segments import SegmentCall, plan
 
 
-def _safe(name: str) -> PlannedCall:
-    return PlannedCall(name=name, is_parallel_safe=True, is_read_only=True)
+def _safe(name: str) -> SegmentCall:
+    return SegmentCall(name=name, is_parallel_safe=True, is_read_only=True)
 
 
-def _read(path: str) -> PlannedCall:
-    return PlannedCall(name="read_file", is_parallel_safe=True, is_read_only=True, path=path)
+def _read(path: str) -> SegmentCall:
+    return SegmentCall(name="read_file", is_parallel_safe=True, is_read_only=True, path=path)
 
 
-def _write(path: str) -> PlannedCall:
-    return PlannedCall(name="write_file", path=path)
+def _write(path: str) -> SegmentCall:
+    return SegmentCall(name="write_file", path=path)
 
 
-def _patch(path: str) -> PlannedCall:
-    return PlannedCall(name="patch", path=path)
+def _patch(path: str) -> SegmentCall:
+    return SegmentCall(name="patch", path=path)
 
 
 SEARCH = _safe("search_files")
 EXTRACT = _safe("web_extract")
-TERMINAL = PlannedCall(name="terminal")
-DELEGATE = PlannedCall(name="delegate_task")
-CLARIFY = PlannedCall(name="clarify", is_barrier=True)
-BAD_JSON = PlannedCall(name="search_files", is_parallel_safe=True, is_barrier=True)
-V4A_PATCH = PlannedCall(name="patch", path=None)
+TERMINAL = SegmentCall(name="terminal")
+DELEGATE = SegmentCall(name="delegate_task")
+CLARIFY = SegmentCall(name="clarify", is_barrier=True)
+BAD_JSON = SegmentCall(name="search_files", is_parallel_safe=True, is_barrier=True)
+V4A_PATCH = SegmentCall(name="patch", path=None)
 
 REFERENCE_ROWS = [
     ("two reads of different files", [_read("/w/a"), _read("/w/b")], (0, 0)),
@@ -43,7 +43,7 @@ REFERENCE_ROWS = [
 
 
 @pytest.mark.parametrize(("calls", "expected"), [row[1:] for row in REFERENCE_ROWS], ids=[r[0] for r in REFERENCE_ROWS])
-def test_the_planner_agrees_with_the_reference(calls: list[PlannedCall], expected: tuple[int, ...]) -> None:
+def test_the_planner_agrees_with_the_reference(calls: list[SegmentCall], expected: tuple[int, ...]) -> None:
     assert plan(calls) == expected
 
 
@@ -69,7 +69,7 @@ def test_dots_in_a_path_do_not_hide_an_overlap() -> None:
 
 _paths = st.sampled_from(["/w", "/w/a", "/w/a/b", "/w/ab", "/w/c", "/v"])
 _calls = st.builds(
-    PlannedCall,
+    SegmentCall,
     name=st.sampled_from(["t", "u"]),
     is_parallel_safe=st.booleans(),
     is_barrier=st.booleans(),
@@ -81,7 +81,7 @@ _batches = st.lists(_calls, max_size=12)
 
 @settings(deadline=None)
 @given(_batches)
-def test_the_order_of_the_calls_is_kept_without_gaps(calls: list[PlannedCall]) -> None:
+def test_the_order_of_the_calls_is_kept_without_gaps(calls: list[SegmentCall]) -> None:
     segments = plan(calls)
     assert len(segments) == len(calls)
     assert sorted(segments) == list(segments)
@@ -90,7 +90,7 @@ def test_the_order_of_the_calls_is_kept_without_gaps(calls: list[PlannedCall]) -
 
 @settings(deadline=None)
 @given(_batches)
-def test_a_barrier_shares_its_segment_with_nobody(calls: list[PlannedCall]) -> None:
+def test_a_barrier_shares_its_segment_with_nobody(calls: list[SegmentCall]) -> None:
     segments = plan(calls)
     for call, segment in zip(calls, segments, strict=True):
         if call.is_barrier or (call.path is None and not call.is_parallel_safe):
@@ -99,7 +99,7 @@ def test_a_barrier_shares_its_segment_with_nobody(calls: list[PlannedCall]) -> N
 
 @settings(deadline=None)
 @given(_batches)
-def test_calls_of_one_segment_never_touch_each_others_paths(calls: list[PlannedCall]) -> None:
+def test_calls_of_one_segment_never_touch_each_others_paths(calls: list[SegmentCall]) -> None:
     segments = plan(calls)
     placed = [(call, segment) for call, segment in zip(calls, segments, strict=True) if call.path is not None]
     for index, (call, segment) in enumerate(placed):
@@ -111,7 +111,7 @@ def test_calls_of_one_segment_never_touch_each_others_paths(calls: list[PlannedC
 
 @settings(deadline=None)
 @given(_batches)
-def test_a_new_segment_is_opened_only_for_a_reason(calls: list[PlannedCall]) -> None:
+def test_a_new_segment_is_opened_only_for_a_reason(calls: list[SegmentCall]) -> None:
     segments = plan(calls)
     for index in range(1, len(calls)):
         if segments[index] == segments[index - 1]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.core.served_windows import MODELS, OF_OWN_SERVERS, places
+from hermes_worker.core.recovery.served_windows import MODELS, OF_OWN_SERVERS, places
 
 MODEL = "qwen3:8b"
 READERS = {place.path: place.read for place in (MODELS, *OF_OWN_SERVERS)}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.bash_scripts import FAKES, WRAPPERS, Grammar, executed
 
-from hermes_worker.core import shell
-from hermes_worker.core.carriers import carried
-from hermes_worker.core.commands import (
+from hermes_worker.safety import shell
+from hermes_worker.safety.carriers import carried
+from hermes_worker.safety.commands import (
     ANY,
     ANY_CHAR,
     ANY_OF,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.core.standing import CallFacts, Facts, StandingReason, standing
+from hermes_worker.core.standing import CallFacts, StandingFacts, StandingReason, standing
 
 NOW = 1_000.0
-RUNNING = Facts(
+RUNNING = StandingFacts(
     status=RunStatus.RUNNING, now=NOW, due_since=None, asking_since=None, worker=None, queues=("model", "tools")
 )
 

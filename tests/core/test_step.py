@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.effects import Effect, Iterate, RunTool, outstanding
 from hermes_worker.core.errors import Failure, InvalidTransition
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import (
@@ -37,9 +37,9 @@ REPLIED_WITH_CALL = ev.ModelReplied(calls=(PLANNED,))
 ANSWERED = ev.ModelReplied()
 
 EVERY_EVENT: tuple[ev.Event, ...] = (
-    ev.TurnClaimed(),
-    ev.TurnReleased(),
-    ev.TurnLost(),
+    ev.IterationClaimed(),
+    ev.IterationReleased(),
+    ev.IterationLost(),
     ANSWERED,
     REPLIED_WITH_CALL,
     AGAIN,
@@ -82,7 +82,7 @@ def statuses(after: Run) -> list[str]:
     return [each.status.value for each in after.calls]
 
 
-ASK = AskModel(run_id="r", iteration=1, attempt=1)
+ASK = Iterate(run_id="r", iteration=1, attempt=1)
 
 
 def tool(position: int = 0, attempt: int = 1, iteration: int = 1, is_suspect: bool = False) -> RunTool:
@@ -117,36 +117,36 @@ def test_nothing_but_a_new_run_and_one_that_was_paused_is_queued() -> None:
 Expectation = tuple[RunStatus, ExitReason | None, frozenset[Effect]]
 
 TURN_CASES: list[tuple[str, Run, ev.Event, Expectation]] = [
-    ("a queued run's call is claimed", run(), ev.TurnClaimed(), (RunStatus.RUNNING, None, frozenset())),
-    ("the call is handed back", asking(), ev.TurnReleased(), (RunStatus.RUNNING, None, frozenset({ASK}))),
+    ("a queued run's call is claimed", run(), ev.IterationClaimed(), (RunStatus.RUNNING, None, frozenset())),
+    ("the call is handed back", asking(), ev.IterationReleased(), (RunStatus.RUNNING, None, frozenset({ASK}))),
     (
         "its worker vanishes: it is a suspect",
         asking(),
-        ev.TurnLost(),
+        ev.IterationLost(),
         (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2, is_suspect=True)})),
     ),
     (
         "its worker gives it up: nobody is to blame",
         asking(),
-        ev.TurnLost(loss=ev.Loss.GIVEN_UP),
+        ev.IterationLost(loss=ev.Loss.GIVEN_UP),
         (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2)})),
     ),
     (
         "its worker is seen to die once too often, alone",
         asking(attempt=4, deaths=2),
-        ev.TurnLost(loss=ev.Loss.SEEN),
+        ev.IterationLost(loss=ev.Loss.SEEN),
         (RunStatus.FAILED, ExitReason.STEP_QUARANTINED, frozenset()),
     ),
     (
         "a suspect's worker vanishes and nobody saw it",
         asking(attempt=4, deaths=2),
-        ev.TurnLost(),
+        ev.IterationLost(),
         (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=5, is_suspect=True)})),
     ),
     (
         "a step in company is never more than a suspect",
         asking(attempts_max=1),
-        ev.TurnLost(loss=ev.Loss.SEEN),
+        ev.IterationLost(loss=ev.Loss.SEEN),
         (RunStatus.RUNNING, None, frozenset({replace(ASK, attempt=2, is_suspect=True)})),
     ),
     ("the model answers", asking(), ANSWERED, (RunStatus.COMPLETED, ExitReason.TEXT_RESPONSE, frozenset())),
@@ -224,13 +224,13 @@ TURN_CASES: list[tuple[str, Run, ev.Event, Expectation]] = [
     (
         "a stopped run's worker vanishes, however often before",
         asking(status=RunStatus.STOPPING, attempt=3),
-        ev.TurnLost(),
+        ev.IterationLost(),
         (RunStatus.CANCELLED, ExitReason.INTERRUPTED_DURING_API_CALL, frozenset()),
     ),
     (
         "a stopped run's call is given up",
         asking(status=RunStatus.STOPPING),
-        ev.TurnReleased(),
+        ev.IterationReleased(),
         (RunStatus.CANCELLED, ExitReason.INTERRUPTED_BY_USER, frozenset()),
     ),
     ("the wall clock runs out", asking(), EXPIRED, (RunStatus.EXPIRED, ExitReason.WALL_CLOCK_EXCEEDED, frozenset())),
@@ -263,7 +263,7 @@ CALL_CASES: list[CallCase] = [
         ev.CallSettled(position=0, status=CallStatus.SUCCEEDED),
         ["succeeded"],
         RunStatus.RUNNING,
-        frozenset({AskModel(run_id="r", iteration=2, attempt=1)}),
+        frozenset({Iterate(run_id="r", iteration=2, attempt=1)}),
     ),
     (
         "settled with an error: the model sees it and goes on",
@@ -271,7 +271,7 @@ CALL_CASES: list[CallCase] = [
         ev.CallSettled(position=0, status=CallStatus.FAILED),
         ["failed"],
         RunStatus.RUNNING,
-        frozenset({AskModel(run_id="r", iteration=2, attempt=1)}),
+        frozenset({Iterate(run_id="r", iteration=2, attempt=1)}),
     ),
     (
         "settled beside another: nothing is due",
@@ -335,7 +335,7 @@ CALL_CASES: list[CallCase] = [
         ev.CallLost(position=0),
         ["unknown"],
         RunStatus.RUNNING,
-        frozenset({AskModel(run_id="r", iteration=2, attempt=1)}),
+        frozenset({Iterate(run_id="r", iteration=2, attempt=1)}),
     ),
     (
         "a call seen to take its lane down once too often: quarantined, its neighbours ended",
@@ -422,15 +422,15 @@ def test_a_call_event_moves_the_run(case: CallCase) -> None:
 
 
 REFUSED: list[tuple[str, Run, ev.Event]] = [
-    ("a call that is claimed cannot be claimed again", asking(), ev.TurnClaimed()),
-    ("no model call is due while tools are", running(call()), ev.TurnClaimed()),
-    ("no model call is due while waiting", run(status=RunStatus.WAITING_FOR_CAPACITY), ev.TurnClaimed()),
-    ("no model call is due while stopping", running(claimed(), status=RunStatus.STOPPING), ev.TurnClaimed()),
+    ("a call that is claimed cannot be claimed again", asking(), ev.IterationClaimed()),
+    ("no model call is due while tools are", running(call()), ev.IterationClaimed()),
+    ("no model call is due while waiting", run(status=RunStatus.WAITING_FOR_CAPACITY), ev.IterationClaimed()),
+    ("no model call is due while stopping", running(claimed(), status=RunStatus.STOPPING), ev.IterationClaimed()),
     ("a reply needs a claim", running(), ANSWERED),
     ("a failure needs a claim", running(), FAILED),
     ("a pause needs a claim", running(), AWAITED),
-    ("a loss needs a claim", running(), ev.TurnLost()),
-    ("a release needs a claim", running(), ev.TurnReleased()),
+    ("a loss needs a claim", running(), ev.IterationLost()),
+    ("a release needs a claim", running(), ev.IterationReleased()),
     ("nothing to wake", running(), ev.WaitEnded()),
     ("no such call", running(call()), ev.CallClaimed(position=1)),
     ("no call before the first", running(call()), ev.CallClaimed(position=-1)),
@@ -559,7 +559,7 @@ def test_a_step_that_settles_is_acquitted() -> None:
     assert not any(call.is_suspect for call in apply(suspect, REPLIED_WITH_CALL).calls)
 
 
-@pytest.mark.parametrize("event", [ev.TurnReleased(), AGAIN_FREE, AWAITED])
+@pytest.mark.parametrize("event", [ev.IterationReleased(), AGAIN_FREE, AWAITED])
 def test_a_suspect_that_has_not_settled_stays_one(event: ev.Event) -> None:
     assert apply(asking(attempt=3, deaths=1), event).deaths == 1
 
@@ -589,8 +589,8 @@ def test_a_quarantine_names_the_step_and_says_what_to_do() -> None:
 def test_a_turn_keeps_what_it_remembers_until_it_is_told_otherwise() -> None:
     remembered = apply(asking(), AGAIN)
     assert remembered.memory == '{"version":1}'
-    assert apply(apply(remembered, ev.TurnClaimed()), ev.TurnLost()).memory == '{"version":1}'
-    assert apply(apply(remembered, ev.TurnClaimed()), REPLIED_WITH_CALL).memory is None
+    assert apply(apply(remembered, ev.IterationClaimed()), ev.IterationLost()).memory == '{"version":1}'
+    assert apply(apply(remembered, ev.IterationClaimed()), REPLIED_WITH_CALL).memory is None
 
 
 def test_asking_again_forgets_what_was_tried_about_failures() -> None:

@@ -1,7 +1,7 @@
 import pytest
 from support.measuring import processor_s
 
-from hermes_worker.core.threats import (
+from hermes_worker.safety.threats import (
     INVISIBLE,
     JOB_DIRECTIVE_IDS,
     JOB_PATTERNS,

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.empty import TurnCounters
-from hermes_worker.core.turn_memory import Amendment, TurnMemory, memory_document, memory_from
+from hermes_worker.core.recovery.empty import ReplyCounters
+from hermes_worker.core.run_memory import Amendment, RunMemory, memory_document, memory_from
 
 counts = st.integers(0, 9)
 memories = st.builds(
-    TurnMemory,
+    RunMemory,
     counters=st.builds(
-        TurnCounters,
+        ReplyCounters,
         continuations=counts,
         empties=counts,
         was_nudged_after_tools=st.booleans(),
@@ -28,7 +28,7 @@ memories = st.builds(
 
 
 @given(memories)
-def test_a_memory_comes_back_as_it_was_written(memory: TurnMemory) -> None:
+def test_a_memory_comes_back_as_it_was_written(memory: RunMemory) -> None:
     document = memory_document(memory)
 
     if document is not None and not any("\ud800" <= char <= "\udfff" for char in document):
@@ -37,14 +37,14 @@ def test_a_memory_comes_back_as_it_was_written(memory: TurnMemory) -> None:
 
 
 def test_a_turn_without_memories_stores_nothing() -> None:
-    assert memory_document(TurnMemory()) is None
-    assert memory_from(None) == TurnMemory()
+    assert memory_document(RunMemory()) is None
+    assert memory_from(None) == RunMemory()
 
 
 def test_what_a_newer_worker_wrote_is_read_as_far_as_it_is_known() -> None:
     document = '{"version":7,"provider":2,"amendments":["no_images","no_poetry"],"mood":"good","counters":{"new":1}}'
 
-    assert memory_from(document) == TurnMemory(provider=2, amendments=frozenset({Amendment.NO_IMAGES}))
+    assert memory_from(document) == RunMemory(provider=2, amendments=frozenset({Amendment.NO_IMAGES}))
 
 
 @pytest.mark.parametrize(

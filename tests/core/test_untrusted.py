@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hermes_worker.core.untrusted import TAG, WRAPPED_CHARS_MIN, Provenance, harmless, marked
+from hermes_worker.safety.untrusted import TAG, WRAPPED_CHARS_MIN, Provenance, harmless, marked
 
 CLOSING = f"</{TAG}>"
 PAGE = "What the page says, and more than thirty-two characters of it."

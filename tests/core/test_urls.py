@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.urls import (
+from hermes_worker.net.urls import (
     HttpUrl,
     UnsafeUrl,
     UrlPolicy,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hermes_worker.delivery.exchange import Exchange, HttpRequest, HttpResponse, NoAnswer, Outcome, perform
+from hermes_worker.channels.exchange import Exchange, HttpRequest, HttpResponse, NoAnswer, Outcome, perform
 
 
 @dataclass

@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.delivery.adapters import ADAPTERS, EMAIL_VARIABLES, credentials_for, email_credentials
-from hermes_worker.delivery.catalog import PLATFORMS, WEBHOOK
-from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
-from hermes_worker.delivery.exchange import (
+from hermes_worker.channels.adapters import ADAPTERS, EMAIL_VARIABLES, credentials_for, email_credentials
+from hermes_worker.channels.catalog import PLATFORMS, WEBHOOK
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
     HttpRequest,
@@ -20,8 +19,9 @@ from hermes_worker.delivery.exchange import (
     Receipt,
     perform,
 )
-from hermes_worker.delivery.media import MediaKind
-from hermes_worker.delivery.targets import Target
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.targets import Target
+from hermes_worker.core.errors import ConfigurationError
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 NAMES = sorted(ADAPTERS)

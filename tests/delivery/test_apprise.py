@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from hermes_worker.channels import apprise_services
+from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import Attachment, Outcome, Part, Receipt, Unsendable
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.targets import ChatRef, parse_targets
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.urls import UrlPolicy
-from hermes_worker.delivery import apprise_services
-from hermes_worker.delivery.courier import Courier
-from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
-from hermes_worker.delivery.exchange import Attachment, Outcome, Part, Receipt, Unsendable
-from hermes_worker.delivery.guard import Watch, watching
-from hermes_worker.delivery.media import MediaKind
-from hermes_worker.delivery.targets import ChatRef, parse_targets
+from hermes_worker.net.guard import ConnectionWatch, watching
+from hermes_worker.net.urls import UrlPolicy
 
 TOKEN = "Abcdefghij12345"
 HERE = UrlPolicy(allows_private=True)
@@ -135,7 +135,7 @@ def test_a_url_that_names_a_file_of_this_machine_is_refused(platform, tmp_path: 
 
 def test_a_watched_thread_opens_only_code_and_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
-    watch = Watch(UrlPolicy())
+    watch = ConnectionWatch(UrlPolicy())
     with watching(watch):
         assert Path(apprise_services.__file__).read_text()
         for forbidden in (tmp_path / "a", Path("/etc/passwd"), Path("/proc/self/environ")):
@@ -155,10 +155,10 @@ def test_a_file_is_refused() -> None:
 
 def test_texts_are_cut_as_the_service_wants_them(tmp_path: Path) -> None:
     pushover = "pover://" + "a" * 30 + "@" + "b" * 30
-    courier = Courier(values={}, directory=tmp_path)
+    dispatcher = Dispatcher(values={}, directory=tmp_path)
     (reference,) = parse_targets(f"apprise:{pushover}")
     assert isinstance(reference, ChatRef)
-    assert courier.limit(reference.target).size_max == 1024
+    assert dispatcher.limit(reference.target).size_max == 1024
     assert apprise_services.limit_of("nosuch://x").size_max == 32_000
 
 
@@ -176,7 +176,7 @@ def test_only_the_watched_thread_is_judged(platform) -> None:
         socket.create_connection(address).close()
         outcome.append("connected")
 
-    watch = Watch(UrlPolicy())
+    watch = ConnectionWatch(UrlPolicy())
     with watching(watch):
         other = threading.Thread(target=unwatched)
         other.start()

@@ -4,11 +4,11 @@ from email.policy import default
 
 import pytest
 
-from hermes_worker.delivery.errors import SendErrorKind
-from hermes_worker.delivery.exchange import Attachment, Part, Unsendable
-from hermes_worker.delivery.media import MediaKind
-from hermes_worker.delivery.platforms.email import Credentials, Mail, build, classify_lost, classify_reply
-from hermes_worker.delivery.targets import Target
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import Attachment, Part, Unsendable
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.platforms.email import Credentials, Mail, build, classify_lost, classify_reply
+from hermes_worker.channels.targets import Target
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 SERVER = Credentials(host="mail.example.org", sender="hermes@example.org", username="u", password="hunter2")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.delivery.markup import matrix_html, slack_mrkdwn, telegram_html
+from hermes_worker.channels.markup import matrix_html, slack_mrkdwn, telegram_html
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.delivery.media import (
+from hermes_worker.channels.media import (
     DIRECTIVES_MAX,
     ExtractedMedia,
     FileFacts,

@@ -10,11 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from hermes_worker.delivery.catalog import ChatForm
-from hermes_worker.delivery.errors import SendErrorKind
-from hermes_worker.delivery.exchange import Attachment, Part, Receipt
-from hermes_worker.delivery.media import MediaKind
-from hermes_worker.delivery.platforms import (
+from hermes_worker.channels.catalog import ChatForm
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import Attachment, Part, Receipt
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.platforms import (
     dingtalk,
     feishu,
     github_comment,
@@ -27,7 +27,7 @@ from hermes_worker.delivery.platforms import (
     wecom,
     whatsapp_cloud,
 )
-from hermes_worker.delivery.targets import Target, parse_targets
+from hermes_worker.channels.targets import Target, parse_targets
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 KEY = "delivery-1:part-1"

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hermes_worker.delivery.catalog import ChatForm
-from hermes_worker.delivery.errors import DUPLICATE_REMARK, DeliveryError, SendErrorKind
-from hermes_worker.delivery.exchange import Attachment, Part, Receipt
-from hermes_worker.delivery.media import MediaKind
-from hermes_worker.delivery.platforms import discord, matrix, mattermost, ntfy, slack, telegram, webhook
-from hermes_worker.delivery.signature import verify
-from hermes_worker.delivery.targets import Target
+from hermes_worker.channels.catalog import ChatForm
+from hermes_worker.channels.errors import DUPLICATE_REMARK, DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import Attachment, Part, Receipt
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.platforms import discord, matrix, mattermost, ntfy, slack, telegram, webhook
+from hermes_worker.channels.signature import verify
+from hermes_worker.channels.targets import Target
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 KEY = "delivery-1:part-1"

@@ -2,11 +2,11 @@ from datetime import timedelta
 
 import pytest
 
-from hermes_worker.delivery.errors import (
+from hermes_worker.channels.errors import (
     Adjustment,
-    Attempt,
+    DeliveryAttempt,
     DeliveryError,
-    GiveUp,
+    GiveUpDelivery,
     RetryPolicy,
     SendErrorKind,
     TryAgain,
@@ -17,7 +17,7 @@ from hermes_worker.delivery.errors import (
     next_step,
     retry_delay_s,
 )
-from hermes_worker.delivery.narration import is_silence_narration
+from hermes_worker.channels.narration import is_silence_narration
 
 POLICY = RetryPolicy()
 
@@ -26,9 +26,9 @@ def error(kind: SendErrorKind, message: str = "no", **changes: object) -> Delive
     return DeliveryError(kind=kind, message=message, **changes)
 
 
-def attempt(number: int = 1, **changes: object) -> Attempt:
+def attempt(number: int = 1, **changes: object) -> DeliveryAttempt:
     values = {"number": number, "age": timedelta(seconds=1), "has_idempotency_key": False}
-    return Attempt(**(values | changes))
+    return DeliveryAttempt(**(values | changes))
 
 
 @pytest.mark.parametrize(
@@ -119,32 +119,34 @@ def test_the_remark_stays_once_an_attempt_may_have_arrived():
     ],
 )
 def test_a_refusal_is_final(kind):
-    assert next_step(error(kind, "go away"), attempt(), POLICY, 0.0) == GiveUp(reason="go away", is_abandoned=False)
+    assert next_step(error(kind, "go away"), attempt(), POLICY, 0.0) == GiveUpDelivery(
+        reason="go away", is_abandoned=False
+    )
 
 
 def test_a_format_that_is_not_understood_is_sent_as_plain_text_once():
     failure = error(SendErrorKind.BAD_FORMAT)
     assert next_step(failure, attempt(), POLICY, 0.5) == TryAgain(delay_s=0.0, adjustment=Adjustment.PLAIN_TEXT)
     again = attempt(2, applied=frozenset({Adjustment.PLAIN_TEXT}))
-    assert isinstance(next_step(failure, again, POLICY, 0.5), GiveUp)
+    assert isinstance(next_step(failure, again, POLICY, 0.5), GiveUpDelivery)
 
 
 def test_a_thread_that_is_gone_is_left_out_once():
     failure = error(SendErrorKind.NOT_FOUND, is_thread_missing=True)
     assert next_step(failure, attempt(), POLICY, 0.5) == TryAgain(delay_s=0.0, adjustment=Adjustment.WITHOUT_THREAD)
     again = attempt(2, applied=frozenset({Adjustment.WITHOUT_THREAD}))
-    assert isinstance(next_step(failure, again, POLICY, 0.5), GiveUp)
+    assert isinstance(next_step(failure, again, POLICY, 0.5), GiveUpDelivery)
 
 
 def test_attempts_run_out():
-    assert next_step(error(SendErrorKind.TRANSIENT, "down"), attempt(6), POLICY, 0.0) == GiveUp(
+    assert next_step(error(SendErrorKind.TRANSIENT, "down"), attempt(6), POLICY, 0.0) == GiveUpDelivery(
         reason="6 attempts failed: down", is_abandoned=True
     )
 
 
 def test_a_message_that_is_a_day_old_is_given_up():
     step = next_step(error(SendErrorKind.TRANSIENT, "down"), attempt(2, age=timedelta(hours=24)), POLICY, 0.0)
-    assert step == GiveUp(reason="not delivered within 1 day, 0:00:00: down", is_abandoned=True)
+    assert step == GiveUpDelivery(reason="not delivered within 1 day, 0:00:00: down", is_abandoned=True)
 
 
 def test_a_failure_is_stored_without_its_tail():

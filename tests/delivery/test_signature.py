@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.delivery.signature import TOLERANCE_S, Scheme, sign, verify
+from hermes_worker.channels.signature import TOLERANCE_S, Scheme, sign, verify
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 SECRET = "it is a secret"

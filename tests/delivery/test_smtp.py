@@ -14,10 +14,10 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from hermes_worker.delivery.errors import DeliveryError, SendErrorKind
-from hermes_worker.delivery.exchange import Receipt
-from hermes_worker.delivery.platforms.email import Credentials, Mail
-from hermes_worker.delivery.smtp import SmtpTls, send_mail
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import Receipt
+from hermes_worker.channels.platforms.email import Credentials, Mail
+from hermes_worker.channels.smtp import SmtpTls, send_mail
 
 MAIL = Mail(sender="hermes@example.org", recipient="me@example.org", content=b"Subject: x\r\n\r\nHello\r\n.\r\nBye\r\n")
 PASSWORD = "correct-horse"

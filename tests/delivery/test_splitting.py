@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.delivery.catalog import TextLimit, TextUnit
-from hermes_worker.delivery.splitting import measure, split_text
+from hermes_worker.channels.catalog import TextLimit, TextUnit
+from hermes_worker.channels.splitting import measure, split_text
 
 LIMIT = TextLimit(size_max=100)
 COUNTER = re.compile(r" \((\d+)/(\d+)\)$")

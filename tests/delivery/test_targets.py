@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.delivery.catalog import PLATFORMS, ChatForm, platform_named, text_limit
-from hermes_worker.delivery.targets import (
+from hermes_worker.channels.catalog import PLATFORMS, ChatForm, platform_named, text_limit
+from hermes_worker.channels.targets import (
     ChatRef,
     PlatformRef,
     Resolution,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from hermes_worker.core.urls import UnsafeUrl, UrlPolicy
-from hermes_worker.delivery import wire
-from hermes_worker.delivery.exchange import HttpRequest, NoAnswer
+from hermes_worker.channels.exchange import HttpRequest, NoAnswer
+from hermes_worker.net import wire
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 
 HERE = UrlPolicy(allows_private=True)
 Behaviour = Callable[[socket.socket], None]

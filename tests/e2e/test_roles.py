@@ -16,8 +16,8 @@ from support.fault_server import FaultServer, Received, Reply, finish_chunk, tex
 from support.inside import inside
 
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.database import Database
-from hermes_worker.store.views import Views
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.views import Views
 
 pytestmark = pytest.mark.e2e
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from support.commandline import CommandLine, Running, call, script
 
-from hermes_worker.role_secrets import DELIVERY_SECRETS, READ_BY_LIBRARIES, SECRET_SETTINGS, Role
+from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, READ_BY_LIBRARIES, SECRET_SETTINGS, ProcessRole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")]
 
@@ -58,10 +58,10 @@ def held_by(process: psutil.Process) -> set[str]:
     return names
 
 
-def allowed_to(*roles: Role) -> set[str]:
+def allowed_to(*roles: ProcessRole) -> set[str]:
     settings = {name for row in SECRET_SETTINGS if row.roles & set(roles) for name in row.variables}
-    models = {"GROQ_API_KEY", "GROQ_API_KEY_2"} if Role.MODEL in roles else set()
-    return settings | models | (set(DELIVERY_SECRETS) if Role.DELIVERY in roles else set()) | {"PGPASSWORD"}
+    models = {"GROQ_API_KEY", "GROQ_API_KEY_2"} if ProcessRole.MODEL in roles else set()
+    return settings | models | (set(DELIVERY_SECRETS) if ProcessRole.DELIVERY in roles else set()) | {"PGPASSWORD"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into the memory of our processes")
@@ -73,10 +73,10 @@ def test_no_role_has_the_secrets_of_another_in_its_memory(tmp_path: Path) -> Non
     rest = {name: value for name, value in planted().items() if name not in in_file}
     hermes = CommandLine(home, {**rest, **NEEDED}, is_installed=True)
     expected = {
-        "tools": allowed_to(Role.TOOLS),
-        "beat": allowed_to(Role.BEAT),
-        "api": allowed_to(Role.API),
-        "model": allowed_to(Role.MODEL, Role.DELIVERY, Role.SYSTEM),
+        "tools": allowed_to(ProcessRole.TOOLS),
+        "beat": allowed_to(ProcessRole.BEAT),
+        "api": allowed_to(ProcessRole.API),
+        "model": allowed_to(ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM),
         "nursery": set[str](),
     }
     with hermes.up() as up:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.commandline import script, wait_for
 
-from hermes_worker.providers.scripted.server import ScriptedServer
+from hermes_worker.models.scripted.server import ScriptedServer
 
 pytestmark = pytest.mark.e2e
 

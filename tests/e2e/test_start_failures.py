@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.commandline import CommandLine, Finished, script, wait_for
 
-from hermes_worker.embedded.paths import running_stack
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.local.paths import running_stack
+from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.e2e
 

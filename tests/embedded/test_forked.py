@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hermes_worker.embedded.forked import Entry, ForkedProcess, Life, Nursery, can_fork
+from hermes_worker.local.forked import Entry, ForkedProcess, Life, Nursery, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="children are started, not forked, on this system")
 
@@ -140,7 +140,7 @@ def test_a_module_of_the_directory_where_somebody_works_is_not_imported(
 def test_it_and_the_nursery_die_with_their_parent() -> None:
     script = """
 import sys, time
-from hermes_worker.embedded.forked import Entry, Life, Nursery
+from hermes_worker.local.forked import Entry, Life, Nursery
 nursery = Nursery()
 env = {"PYTHONPATH": sys.argv[1]}
 print(nursery.fork(Life("t", Entry("support.forked_mains:sleep"), env)).pid, flush=True)

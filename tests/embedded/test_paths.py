@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.embedded.paths import (
+from hermes_worker.local.paths import (
     HomeBusy,
     StackNote,
     embedded_broker_url,
@@ -38,7 +38,7 @@ NOTE = StackNote(
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from hermes_worker.embedded.paths import StackNote, holding_home
+from hermes_worker.local.paths import StackNote, holding_home
 with holding_home(Path(sys.argv[1])) as held:
     held.announce(StackNote(pid=1, command="up", started_at=0.0, broker_url="redis://x", model="m", model_key="m"))
     print("held", flush=True)
@@ -102,7 +102,7 @@ def test_looking_does_not_keep_a_stack_from_starting(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys\nfrom pathlib import Path\nfrom hermes_worker.embedded.paths import running_stack\n"
+            "import sys\nfrom pathlib import Path\nfrom hermes_worker.local.paths import running_stack\n"
             "print('looking', flush=True)\nwhile True: running_stack(Path(sys.argv[1]))",
             str(tmp_path),
         ],

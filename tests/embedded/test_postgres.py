@@ -20,9 +20,9 @@ import pytest
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.embedded import postgres as postgres_module
-from hermes_worker.embedded.postgres import EmbeddedPostgres
-from hermes_worker.embedded.process import wait_until_gone
+from hermes_worker.local import postgres as postgres_module
+from hermes_worker.local.postgres import EmbeddedPostgres
+from hermes_worker.local.process import wait_until_gone
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_it_does_not_outlive_whoever_started_it(directory: Path) -> None:
         """
         import json, sys, time
         from pathlib import Path
-        from hermes_worker.embedded.postgres import EmbeddedPostgres
+        from hermes_worker.local.postgres import EmbeddedPostgres
         server = EmbeddedPostgres(Path(sys.argv[1]), is_durable=False)
         server.start()
         print(json.dumps(server.pid), flush=True)

@@ -23,9 +23,9 @@ import pytest
 import redis
 from support.warm_commands import WarmProcess
 
-from hermes_worker.embedded.children import last_words_of, restart_delay_s
-from hermes_worker.embedded.process import wait_until_gone
-from hermes_worker.embedded.valkey import running
+from hermes_worker.local.children import last_words_of, restart_delay_s
+from hermes_worker.local.process import wait_until_gone
+from hermes_worker.local.valkey import running
 
 pytestmark = [
     pytest.mark.faults,
@@ -37,7 +37,7 @@ DRIVER = textwrap.dedent(
     """
     import json, sys, time
     from pathlib import Path
-    from hermes_worker.embedded.supervisor import ChildSpec, StartFailed, Supervisor
+    from hermes_worker.local.supervisor import ChildSpec, StartFailed, Supervisor
 
     def spec(name, script, ready_file=None, log_file=None, mended_by=None, **rest):
         ready = (lambda: Path(ready_file).exists()) if ready_file else None
@@ -482,8 +482,8 @@ WITH_VALKEY = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from hermes_worker.embedded.supervisor import ChildSpec, Supervisor
-    from hermes_worker.embedded.valkey import EmbeddedValkey
+    from hermes_worker.local.supervisor import ChildSpec, Supervisor
+    from hermes_worker.local.valkey import EmbeddedValkey
 
     valkey = EmbeddedValkey(Path(sys.argv[1]))
     spec = ChildSpec(name="valkey", argv=valkey.prepare(), env={}, ready=valkey.is_ready, pass_fds=(valkey.lock_fd,))

@@ -21,13 +21,13 @@ import redis
 from kombu import Connection
 from support.valkey import administrator, valkey_server
 
-from hermes_worker.core.broker_rights import USER, rules
+from hermes_worker.broker.rights import USER, rules
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.embedded import valkey as valkey_module
-from hermes_worker.embedded.process import wait_until_gone
-from hermes_worker.embedded.valkey import (
+from hermes_worker.local import valkey as valkey_module
+from hermes_worker.local.process import wait_until_gone
+from hermes_worker.local.valkey import (
+    DataOrigin,
     EmbeddedValkey,
-    Origin,
     Server,
     ValkeyRunning,
     data_set_aside,
@@ -35,7 +35,7 @@ from hermes_worker.embedded.valkey import (
     running,
     set_aside,
 )
-from hermes_worker.setting_kinds import socket_url
+from hermes_worker.settings.kinds import socket_url
 
 
 def client(url: str) -> redis.Redis:
@@ -264,7 +264,7 @@ def test_the_bundled_server_comes_before_one_on_the_path(tmp_path: Path) -> None
 
     server = find_server(str(tmp_path))
 
-    assert server.origin is Origin.BUNDLED
+    assert server.origin is DataOrigin.BUNDLED
     assert server.binary.parent != tmp_path
 
 
@@ -276,7 +276,7 @@ def test_a_server_on_the_path_is_taken_if_there_is_no_other_and_it_is_new_enough
     with pytest.raises(ConfigurationError):
         find_server(str(tmp_path))
     redis_server = install(tmp_path / "redis-server", version_only("6.2"))
-    assert find_server(str(tmp_path)) == Server(binary=redis_server, origin=Origin.PATH)
+    assert find_server(str(tmp_path)) == Server(binary=redis_server, origin=DataOrigin.PATH)
     valkey_server = install(tmp_path / "valkey-server", version_only("8.0"))
     assert find_server(str(tmp_path)).binary == valkey_server
 
@@ -289,9 +289,9 @@ def test_the_server_that_wrote_the_files_reads_them_again(tmp_path: Path, monkey
         with EmbeddedValkey(tmp_path / "v", search_path=str(theirs.parent)) as server:
             client(server.url).lpush("hermes:k", "v")
 
-    assert find_server("", directory=tmp_path / "v") == Server(binary=theirs, origin=Origin.WROTE)
+    assert find_server("", directory=tmp_path / "v") == Server(binary=theirs, origin=DataOrigin.WROTE)
     theirs.unlink()
-    assert find_server("", directory=tmp_path / "v").origin is Origin.BUNDLED
+    assert find_server("", directory=tmp_path / "v").origin is DataOrigin.BUNDLED
 
 
 def test_an_older_server_begins_without_the_files_that_it_cannot_read(
@@ -363,7 +363,7 @@ def test_it_does_not_outlive_whoever_started_it(tmp_path: Path, how: signal.Sign
         """
         import json, sys, time
         from pathlib import Path
-        from hermes_worker.embedded.valkey import EmbeddedValkey
+        from hermes_worker.local.valkey import EmbeddedValkey
         server = EmbeddedValkey(Path(sys.argv[1]))
         server.start()
         print(json.dumps(server.pid), flush=True)

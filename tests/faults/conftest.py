@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.rig import Rig, rig_on
 
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
 

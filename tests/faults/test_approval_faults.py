@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from support.rig import Rig, rig_on, until
 
-from hermes_worker import answering
-from hermes_worker.core.approvals import Choice
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.run import RunStatus
-from hermes_worker.embedded.postgres import EmbeddedPostgres
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.store.waits import WaitView
+from hermes_worker.local.postgres import EmbeddedPostgres
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.services import answering
+from hermes_worker.store.runs.waits import WaitView
 
 pytestmark = pytest.mark.faults
 

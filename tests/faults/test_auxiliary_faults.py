@@ -12,13 +12,13 @@ from PIL import Image
 from support.inside import inside
 from support.rig import Rig, until
 
-from hermes_worker.chaos.plan import Role
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
+from hermes_worker.lab.plan import FleetRole
 
 pytestmark = pytest.mark.faults
 
-MODEL, TOOLS = Role.MODEL, Role.TOOLS
+MODEL, TOOLS = FleetRole.MODEL, FleetRole.TOOLS
 _REPLIES = 3
 """Of the conversations: of the first run, and the one that asks for the tool and the last of the second."""
 
@@ -38,16 +38,16 @@ def looks_at(name: str, *, final: str) -> Sequence[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("role", "plan", "unknown", "asked"),
     [
-        (MODEL, "ask_aside.after_claim=kill", 1, 1),
-        (MODEL, "ask_aside.after_reply=kill", 1, 2),
-        (MODEL, "ask_aside.after_commit=kill", 0, 1),
+        (MODEL, "ask_auxiliary.after_claim=kill", 1, 1),
+        (MODEL, "ask_auxiliary.after_reply=kill", 1, 2),
+        (MODEL, "ask_auxiliary.after_commit=kill", 0, 1),
         (TOOLS, "call_tool.after_run=kill@1", 0, 1),
         (TOOLS, "call_tool.after_settle=kill@1", 0, 1),
         (TOOLS, "call_tool.after_run=kill@2", 0, 1),
     ],
 )
 def test_a_worker_that_dies_leaves_the_answer_to_others(
-    rig: Rig, role: Role, plan: str, unknown: int, asked: int
+    rig: Rig, role: FleetRole, plan: str, unknown: int, asked: int
 ) -> None:
     out = io.BytesIO()
     Image.new("RGB", (5, 5), "red").save(out, "PNG")

@@ -12,17 +12,17 @@ from celery import Celery
 from support.rig import Rig, rig_on, sink_call, until
 from support.valkey import administrator
 
-from hermes_worker.chaos.plan import Role
-from hermes_worker.core.broker_rights import COMMANDS
-from hermes_worker.credentials import CredentialPool
-from hermes_worker.embedded.paths import output_dir
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.governor import ConfiguredLimits, Governor, Place
-from hermes_worker.live import Live, stream_key
-from hermes_worker.queue import KEY_PREFIX, TaskName, redis_client
+from hermes_worker.broker.queue import KEY_PREFIX, TaskName, redis_client
+from hermes_worker.broker.rights import COMMANDS
+from hermes_worker.lab.plan import FleetRole
+from hermes_worker.local.paths import output_dir
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.models.credentials import CredentialPool
+from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace
 from hermes_worker.settings import ModelSettings, Settings
-from hermes_worker.store.jobs import Jobs
-from hermes_worker.tasks.celery import celery_app
+from hermes_worker.store.jobs.jobs import Jobs
+from hermes_worker.stream.live import Live, stream_key
+from hermes_worker.worker.celery import celery_app
 from scheduler import jobs as work
 from scheduler import turns
 
@@ -33,7 +33,7 @@ ELSEWHERE = {
     "select": "URLs that name another database than 0",
 }
 """Commands that a server like this one is not sent, and who is."""
-ALL_QUEUES = {Role.MODEL: ("model", "delivery", "system"), Role.TOOLS: ("tools",)}
+ALL_QUEUES = {FleetRole.MODEL: ("model", "delivery", "system"), FleetRole.TOOLS: ("tools",)}
 LIMITS = {"HERMES_MODEL_REQUESTS_PER_MIN": "6000", "HERMES_MODEL_TOKENS_PER_MIN": "10000000"}
 
 
@@ -92,12 +92,12 @@ def use_remote_control(app: Celery, admin: redis.Redis) -> None:
 
 def use_limits_and_keys(client: redis.Redis) -> None:
     governor = Governor(client, ConfiguredLimits(requests_per_min=60, tokens_per_min=1_000, in_flight_max=2))
-    place = Place(provider="p", credential="c")
+    place = KeyPlace(provider="p", credential="c")
     waiting = [governor.acquire(place, ticket=f"t{n}", tokens=10, order=n) for n in range(5)]
     governor.withdraw(waiting[-1])
     governor.settle(waiting[0])
     governor.cool_down(place, 1)
-    narrow, other = Governor(client, ConfiguredLimits(in_flight_max=1)), Place(provider="p", credential="d")
+    narrow, other = Governor(client, ConfiguredLimits(in_flight_max=1)), KeyPlace(provider="p", credential="d")
     first = narrow.acquire(other, ticket="first", tokens=1, order=0)
     narrow.acquire(other, ticket="second", tokens=1, order=1)
     narrow.settle(first)

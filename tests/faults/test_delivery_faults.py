@@ -22,15 +22,15 @@ import pytest
 from support.rig import Rig, rig_on, until
 from support.smtp_server import smtp_server
 
-from hermes_worker.chaos.plan import Role
-from hermes_worker.delivery.errors import DUPLICATE_REMARK
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.store.deliveries import SETTLED, Deliveries, DeliveryState, owe
+from hermes_worker.channels.errors import DUPLICATE_REMARK
+from hermes_worker.lab.plan import FleetRole
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.store.outbox.deliveries import SETTLED, Deliveries, DeliveryState, owe
 
 pytestmark = pytest.mark.faults
 
 MARK = re.compile(r"message [0-9]{5}")
-DELIVERING = {Role.MODEL: ("delivery", "system"), Role.TOOLS: ("delivery",)}
+DELIVERING = {FleetRole.MODEL: ("delivery", "system"), FleetRole.TOOLS: ("delivery",)}
 PATIENCE_S = 400.0
 _POINTS = ("deliver.after_claim=kill@{n}", "deliver.after_send=kill@{n}", "")
 

@@ -9,7 +9,7 @@ import pytest
 from support.rig import Rig, rig_on, sink_call, until
 
 from hermes_worker.core.run import RunStatus
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.chaos.lab import LabOptions, run_lab
-from hermes_worker.chaos.report import as_text
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.lab.lab import LabOptions, run_lab
+from hermes_worker.lab.report import as_text
+from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
 

@@ -12,10 +12,10 @@ import pytest
 from support.rig import Rig, rig_on, sink_call, until
 from support.valkey import administrator
 
+from hermes_worker.broker.queue import CONTROL_CHANNEL, KEY_PREFIX, QueueName, TaskName, envelope
 from hermes_worker.core.run import RunStatus
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.queue import CONTROL_CHANNEL, KEY_PREFIX, QueueName, TaskName, envelope
-from hermes_worker.tasks.celery import celery_app
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.worker.celery import celery_app
 
 pytestmark = pytest.mark.faults
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.chaos.lab import LabOptions, run_lab
-from hermes_worker.chaos.report import as_text
+from hermes_worker.lab.lab import LabOptions, run_lab
+from hermes_worker.lab.report import as_text
 
 pytestmark = pytest.mark.faults
 

@@ -19,8 +19,8 @@ from celery import Celery
 from support.rig import Rig, rig_on, until
 from support.valkey import valkey_server
 
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.tasks.celery import celery_app
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.worker.celery import celery_app
 
 pytestmark = pytest.mark.faults
 

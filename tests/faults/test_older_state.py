@@ -11,16 +11,16 @@ from alembic.script import ScriptDirectory
 from support.rig import rig_on, sink_call
 from support.store import Store, new_run, opened
 
-from hermes_worker.chaos.sink import sink_tools
+from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.lab.sink import sink_tools
+from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store import migrate as migrate_module
 from hermes_worker.store.tables import metadata
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 pytestmark = pytest.mark.faults
 

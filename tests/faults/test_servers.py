@@ -15,14 +15,14 @@ import pytest
 import sqlalchemy as sa
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.core.effects import AskModel
+from hermes_worker.broker.queue import KEY_PREFIX, QueueName, TaskName, envelope
+from hermes_worker.core.effects import Iterate
 from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, RunStatus
-from hermes_worker.embedded.postgres import EmbeddedPostgres
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.queue import KEY_PREFIX, QueueName, TaskName, envelope
+from hermes_worker.local.postgres import EmbeddedPostgres
+from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store.tables import events, messages, run_inputs, runs, sessions, tool_calls
 
 pytestmark = pytest.mark.faults
@@ -233,7 +233,7 @@ def test_calls_of_a_newer_version_are_left_to_a_worker_that_knows_them(postgres_
     rig = postgres_rig
     run_id = rig.submit([{"calls": [sink_call("once", "late")]}], publish=False)
     owner = rig.client.workers.register(name="newer", queues="", ttl_s=600.0)
-    claim = rig.client.runs.claim_turn(AskModel(run_id=run_id, iteration=1, attempt=1), owner.pk)
+    claim = rig.client.runs.claim_iteration(Iterate(run_id=run_id, iteration=1, attempt=1), owner.pk)
     assert claim is not None
     known = sa.update(runs).where(runs.c.run_id == run_id)
     with rig.client.database.write() as connection:

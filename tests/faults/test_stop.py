@@ -12,7 +12,7 @@ from support.rig import Rig, rig_on, sink_call, until
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import CallStatus, RunStatus
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.chaos.plan import Role
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.lab.plan import FleetRole
+from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
 DELEGATION = {"HERMES_MAX_CONCURRENT_CHILDREN": "50", "HERMES_MAX_SPAWN_DEPTH": "6"}
@@ -74,7 +74,7 @@ def test_the_answers_of_background_children_begin_a_turn_while_workers_die(postg
     rig = postgres_trees
     rig.ended(rig.submit([]))
     for worker in rig.fleet.workers:
-        plan = "iterate.after_commit=kill@2" if worker.role is Role.MODEL else "call_tool.after_settle=kill@1"
+        plan = "iterate.after_commit=kill@2" if worker.role is FleetRole.MODEL else "call_tool.after_settle=kill@1"
         rig.fleet.arm(worker, plan)
     sent = delegate(*[script({"calls": [sink_call("keyed", f"b{n}")]}, final=f"answer {n}") for n in range(3)])
     sent["arguments"]["background"] = True
@@ -108,8 +108,8 @@ def test_workers_that_die_at_every_point_of_a_tree_change_nothing_but_time(postg
     rig.ended(rig.submit([]))
     goals = [script({"calls": [sink_call("keyed", f"m{n}")]}, final=f"answer {n}") for n in range(20)]
     plans = {
-        Role.TOOLS: ("call_tool.after_run=kill@1", "call_tool.after_settle=kill@1"),
-        Role.MODEL: ("iterate.after_reply=kill@3", "iterate.after_commit=kill@3"),
+        FleetRole.TOOLS: ("call_tool.after_run=kill@1", "call_tool.after_settle=kill@1"),
+        FleetRole.MODEL: ("iterate.after_reply=kill@3", "iterate.after_commit=kill@3"),
     }
     for role, faults in plans.items():
         workers = [worker for worker in rig.fleet.workers if worker.role is role]
@@ -163,7 +163,7 @@ def test_a_tree_spends_its_roots_model_calls_and_no_more_while_workers_die(
 ) -> None:
     rig = crowded
     rig.ended(rig.submit([]))
-    workers = [worker for worker in rig.fleet.workers if worker.role is Role.MODEL]
+    workers = [worker for worker in rig.fleet.workers if worker.role is FleetRole.MODEL]
     for worker, plan in zip(workers, ("iterate.after_claim=kill@5", "iterate.after_commit=kill@9"), strict=True):
         rig.fleet.arm(worker, plan)
     greedy = script({"calls": [sink_call("pure", "again")], "repeat": 100})

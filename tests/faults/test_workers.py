@@ -7,15 +7,15 @@ import json
 import pytest
 from support.rig import Rig, sink_call, until
 
-from hermes_worker.chaos.plan import Role
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.lab.plan import FleetRole
 
 pytestmark = pytest.mark.faults
 
 
-def arm_all(rig: Rig, role: Role, plan: str) -> None:
+def arm_all(rig: Rig, role: FleetRole, plan: str) -> None:
     """Arm every worker of a role, but let only one of them act."""
     latch = rig.directory / "latch"
     for worker in rig.fleet.workers:
@@ -39,7 +39,7 @@ def awake(rig: Rig) -> None:
 
 def test_a_worker_killed_between_reply_and_commit_costs_nothing_but_time(rig: Rig) -> None:
     awake(rig)
-    arm_all(rig, Role.MODEL, "iterate.after_reply=kill@1")
+    arm_all(rig, FleetRole.MODEL, "iterate.after_reply=kill@1")
     run_id = rig.submit([{"calls": [sink_call("keyed", "a")]}])
     one_died(rig)
     [run] = rig.ended(run_id)
@@ -51,7 +51,7 @@ def test_every_reply_that_died_with_its_worker_stands_in_the_usage(rig: Rig) -> 
     """The model's server counts as the provider's bill does."""
     awake(rig)
     asked_before = rig.model.requests.completions
-    arm_all(rig, Role.MODEL, "iterate.after_reply=kill@1")
+    arm_all(rig, FleetRole.MODEL, "iterate.after_reply=kill@1")
     run_id = rig.submit([{"calls": [sink_call("keyed", "a")]}])
     one_died(rig)
     [run] = rig.ended(run_id)
@@ -67,7 +67,7 @@ def test_every_reply_that_died_with_its_worker_stands_in_the_usage(rig: Rig) -> 
 
 def test_a_worker_killed_between_commit_and_send_costs_nothing_but_time(rig: Rig) -> None:
     awake(rig)
-    arm_all(rig, Role.MODEL, "iterate.after_commit=kill@1")
+    arm_all(rig, FleetRole.MODEL, "iterate.after_commit=kill@1")
     run_id = rig.submit([{"calls": [sink_call("once", "a"), sink_call("pure", "b")]}])
     one_died(rig)
     [run] = rig.ended(run_id)
@@ -78,7 +78,7 @@ def test_a_worker_killed_between_commit_and_send_costs_nothing_but_time(rig: Rig
 
 def test_a_once_call_whose_worker_died_after_the_effect_is_unknown_and_never_run_again(rig: Rig) -> None:
     awake(rig)
-    arm_all(rig, Role.TOOLS, "call_tool.after_run=kill@1")
+    arm_all(rig, FleetRole.TOOLS, "call_tool.after_run=kill@1")
     run_id = rig.submit([{"calls": [sink_call("once", "a")]}])
     one_died(rig)
     [run] = rig.ended(run_id)
@@ -90,7 +90,7 @@ def test_a_once_call_whose_worker_died_after_the_effect_is_unknown_and_never_run
 
 def test_a_keyed_call_runs_again_under_the_same_key(rig: Rig) -> None:
     awake(rig)
-    arm_all(rig, Role.TOOLS, "call_tool.after_run=kill@1")
+    arm_all(rig, FleetRole.TOOLS, "call_tool.after_run=kill@1")
     run_id = rig.submit([{"calls": [sink_call("keyed", "a")]}])
     one_died(rig)
     rig.ended(run_id)
@@ -108,7 +108,7 @@ def test_a_frozen_worker_that_wakes_up_late_is_refused(postgres_rig: Rig) -> Non
     """
     rig = postgres_rig
     awake(rig)
-    arm_all(rig, Role.MODEL, "iterate.after_reply=stop@1")
+    arm_all(rig, FleetRole.MODEL, "iterate.after_reply=stop@1")
     run_id = rig.submit([{"calls": [sink_call("keyed", "a")]}])
     [run] = rig.ended(run_id)
     for worker in rig.fleet.workers:
@@ -122,7 +122,7 @@ def test_a_frozen_worker_that_wakes_up_late_is_refused(postgres_rig: Rig) -> Non
 def test_the_late_result_of_a_frozen_tool_is_refused(postgres_rig: Rig) -> None:
     rig = postgres_rig
     awake(rig)
-    arm_all(rig, Role.TOOLS, "call_tool.after_run=stop@1")
+    arm_all(rig, FleetRole.TOOLS, "call_tool.after_run=stop@1")
     run_id = rig.submit([{"calls": [sink_call("once", "a"), sink_call("keyed", "b")]}])
     [run] = rig.ended(run_id)
     for worker in rig.fleet.workers:
@@ -161,7 +161,7 @@ def test_a_leaving_worker_waits_for_a_call_that_must_not_run_twice(postgres_rig:
     run_id = rig.submit([{"calls": [slow]}])
     until(lambda: (rig.directory / "workspace" / "began").exists() or None, "the command to run")
     for worker in rig.fleet.workers:
-        if worker.role is Role.TOOLS:
+        if worker.role is FleetRole.TOOLS:
             rig.fleet.terminate(worker)
     [run] = rig.ended(run_id)
     assert run.status is RunStatus.COMPLETED

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from hermes_worker.core.classify import Classification
 from hermes_worker.core.credentials import DEAD_REST_S, REFUSED_REST_S, SPENT_REST_S, Strategy, rest_s
 from hermes_worker.core.errors import FailureKind
-from hermes_worker.credentials import CredentialPool
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.core.recovery.classify import Classification
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.models.credentials import CredentialPool
 
 KEYS = ("a", "b", "c")
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from hermes_worker.core.credentials import Strategy
-from hermes_worker.credentials import CredentialPool
+from hermes_worker.models.credentials import CredentialPool
 
 KEYS = ("a", "b")
 STATE = "hermes:credentials"

@@ -12,19 +12,19 @@ from support.fault_server import FaultServer, Received, Reply, say_hello
 from support.limited_endpoint import LimitedEndpoint
 from support.valkey import administrator
 
-import hermes_worker.governor
+import hermes_worker.models.governor
+from hermes_worker.broker.rights import USER
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.broker_rights import USER
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelRequest, Usage, user_body
 from hermes_worker.core.rate_limits import RateLimits
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.governor import ConfiguredLimits, Governor, Permit, Place
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace, Permit
+from hermes_worker.models.wires.openai_chat import OpenAIChat
 from hermes_worker.observe import broker_outage
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_chat import OpenAIChat
 
-PLACE = Place(provider="openai", credential="abc")
+PLACE = KeyPlace(provider="openai", credential="abc")
 MINUTE_S = 4.0
 """How long a minute takes here."""
 CALL_S = 0.05
@@ -97,7 +97,7 @@ def test_other_credentials_are_not_held_back(client: redis.Redis) -> None:
     asks(asked, "r1")
 
     assert asks(asked, "r2").wait_s > 0
-    assert asked.acquire(Place(provider="openai", credential="other"), ticket="r2", tokens=0).wait_s == 0
+    assert asked.acquire(KeyPlace(provider="openai", credential="other"), ticket="r2", tokens=0).wait_s == 0
 
 
 def test_a_very_long_wait_keeps_no_place(client: redis.Redis) -> None:
@@ -296,11 +296,11 @@ class Clock:
 def clock(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Clock:
     given = f"{{redis.call('HGET', '{CLOCK_KEY}', 's'), redis.call('HGET', '{CLOCK_KEY}', 'us')}}"
     for name in SCRIPTS_WITH_TIME:
-        script = getattr(hermes_worker.governor, name)
+        script = getattr(hermes_worker.models.governor, name)
         assert "redis.call('TIME')" in script
-        monkeypatch.setattr(hermes_worker.governor, name, script.replace("redis.call('TIME')", given))
+        monkeypatch.setattr(hermes_worker.models.governor, name, script.replace("redis.call('TIME')", given))
     found = Clock(client)
-    monkeypatch.setattr(hermes_worker.governor, "time", found)
+    monkeypatch.setattr(hermes_worker.models.governor, "time", found)
     return found
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 import redis
 
-from hermes_worker.governor import ConfiguredLimits, Governor, Permit, Place
+from hermes_worker.models.governor import ConfiguredLimits, Governor, KeyPlace, Permit
 
-PLACE = Place(provider="openai", credential="abc")
+PLACE = KeyPlace(provider="openai", credential="abc")
 MINUTE_S = 4.0
 """How long a minute takes where something has to happen."""
 

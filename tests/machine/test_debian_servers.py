@@ -10,8 +10,8 @@ import pytest
 from support.commandline import CommandLine, script
 from support.valkey import administrator
 
-from hermes_worker.embedded import valkey as valkey_module
-from hermes_worker.embedded.valkey import EmbeddedValkey, Origin, data_set_aside, find_server, version_of
+from hermes_worker.local import valkey as valkey_module
+from hermes_worker.local.valkey import DataOrigin, EmbeddedValkey, data_set_aside, find_server, version_of
 
 pytestmark = pytest.mark.machine
 
@@ -36,7 +36,7 @@ def server_in(directory: Path) -> EmbeddedValkey:
 
 def test_the_bundled_server_goes_before_debians(debians: Path) -> None:
     server = find_server()
-    assert server.origin is Origin.BUNDLED
+    assert server.origin is DataOrigin.BUNDLED
     assert server.binary != debians
 
 
@@ -46,7 +46,7 @@ def test_debians_server_works_as_a_broker_and_reads_its_own_files_again(only_deb
         administrator(server).set("k", "v")
 
     found = find_server(directory=tmp_path / "v")
-    assert (found.binary, found.origin) == (only_debians, Origin.WROTE)
+    assert (found.binary, found.origin) == (only_debians, DataOrigin.WROTE)
     with server_in(tmp_path / "v") as server:
         assert administrator(server).get("k") == "v"
 

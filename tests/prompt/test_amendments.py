@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hermes_worker.agent.prompt.amendments import IMAGE_LEFT_OUT, amended_messages, amended_tools, has_images
 from hermes_worker.core.messages import canonical_json, tool_body, user_body
-from hermes_worker.core.turn_memory import Amendment
-from hermes_worker.prompt.amendments import IMAGE_LEFT_OUT, amended_messages, amended_tools, has_images
+from hermes_worker.core.run_memory import Amendment
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 USER = user_body([{"type": "text", "text": "what is this?"}, IMAGE])

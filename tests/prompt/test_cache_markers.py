@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.messages import canonical_json
-from hermes_worker.prompt.cache_markers import (
+from hermes_worker.agent.prompt.cache_markers import (
     MARKS_MAX,
     CacheLayout,
     CacheLifetime,
@@ -18,6 +17,7 @@ from hermes_worker.prompt.cache_markers import (
     cache_layout,
     with_cache_markers,
 )
+from hermes_worker.core.messages import canonical_json
 
 MARK = {"type": "ephemeral"}
 SYSTEM = {"role": "system", "content": "s"}

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.compactions import visible
-from hermes_worker.core.messages import Message, Role, canonical_json
-from hermes_worker.prompt.compaction import (
+from hermes_worker.agent.prompt.compaction import (
     END,
     compaction_body,
     fallback_summary,
@@ -21,7 +19,9 @@ from hermes_worker.prompt.compaction import (
     summary_request,
     trigger_tokens,
 )
-from hermes_worker.prompt.pipeline import import_history, prepare, repaired
+from hermes_worker.agent.prompt.pipeline import import_history, prepare, repaired
+from hermes_worker.core.compactions import visible
+from hermes_worker.core.messages import Message, Role, canonical_json
 
 
 def rows(*bodies: dict[str, Any]) -> list[Message]:

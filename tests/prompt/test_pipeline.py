@@ -12,18 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.messages import (
-    Message,
-    ModelReply,
-    Role,
-    ToolRequest,
-    assistant_body,
-    canonical_json,
-    tool_body,
-    user_body,
-)
-from hermes_worker.prompt import pipeline
-from hermes_worker.prompt.pipeline import (
+from hermes_worker.agent.prompt import pipeline
+from hermes_worker.agent.prompt.pipeline import (
     DAMAGED,
     STANDARD,
     UNAVAILABLE,
@@ -38,6 +28,16 @@ from hermes_worker.prompt.pipeline import (
     repaired,
     translated,
     wire_needs,
+)
+from hermes_worker.core.messages import (
+    Message,
+    ModelReply,
+    Role,
+    ToolRequest,
+    assistant_body,
+    canonical_json,
+    tool_body,
+    user_body,
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.prompt.system import (
+from hermes_worker.agent.prompt.system import (
     ACT_DO_NOT_ANNOUNCE,
     DEFAULT_IDENTITY,
     FINISH_THE_JOB,

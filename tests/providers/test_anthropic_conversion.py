@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import ToolRequest, Usage, assistant_body
-from hermes_worker.providers.conversions.anthropic import (
+from hermes_worker.models.wires.conversions.anthropic import (
     IMAGE_REMOVED,
     ThinkingPolicy,
     from_message,

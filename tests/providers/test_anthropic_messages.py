@@ -24,10 +24,10 @@ from hermes_worker.core.messages import (
     tool_body,
     user_body,
 )
-from hermes_worker.providers.anthropic_messages import AnthropicMessages, Dialect, request_body
-from hermes_worker.providers.anthropic_reply import MessageAssembler
-from hermes_worker.providers.chat_reply import CutShort, MalformedReply, StreamedError
-from hermes_worker.providers.endpoint import Endpoint
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.anthropic_messages import AnthropicMessages, Dialect, request_body
+from hermes_worker.models.wires.anthropic_reply import MessageAssembler
+from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError
 
 KEY = "sk-test-0123456789abcdefghij"
 SYSTEM = canonical_json({"role": "system", "content": "be brief"})

@@ -11,12 +11,12 @@ from typing import Any
 import openai
 import pytest
 
+from hermes_worker.agent.tools.arguments import violations
+from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import ModelReply, ModelRequest, assistant_body, canonical_json, tool_body, user_body
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_chat import OpenAIChat
-from hermes_worker.tools.arguments import violations
-from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.openai_chat import OpenAIChat
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "model_server.py"
 TOOL = canonical_json({"type": "function", "function": {"name": "bench_echo", "parameters": {"type": "object"}}})

@@ -1,6 +1,6 @@
 import pytest
 
-from hermes_worker.providers.catalog import (
+from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
     find_provider,

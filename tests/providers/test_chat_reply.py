@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from hermes_worker.core.messages import Delta, ToolRequest, Usage, assistant_body
-from hermes_worker.core.repair import arguments_text
-from hermes_worker.providers.calling import _parsed
-from hermes_worker.providers.chat_reply import (
+from hermes_worker.core.recovery.repair import arguments_text
+from hermes_worker.models.calling import _parsed
+from hermes_worker.models.wires.chat_reply import (
     CutShort,
     MalformedReply,
     ReplyAssembler,

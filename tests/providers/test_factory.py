@@ -8,11 +8,11 @@ from support.fault_server import FaultServer, say_hello
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import ModelRequest, user_body
-from hermes_worker.providers.anthropic_messages import AnthropicMessages
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.factory import build_provider
-from hermes_worker.providers.openai_chat import OpenAIChat
-from hermes_worker.providers.openai_responses import OpenAIResponses
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.factory import build_provider
+from hermes_worker.models.wires.anthropic_messages import AnthropicMessages
+from hermes_worker.models.wires.openai_chat import OpenAIChat
+from hermes_worker.models.wires.openai_responses import OpenAIResponses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.providers.identity import STAND_IN, described, endpoint_identity
+from hermes_worker.models.identity import STAND_IN, described, endpoint_identity
 from hermes_worker.settings import ModelSettings, Secret
 
 

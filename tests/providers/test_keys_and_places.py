@@ -12,11 +12,11 @@ from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelRequest, user_body
-from hermes_worker.providers.base import Abort
-from hermes_worker.providers.catalog import provider_rows
-from hermes_worker.providers.chain import Chain
+from hermes_worker.models.base import Abort
+from hermes_worker.models.catalog import provider_rows
+from hermes_worker.models.chain import Chain
 from hermes_worker.settings import as_environ, load
-from hermes_worker.wiring import aside_of, chain_of, endpoint_of, logins_of
+from hermes_worker.wiring import auxiliary_chains_of, chain_of, endpoint_of, logins_of
 
 
 def chain(home: Path, **environ: str) -> Chain:
@@ -78,12 +78,12 @@ def test_providers_to_fall_back_on_have_pools_of_their_own(tmp_path: Path) -> No
 def test_each_call_beside_the_conversation_may_have_providers_of_its_own(tmp_path: Path, task: AuxTask) -> None:
     providers = {f"HERMES_{task.name}_PROVIDERS": "groq:tiny,openai:small,zai:none"}
     held = {"GROQ_API_KEY": "g1", "OPENAI_API_KEY": "k1"}
-    aside = aside_of(load({"HERMES_MODEL": "m", **held, **providers}, home=tmp_path))
+    aside = auxiliary_chains_of(load({"HERMES_MODEL": "m", **held, **providers}, home=tmp_path))
     own = aside[task]
     routes = [own.route("", position) for position in range(len(own))]
     assert [(route.name, route.model) for route in routes] == [("groq", "tiny"), ("openai", "small")]
     assert set(aside) == {task}
-    assert aside_of(load({"HERMES_MODEL": "m", **providers}, home=tmp_path)) == {}
+    assert auxiliary_chains_of(load({"HERMES_MODEL": "m", **providers}, home=tmp_path)) == {}
 
 
 def test_a_provider_in_a_chain_may_have_an_address_of_its_own(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_provider_in_a_chain_may_have_an_address_of_its_own(tmp_path: Path) ->
         ",azure:gpt@https://me.openai.azure.com/openai/v1,vllm:sly@https://api.openai.com/v1"
     )
     given = {"VLLM_API_KEY": "v1", "OPENAI_API_KEY": "k1", "AZURE_OPENAI_API_KEY": "a1", "HERMES_API_KEY": "h1"}
-    aside = aside_of(load({**given, "HERMES_TITLE_PROVIDERS": named}, home=tmp_path))
+    aside = auxiliary_chains_of(load({**given, "HERMES_TITLE_PROVIDERS": named}, home=tmp_path))
     own = aside[AuxTask.TITLE]
 
     found = [(own.route("", n).name, own.route("", n).model, own.route("", n).host) for n in range(len(own))]

@@ -22,10 +22,10 @@ from support.fault_server import (
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage, canonical_json, user_body
-from hermes_worker.providers import calling, connections
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_chat import Dialect, OpenAIChat, adapted, request_body
-from hermes_worker.providers.pace import REST_S
+from hermes_worker.models import calling, connections
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, adapted, request_body
+from hermes_worker.models.wires.pace import REST_S
 
 KEY = "sk-test-0123456789abcdefghij"
 TOOL = canonical_json({"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}})

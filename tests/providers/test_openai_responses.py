@@ -23,11 +23,11 @@ from hermes_worker.core.messages import (
     tool_body,
     user_body,
 )
-from hermes_worker.providers.chat_reply import CutShort, MalformedReply, StreamedError
-from hermes_worker.providers.conversions.responses import CODEX, GITHUB
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_responses import Dialect, OpenAIResponses, request_body
-from hermes_worker.providers.responses_reply import ResponseAssembler
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError
+from hermes_worker.models.wires.conversions.responses import CODEX, GITHUB
+from hermes_worker.models.wires.openai_responses import Dialect, OpenAIResponses, request_body
+from hermes_worker.models.wires.responses_reply import ResponseAssembler
 
 KEY = "sk-test-0123456789abcdefghij"
 ISSUER = "other:127.0.0.1"

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.core.classify import OUTCOMES, Classification, RawError, classification_of, classify, raw_error
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.retry import AttemptHistory, FallBack, GiveUp, Remedy, Situation, decide
-from hermes_worker.providers.errors import CallPlace, translate
+from hermes_worker.core.recovery.classify import (
+    OUTCOMES,
+    Classification,
+    RawError,
+    classification_of,
+    classify,
+    raw_error,
+)
+from hermes_worker.core.recovery.retry import AttemptHistory, FallBack, GiveUp, Remedy, Situation, decide
+from hermes_worker.models.errors import CallPlace, translate
 
 PLACE = CallPlace(base_url="https://models.example/v1", model="m", secrets=("top-secret",))
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.classify import classify, raw_error
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, assistant_body
-from hermes_worker.providers.conversions.responses import (
+from hermes_worker.core.recovery.classify import classify, raw_error
+from hermes_worker.models.wires.conversions.responses import (
     CODEX,
     GITHUB,
     XAI,

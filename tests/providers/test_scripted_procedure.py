@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.messages import ModelReply, ToolRequest, assistant_body, canonical_json, tool_body
-from hermes_worker.providers.scripted.procedure import next_reply
-from hermes_worker.providers.scripted.reply import Call, Reply
-from hermes_worker.providers.scripted.report import NOT_A_MODEL
-from hermes_worker.tools.base import ToolContext
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.tools.dispatch import run_tool
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.models.scripted.procedure import next_reply
+from hermes_worker.models.scripted.reply import Reply, ScriptedCall
+from hermes_worker.models.scripted.report import NOT_A_MODEL
+from hermes_worker.workspaces.local import LocalWorkspace
 
 Row = dict[str, Any]
-Execute = Callable[[Call], str]
+Execute = Callable[[ScriptedCall], str]
 
 CATALOG = default_catalog()
 TOOLS = [
@@ -94,7 +94,7 @@ def execute_without_git(directory: Path, tmp_path: Path) -> Execute:
 def executing(directory: Path, home: Path, path: str) -> Execute:
     workspace = LocalWorkspace(str(directory), base_env={"PATH": path, "HOME": str(home)})
 
-    def run(call: Call) -> str:
+    def run(call: ScriptedCall) -> str:
         context = ToolContext(
             run_id="r",
             session_id="s",

@@ -18,11 +18,11 @@ import pytest
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, assistant_body, user_body
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_chat import OpenAIChat
-from hermes_worker.providers.scripted.reply import Call, Reply
-from hermes_worker.providers.scripted.server import Options, ScriptedServer
-from hermes_worker.providers.scripted.wire import events, usage
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.scripted.reply import Reply, ScriptedCall
+from hermes_worker.models.scripted.server import Options, ScriptedServer
+from hermes_worker.models.scripted.wire import events, usage
+from hermes_worker.models.wires.openai_chat import OpenAIChat
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_cached_tokens_are_those_of_the_previous_request() -> None:
     rows: list[dict[str, Any]] = [{"role": "user", "content": "x" * 8_000}]
     first = usage({"messages": rows}, Reply(text="abcd" * 3))
     rows += [json.loads(assistant_body(ModelReply(text="abcd"))), {"role": "user", "content": "more"}]
-    second = usage({"messages": rows}, Reply(calls=(Call(id="1", name="abcd", arguments="1234"),)))
+    second = usage({"messages": rows}, Reply(calls=(ScriptedCall(id="1", name="abcd", arguments="1234"),)))
 
     assert first["prompt_tokens_details"] == {"cached_tokens": 0}
     assert first["completion_tokens"] == 3
@@ -333,7 +333,7 @@ def test_options_set_the_pace_of_every_reply() -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_prints_its_address_and_ends_on_a_signal(ending: signal.Signals) -> None:
-    command = [sys.executable, "-m", "hermes_worker.providers.scripted", "--port", "0", "--chunks", "1"]
+    command = [sys.executable, "-m", "hermes_worker.models.scripted", "--port", "0", "--chunks", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         base_url = process.stdout.readline().strip()
@@ -350,7 +350,7 @@ def test_the_command_prints_its_address_and_ends_on_a_signal(ending: signal.Sign
 
 def test_the_command_says_when_its_port_is_taken(server: ScriptedServer) -> None:
     port = server.base_url.rpartition(":")[2].removesuffix("/v1")
-    command = [sys.executable, "-m", "hermes_worker.providers.scripted", "--port", port]
+    command = [sys.executable, "-m", "hermes_worker.models.scripted", "--port", port]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
 

@@ -1,7 +1,7 @@
 import pytest
 
-from hermes_worker.providers import sse
-from hermes_worker.providers.sse import EventTooLarge, event_data
+from hermes_worker.models.wires import sse
+from hermes_worker.models.wires.sse import EventTooLarge, event_data
 
 STREAM = b': hello\n\ndata: {"a":1}\n\nevent: x\nid: 7\ndata:two\r\n\r\ndata: one\ndata: more\n\ndata: [DONE]\n\n'
 EVENTS = [b'{"a":1}', b"two", b"one\nmore", b"[DONE]"]

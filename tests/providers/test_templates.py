@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from hermes_worker.providers.anthropic_messages import _Client as AnthropicClient
-from hermes_worker.providers.connections import Line, using
-from hermes_worker.providers.endpoint import Endpoint
-from hermes_worker.providers.openai_client import OpenAIClient
+from hermes_worker.models.connections import Line, using
+from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.wires.anthropic_messages import _Client as AnthropicClient
+from hermes_worker.models.wires.openai_client import OpenAIClient
 
 
 class _Recorder(http.server.BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes_worker.redaction import redact_code
+from hermes_worker.safety.redaction import redact_code
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.measuring import processor_s
 
-from hermes_worker.redaction import is_secret_name, mask, redact, redact_code
+from hermes_worker.safety.redaction import is_secret_name, mask, redact, redact_code
 
 OPAQUE = "Zx9Qw8Er7Ty6Ui5Op4As3"
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.providers import errors as provider_errors
-from hermes_worker.redaction import Redactor, holds_marker, marked, mask_known, prints_configuration
+from hermes_worker.models import errors as provider_errors
+from hermes_worker.safety.redaction import Redactor, holds_marker, marked, mask_known, prints_configuration
 
 KEY = "ghp_" + "HsVJeM39xRFc8vDon3WHOi2MJrqLEpDcwJLA"
 

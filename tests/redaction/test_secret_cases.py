@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.redaction import marked, redact, redact_code
+from hermes_worker.safety.redaction import marked, redact, redact_code
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "secrets.json").read_text(encoding="utf-8"))
 READINGS: dict[str, Callable[[str], str]] = {

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from support.measuring import processor_s
 
-from hermes_worker.redaction import redact_code
-from hermes_worker.redaction.rule_import import imported, prefixes_of, translated
-from hermes_worker.redaction.vendors import VendorRule, vendor_rules
+from hermes_worker.safety.redaction import redact_code
+from hermes_worker.safety.redaction.rule_import import imported, prefixes_of, translated
+from hermes_worker.safety.redaction.vendors import VendorRule, vendor_rules
 
 _ALPHABET = (string.ascii_letters + string.digits + "_-").encode()
 
@@ -79,7 +79,7 @@ def test_a_key_of_every_published_format_is_hidden(rule: VendorRule) -> None:
 
 
 def test_the_rules_say_where_they_come_from() -> None:
-    folder = files("hermes_worker.redaction")
+    folder = files("hermes_worker.safety.redaction")
     document = json.loads(folder.joinpath("vendor_rules.json").read_bytes())
 
     assert "betterleaks" in document["source"]

@@ -21,10 +21,10 @@ from support.store import Store
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.settings import Settings, load
-from hermes_worker.store.database import Database
-from hermes_worker.store.job_rows import DueJob, JobTurn
-from hermes_worker.store.jobs import Jobs
-from hermes_worker.tasks.celery import celery_app
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.jobs.job_rows import DueJob, JobTick
+from hermes_worker.store.jobs.jobs import Jobs
+from hermes_worker.worker.celery import celery_app
 from scheduler import beat, turns
 from scheduler import jobs as work
 from scheduler.beat import Scheduler
@@ -146,7 +146,7 @@ def test_celerys_own_service_runs_it_and_leaves_no_file(
 
 
 def test_celerys_own_command_line_runs_it(settings: Settings, broker: redis.Redis, tmp_path: Path) -> None:
-    """``celery -A hermes_worker.tasks.app beat``, as people type it, fires a job that is changed while it runs."""
+    """``celery -A hermes_worker.worker.app beat``, as people type it, fires a job that is changed while it runs."""
     assert settings.database.url and settings.broker.url
     environ = {
         "PATH": os.environ["PATH"],
@@ -158,7 +158,7 @@ def test_celerys_own_command_line_runs_it(settings: Settings, broker: redis.Redi
     database = Database(settings.database.url)
     jobs = Jobs(database)
     row = work.create(jobs, work.JobRequest(prompt="Look around", schedule="every 1h"))
-    command = [str(Path(sys.executable).parent / "celery"), "-A", "hermes_worker.tasks.app", "beat"]
+    command = [str(Path(sys.executable).parent / "celery"), "-A", "hermes_worker.worker.app", "beat"]
     with subprocess.Popen(command, env=environ, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         try:
             wait_until(lambda: broker.llen(SYSTEM))
@@ -196,8 +196,8 @@ def test_more_than_one_look_can_settle_is_gone_on_with_at_once(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert settings.database.url
-    monkeypatch.setattr("hermes_worker.store.jobs.DUE_MAX", 3)
-    monkeypatch.setattr("scheduler.turns.DUE_MAX", 3)
+    monkeypatch.setattr("hermes_worker.store.jobs.jobs.DUE_MAX", 3)
+    monkeypatch.setattr("scheduler.ticking.DUE_MAX", 3)
     database = Database(settings.database.url)
     jobs = Jobs(database)
     rows = [work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h")) for _ in range(5)]
@@ -219,18 +219,18 @@ def test_a_job_that_breaks_the_scheduler_does_not_hold_up_the_others(
     rows = [work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h")) for _ in range(5)]
     for row in rows:
         work.run_now(jobs, row.job_id)
-    turn_of = turns.turn_of
+    tick_of = turns.tick_of
 
-    def broken(due: DueJob, settings: Settings) -> JobTurn | None:
+    def broken(due: DueJob, settings: Settings) -> JobTick | None:
         if due.row.pk == rows[2].pk:
             raise RuntimeError("a defect")
-        return turn_of(due, settings)
+        return tick_of(due, settings)
 
-    monkeypatch.setattr(turns, "turn_of", broken)
+    monkeypatch.setattr(turns, "tick_of", broken)
     with scheduler(settings) as ours:
         wait_until(lambda: ours.tick() and sum(len(jobs.history(row.pk)) for row in rows) == 4)
         assert jobs.history(rows[2].pk) == []
-        monkeypatch.setattr(turns, "turn_of", turn_of)
+        monkeypatch.setattr(turns, "tick_of", tick_of)
         ours.tick()
         assert [view.outcome for view in jobs.history(rows[2].pk)] == ["fired"]
     database.close()

@@ -23,10 +23,10 @@ from support import beat_replica
 from support.migrated import bring_up
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.embedded.postgres import EmbeddedPostgres
-from hermes_worker.store.database import Database
-from hermes_worker.store.job_rows import JobRow
-from hermes_worker.store.jobs import Jobs
+from hermes_worker.local.postgres import EmbeddedPostgres
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.jobs.job_rows import JobRow
+from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import jobs as work
 from scheduler.definition import JobSpec
 from scheduler.schedule import slots_between

@@ -22,7 +22,7 @@ from scheduler.lifecycle import stops_this_service
         "kubectl rollout restart deployment/hermes-worker",
         "kubectl -n agents delete pod hermes-worker-0",
         "docker compose restart hermes-beat",
-        "celery -A hermes_worker.tasks.app control shutdown",
+        "celery -A hermes_worker.worker.app control shutdown",
         "systemctl \\\n  restart \\\n  hermes-gateway",
         "echo ok\nSYSTEMCTL RESTART HERMES-GATEWAY",
     ],

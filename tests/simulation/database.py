@@ -13,15 +13,15 @@ from simulation.memory import Report
 from support.migrated import bring_up
 from support.store import Store, new_run
 
-from hermes_worker.core.approvals import Choice
 from hermes_worker.core.effects import Effect
 from hermes_worker.core.run import TERMINAL, RunStatus
-from hermes_worker.store.budgets import budget_of
-from hermes_worker.store.database import Database
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.budgets import budget_of
+from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sweep import SweepPolicy
 from hermes_worker.store.tables import auxiliary_calls, budgets, events, messages, runs, tool_calls
-from hermes_worker.store.waits import Waits
 
 _EPOCH_AS_JULIAN_DAY = 2440587.5
 
@@ -46,7 +46,7 @@ class SqlStore:
         self.calls = self._store.calls
         self.transcripts = self._store.transcripts
         self.waits = Waits(database)
-        self.asides = self._store.asides
+        self.auxiliary_calls = self._store.auxiliary_calls
         self.workers = self._store.workers
         self._tools = tools
 

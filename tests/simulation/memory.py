@@ -15,11 +15,10 @@ from functools import cache
 from typing import Any, TypeVar
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.approvals import Choice
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, reservation
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
-from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool, outstanding
+from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool, outstanding
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest, assistant_body, tool_body, user_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
@@ -28,14 +27,15 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.run import TERMINAL, Call, CallStatus, ExitReason, Run, RunStatus, WaitKind
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply, retry_delay_s, step
-from hermes_worker.store.auxiliary import AuxiliaryClaim
-from hermes_worker.store.calls import OVERTIME_S, CallClaim, Settlement
-from hermes_worker.store.new_children import NewChild
+from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.rows import Hint, LoadedRun
-from hermes_worker.store.runs import RunNotFound, SessionContext, TurnClaim
+from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
+from hermes_worker.store.runs.calls import OVERTIME_S, CallClaim, Settlement
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.runs import IterationClaim, RunNotFound, SessionContext
+from hermes_worker.store.runs.transcripts import CorruptTranscript
+from hermes_worker.store.runs.waits import NothingAsked, Terms
 from hermes_worker.store.sweep import LOSSES, SweepPolicy
-from hermes_worker.store.transcripts import CorruptTranscript
-from hermes_worker.store.waits import NothingAsked, Terms
 from hermes_worker.store.workers import Registration
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ class MemoryStore:
         self.policy = policy
         self.workers = MemoryWorkers(self)
         self.runs = self.calls = self.transcripts = self.waits = self
-        self.asides = MemoryAsides(self)
+        self.auxiliary_calls = MemoryAsides(self)
         self._tools = tools
         self._rows: dict[str, RunRow] = {}
         self._by_pk: list[RunRow] = []
@@ -253,7 +253,7 @@ class MemoryStore:
         row.message_seq = 1
         row.has_begun, row.due_of = True, None
         row.hinted_at = self.now()
-        return Hint(effect=AskModel(run_id=row.core.run_id, iteration=1, attempt=1), at=self.now())
+        return Hint(effect=Iterate(run_id=row.core.run_id, iteration=1, attempt=1), at=self.now())
 
     def stop(self, run_id: str, *, is_whole: bool) -> tuple[list[str], list[Hint]]:
         """With ``is_whole`` the run and all below it; without, whoever did it died after the first of them."""
@@ -280,7 +280,7 @@ class MemoryStore:
     def _is_open_to(self, row: RunRow, effect: Effect, owner: int) -> bool:
         if row.core.status.is_terminal:
             return False
-        if isinstance(effect, AskModel):
+        if isinstance(effect, Iterate):
             is_same = (row.core.iteration + 1, row.core.attempt) == (effect.iteration, effect.attempt)
             return (is_same and row.token is None) or row.owner == owner
         call = row.calls.get((effect.iteration, effect.position))
@@ -295,7 +295,7 @@ class MemoryStore:
 
     # --- model calls ---
 
-    def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None:
+    def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None:
         row = self._rows.get(effect.run_id)
         if row is None or row.hinted_at is None or effect not in self._outstanding(row):
             return None
@@ -303,39 +303,43 @@ class MemoryStore:
         self._reserve(row)
         row.token, row.owner, row.claimed_at = f"t{next(self._tokens)}", owner, self.now()
         row.hinted_at, row.hints = None, 0
-        return TurnClaim(token=row.token, loaded=self._loaded(row))
+        return IterationClaim(token=row.token, loaded=self._loaded(row))
 
     def _apply_claim(self, row: RunRow) -> Run:
-        return apply(row.core, ev.TurnClaimed())
+        return apply(row.core, ev.IterationClaimed())
 
     def session_of(self, session_pk: int) -> SessionContext:
         tools = self._by_pk[session_pk].tools
         return filled(SessionContext, session_id=f"s{session_pk}", system_prompt="", tools=tools, workspace="{}")
 
     def commit_reply(
-        self, claim: TurnClaim, reply: ModelReply, reading: Sequence[ev.PlannedCall] | ev.ModelReplied, cost: Any = None
+        self,
+        claim: IterationClaim,
+        reply: ModelReply,
+        reading: Sequence[ev.PlannedCall] | ev.ModelReplied,
+        cost: Any = None,
     ) -> list[Hint]:
-        row = self._held_turn(claim)
+        row = self._held_iteration(claim)
         event = reading if isinstance(reading, ev.ModelReplied) else ev.ModelReplied(calls=tuple(reading))
         row.charged += 1
         return self._write(row, event, reply=reply)
 
     def commit_discarded(
-        self, claim: TurnClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Any = None
+        self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Any = None
     ) -> list[Hint]:
-        row = self._held_turn(claim)
+        row = self._held_iteration(claim)
         row.charged += 1
         return self._write(row, event)
 
     def commit_failure(
-        self, claim: TurnClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken, *_: Any
+        self, claim: IterationClaim, event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken, *_: Any
     ) -> list[Hint]:
-        return self._write(self._held_turn(claim), event)
+        return self._write(self._held_iteration(claim), event)
 
-    def release_turn(self, claim: TurnClaim, *_: Any) -> list[Hint]:
-        return self._write(self._held_turn(claim), ev.TurnReleased())
+    def release_iteration(self, claim: IterationClaim, *_: Any) -> list[Hint]:
+        return self._write(self._held_iteration(claim), ev.IterationReleased())
 
-    def _held_turn(self, claim: TurnClaim) -> RunRow:
+    def _held_iteration(self, claim: IterationClaim) -> RunRow:
         row = self._rows[claim.run_id]
         if row.token != claim.token:
             raise LeaseLost(f"the claim on the model call of {claim.run_id} was taken over")
@@ -504,7 +508,7 @@ class MemoryStore:
         return [self._begin(row) for row in [one for one in open_ones if not one.has_begun][: max(0, free)]]
 
     def _join(self, child: RunRow) -> list[Hint]:
-        """After the end of a child, in its transaction: ``store.joining.join_parent``."""
+        """After the end of a child, in its transaction: ``store.runs.joining.join_parent``."""
         parent = child.parent
         if parent is not None and child.is_background:
             return self._join_background(parent, child)
@@ -535,7 +539,7 @@ class MemoryStore:
         return [*hints, self._begin(self._insert(self._turn(parent)))]
 
     def _turn(self, cause: RunRow) -> RunRow:
-        """The turn that the answer of background children begins: ``store.background.insert_turn``."""
+        """The turn that the answer of background children begins: ``store.runs.background.insert_turn``."""
         pk = len(self._by_pk)
         core = replace(_new(cause.core), run_id=f"turn{pk}")
         return RunRow(pk=pk, core=core, tools=cause.tools, root=cause.top, cause=cause)
@@ -543,7 +547,7 @@ class MemoryStore:
     # --- budgets ---
 
     def _reserve(self, row: RunRow) -> None:
-        """What the claimed model call takes out of the tree's budget: ``store.budgets.reserve``."""
+        """What the claimed model call takes out of the tree's budget: ``store.runs.budgets.reserve``."""
         top = row.top
         if top.budget is None or row.core.wants_summary:
             return
@@ -646,7 +650,7 @@ class MemoryStore:
         row.events.append(names.get(after.status, "run.failed"))
 
     def _mark_due(self, row: RunRow, added: frozenset[Effect]) -> None:
-        is_asking_due = any(isinstance(effect, AskModel) for effect in self._outstanding(row))
+        is_asking_due = any(isinstance(effect, Iterate) for effect in self._outstanding(row))
         row.hinted_at, row.hints = (self.now() if is_asking_due else None), 0
         for effect in added:
             if isinstance(effect, CallEffect):
@@ -704,7 +708,7 @@ class MemoryStore:
                 hints += self._put_off(row, self._write(row, ev.CallLost(position=call.position, loss=loss)))
         if row.token is not None and self.workers.is_gone(row.owner):
             loss = self.workers.loss_of(row.owner)
-            hints += self._put_off(row, self._write(row, ev.TurnLost(loss=loss)))
+            hints += self._put_off(row, self._write(row, ev.IterationLost(loss=loss)))
         if row.core.resume_at is not None and row.core.resume_at < self.now():
             hints += self._write(row, ev.WaitEnded())
         if row.core.status is RunStatus.WAITING_FOR_APPROVAL or row.core.unsettled:
@@ -716,7 +720,7 @@ class MemoryStore:
         kept = []
         for hint in hints:
             effect = hint.effect
-            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, AskModel | CallEffect) else 0.0
+            delay_s = retry_delay_s(effect.attempt) if isinstance(effect, Iterate | CallEffect) else 0.0
             if not delay_s:
                 kept.append(hint)
                 continue
@@ -742,7 +746,7 @@ class MemoryStore:
             for effect in sorted(self._outstanding(row), key=_order):
                 queue = "tools" if isinstance(effect, RunTool) else "model"
                 queue = f"suspect_{queue}" if effect.is_suspect else queue
-                due = row if isinstance(effect, AskModel) else row.calls[effect.iteration, effect.position]
+                due = row if isinstance(effect, Iterate) else row.calls[effect.iteration, effect.position]
                 if due.hinted_at is not None and self._is_lost(queue, due, depths):
                     due.hinted_at, due.hints = self.now(), due.hints + 1
                     hints.append(Hint(effect=effect, at=self.now()))
@@ -807,7 +811,7 @@ class MemoryStore:
 
 
 class MemoryAsides:
-    """``store.auxiliary.AuxiliaryCalls``."""
+    """``store.runs.auxiliary.AuxiliaryCalls``."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -820,7 +824,7 @@ class MemoryAsides:
             row.calls[claim.iteration, claim.position].asked.append(asked)
         return hints
 
-    def claim(self, effect: AskAside, owner: int) -> AuxiliaryClaim | None:
+    def claim(self, effect: AskAuxiliary, owner: int) -> AuxiliaryClaim | None:
         if not self._store._take_call(effect, owner):
             return None
         row = self._store._rows[effect.run_id]
@@ -892,7 +896,7 @@ def _notice(was: Call, now: Call) -> str:
 class WithoutFence(MemoryStore):
     """Takes whatever is brought for a run that has not ended, whoever brings it."""
 
-    def _held_turn(self, claim: TurnClaim) -> RunRow:
+    def _held_iteration(self, claim: IterationClaim) -> RunRow:
         row = self._rows[claim.run_id]
         if row.core.status.is_terminal:
             raise LeaseLost("it has ended")
@@ -932,7 +936,7 @@ class CountingArrivals(MemoryStore):
         if row.arrivals < len(calls):
             return tools
         core = row.core
-        ask = AskModel(
+        ask = Iterate(
             run_id=core.run_id, iteration=core.iteration + 1, attempt=core.attempt, is_suspect=core.is_suspect
         )
         return frozenset({ask})
@@ -948,13 +952,13 @@ class CountingArrivals(MemoryStore):
 class ChargingAttempts(MemoryStore):
     """Counts a model call when it is made, not when its reply is written."""
 
-    def claim_turn(self, effect: AskModel, owner: int) -> TurnClaim | None:
-        claim = super().claim_turn(effect, owner)
+    def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None:
+        claim = super().claim_iteration(effect, owner)
         if claim is not None:
             self._rows[effect.run_id].charged += 1
         return claim
 
-    def commit_reply(self, claim: TurnClaim, reply: ModelReply, reading: Any, cost: Any = None) -> list[Hint]:
+    def commit_reply(self, claim: IterationClaim, reply: ModelReply, reading: Any, cost: Any = None) -> list[Hint]:
         hints = super().commit_reply(claim, reply, reading, cost)
         self._rows[claim.run_id].charged -= 1
         return hints
@@ -965,7 +969,7 @@ class ForgettingAnswers(MemoryStore):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.asides = _ForgettingAsides(self)
+        self.auxiliary_calls = _ForgettingAsides(self)
 
 
 class _ForgettingAsides(MemoryAsides):
@@ -982,7 +986,7 @@ class PayingLosers(MemoryStore):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.asides = _PayingLosers(self)
+        self.auxiliary_calls = _PayingLosers(self)
 
 
 class _PayingLosers(MemoryAsides):

@@ -85,8 +85,8 @@ def test_whatever_goes_wrong_every_run_ends_and_nothing_is_done_or_counted_twice
     effects = {"refused", "interrupted", "place lost", "stray", "repaired", "repeated deeds"}
     trees = {"child", "turn", "exhausted", "question", "answer", "answer in vain"}
     guilt = {"blown up in company", "blown up alone", "condemned"}
-    asides = {"aside", "unanswered"}
-    assert all(seen[kind] > 5 for kind in rare | effects | trees | guilt | asides), seen
+    auxiliary_calls = {"aside", "unanswered"}
+    assert all(seen[kind] > 5 for kind in rare | effects | trees | guilt | auxiliary_calls), seen
 
 
 def test_however_much_goes_wrong() -> None:
@@ -104,7 +104,7 @@ def test_in_peace_no_run_needs_the_sweeper_and_every_message_is_needed() -> None
     for seed in range(100):
         world = play(seed, trouble=PEACE, make=WithoutSweeper)
         assert not set(+world.seen) - {"child", "turn", "exhausted", "question", "answer", "answer in vain", "aside"}
-        claims = sum(what in ("claim", "claim_turn") for _, what in world.trace)
+        claims = sum(what in ("claim", "claim_iteration") for _, what in world.trace)
         assert world.sent == claims
 
 

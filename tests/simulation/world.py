@@ -22,36 +22,36 @@ from greenlet import greenlet
 from simulation.memory import MemoryStore, Report, filled
 
 from hermes_worker import observe
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.catalog import Catalog
+from hermes_worker.agent.tools.delegation import DelegateTool
+from hermes_worker.broker.queue import QueueName, message_of
 from hermes_worker.core import abort as abort_module
-from hermes_worker.core.approvals import VERDICT_RULES, Choice, Mode
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
-from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool
+from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool
 from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, UnavailableError
 from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json, user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.extension import ToolSpec
-from hermes_worker.providers.chain import OneProvider
-from hermes_worker.queue import QueueName, message_of
+from hermes_worker.models.chain import OneProvider
+from hermes_worker.safety.approvals import VERDICT_RULES, Choice, Mode
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import RunNotFound
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.store.runs.waits import NothingAsked, NotWaiting
 from hermes_worker.store.sweep import SweepPolicy
-from hermes_worker.store.waits import NothingAsked, NotWaiting
-from hermes_worker.tasks import call_tool as call_tool_module
-from hermes_worker.tasks import delegating as delegating_module
 from hermes_worker.tasks import leases as leases_module
-from hermes_worker.tasks import persistence as persistence_module
-from hermes_worker.tasks.aside import ask_aside
-from hermes_worker.tasks.call_tool import call_tool
-from hermes_worker.tasks.iterate import iterate
+from hermes_worker.tasks.calls import call_tool as call_tool_module
+from hermes_worker.tasks.calls import delegating as delegating_module
+from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
+from hermes_worker.tasks.calls.call_tool import call_tool
+from hermes_worker.tasks.calls.permission import ApprovalRules
+from hermes_worker.tasks.iteration import persistence as persistence_module
+from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
 from hermes_worker.tasks.parts import Parts
-from hermes_worker.tasks.permission import ApprovalRules
-from hermes_worker.tools.base import ToolContext, ToolResult
-from hermes_worker.tools.catalog import Catalog
-from hermes_worker.tools.delegation import DelegateTool
-from hermes_worker.workspace.base import WorkspaceError
+from hermes_worker.workspaces.base import WorkspaceError
 
 TTL_S = 3.0
 POLICY = SweepPolicy(interval_s=0.4, ttl_s=TTL_S, resend_grace_s=0.5)
@@ -136,7 +136,7 @@ class Backend(Protocol):
     runs: Any
     calls: Any
     waits: Any
-    asides: Any
+    auxiliary_calls: Any
     transcripts: Any
     workers: Any
 
@@ -234,7 +234,7 @@ class Process:
             runs=Paused(world, world.backend.runs),
             calls=Paused(world, world.backend.calls),
             waits=Paused(world, world.backend.waits),
-            asides=Paused(world, world.backend.asides),
+            auxiliary_calls=Paused(world, world.backend.auxiliary_calls),
             transcripts=Paused(world, world.backend.transcripts),
             sender=Sender(world),
             leases=self.leases,
@@ -259,12 +259,12 @@ class Process:
         self.world.wake(actor, 0.0)
 
     def _task(self, effect: Effect, at: float) -> None:
-        """As ``tasks.app`` guards its tasks."""
+        """As ``worker.app`` guards its tasks."""
         try:
-            if isinstance(effect, AskModel):
+            if isinstance(effect, Iterate):
                 iterate(self.parts, effect, at)
-            elif isinstance(effect, AskAside):
-                ask_aside(self.parts, effect, at)
+            elif isinstance(effect, AskAuxiliary):
+                ask_auxiliary(self.parts, effect, at)
             elif isinstance(effect, RunTool):
                 call_tool(self.parts, effect, at)
         except (UnavailableError, LeaseLost):
@@ -722,7 +722,7 @@ class World:
         if not ready:
             self._enqueue(hint)
             return
-        assert isinstance(hint.effect, AskModel | CallEffect)
+        assert isinstance(hint.effect, Iterate | CallEffect)
         self.random.choice(ready).take(hint.effect, hint.at)
 
     @staticmethod

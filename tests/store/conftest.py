@@ -17,7 +17,7 @@ from support.migrated import bring_up
 from support.postgres import PostgresFarm
 from support.store import Store, opened
 
-from hermes_worker.store.database import Database
+from hermes_worker.store.engine.database import Database
 
 _TEMPLATE = "hermes_template"
 

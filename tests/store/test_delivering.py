@@ -19,24 +19,24 @@ import sqlalchemy as sa
 from support.smtp_server import SmtpServer, smtp_server
 from support.store import EMPTY, Store
 
+from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.channels.errors import DUPLICATE_REMARK
+from hermes_worker.channels.files import FileGone, FileOutbox, read
+from hermes_worker.channels.media import MediaFile
+from hermes_worker.channels.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.run import ExitReason
-from hermes_worker.delivery.courier import Courier
-from hermes_worker.delivery.errors import DUPLICATE_REMARK
-from hermes_worker.delivery.files import FileDesk, FileGone, read
-from hermes_worker.delivery.media import MediaFile
-from hermes_worker.delivery.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from hermes_worker.store.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView
+from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryState, DeliveryView
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs import Multitask
+from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.tables import deliveries
 from hermes_worker.store.workers import Registration
 from hermes_worker.tasks.deliver import DeliveryParts, deliver
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 IDLE = {**EMPTY, "delivery": 0}
 
@@ -124,12 +124,12 @@ class Office:
         self.store = store
         self.outbox = Deliveries(store.database)
         self.directory = directory
-        leases = Leases(store.workers, name="courier", queues="delivery", ttl_s=1e6)
+        leases = Leases(store.workers, name="dispatcher", queues="delivery", ttl_s=1e6)
         leases.register()
         self.parts = DeliveryParts(
             outbox=self.outbox,
             views=store.views,
-            courier=Courier(values=values, directory=directory, allows_private=allows_private, channels=channels),
+            dispatcher=Dispatcher(values=values, directory=directory, allows_private=allows_private, channels=channels),
             sender=Sent(),
             leases=leases,
         )
@@ -341,7 +341,7 @@ def test_a_mail_is_taken_deferred_refused_or_in_doubt(
 
 
 def test_a_password_is_not_sent_without_tls(tmp_path: Path) -> None:
-    from hermes_worker.delivery.smtp import _is_loopback, tls_of
+    from hermes_worker.channels.smtp import _is_loopback, tls_of
 
     assert not _is_loopback("mail.example.org")
     assert not _is_loopback("10.0.0.1")
@@ -631,7 +631,7 @@ def with_files(store: Store, tmp_path: Path, deliver: list[str], text: str, **mo
     ref = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(workspace)).to_json()
     store.answer(store.submit(deliver=deliver, workspace=ref).run_id, ModelReply(text=text))
     here = office(store, tmp_path, **more)
-    here.parts = replace(here.parts, desk=lambda stored: FileDesk(root=json.loads(stored)["root"], denied=["/etc"]))
+    here.parts = replace(here.parts, desk=lambda stored: FileOutbox(root=json.loads(stored)["root"], denied=["/etc"]))
     return here, workspace
 
 
@@ -737,7 +737,7 @@ def test_a_link_that_takes_a_files_place_is_not_followed(tmp_path: Path) -> None
     workspace = tmp_path / "workspace"
     (workspace / "sub").mkdir(parents=True)
     (workspace / "sub" / "a.txt").write_text("public")
-    judged = FileDesk(root=str(workspace)).judge("sub/a.txt")
+    judged = FileOutbox(root=str(workspace)).judge("sub/a.txt")
     assert isinstance(judged, MediaFile)
     assert read(judged, judged.kind).content == b"public"
     (workspace / "sub" / "a.txt").unlink()

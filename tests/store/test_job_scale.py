@@ -13,7 +13,7 @@ from support.desk import NOON, Desk
 from support.plans import plan_of, statements
 from support.store import Store
 
-from hermes_worker.store.jobs import Jobs
+from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import turns
 
 JOBS = 100_000

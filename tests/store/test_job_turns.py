@@ -13,15 +13,15 @@ import sqlalchemy as sa
 from support.desk import NOON, Desk
 from support.store import ANSWER, Store
 
-from hermes_worker.core.effects import AskModel, Collect
+from hermes_worker.core.effects import Collect, Iterate
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.settings import CronSettings, ModelSettings
-from hermes_worker.store.deliveries import Deliveries
-from hermes_worker.store.executions import Executions, ExecutionState
-from hermes_worker.store.job_rows import JobRow
+from hermes_worker.store.jobs.executions import Executions, ExecutionState
+from hermes_worker.store.jobs.job_rows import JobRow
+from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.tables import firings, jobs, run_inputs, runs
 from scheduler import jobs as work
 from scheduler.definition import JobSpec
@@ -79,7 +79,7 @@ def test_a_later_slot_stops_the_run_before_it(desk: Desk) -> None:
     assert desk.ledger(row) == [(10, "fired"), (20, "fired")]
     assert desk.store.status(first) is RunStatus.STOPPING
     second = desk.run_ids(row)[1]
-    assert [hint.effect for hint in ticked.settled.hints] == [AskModel(run_id=second, iteration=1, attempt=1)]
+    assert [hint.effect for hint in ticked.settled.hints] == [Iterate(run_id=second, iteration=1, attempt=1)]
     desk.store.answer(second)
     desk.tick()
     assert desk.jobs.get(row.job_id).last_status == "ok"
@@ -468,7 +468,7 @@ def test_silence_and_sessions_that_are_gone_leave_no_note(one: Desk) -> None:
     at_slot(one, 20)
     one.store.answer(one.run_ids(row)[1])
     one.tick()
-    assert one.jobs.unpaid_notes() == []
+    assert one.jobs.notes_due() == []
 
 
 # --- definitions ---

@@ -11,7 +11,7 @@ from support.store import ANSWER, Store, asks, settlement
 
 from hermes_worker.core import events as ev
 from hermes_worker.core.budget import Amounts, Budget, Limits
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.messages import Message, Role, Usage, assistant_body, tool_body
 from hermes_worker.core.pricing import Cost, CostStatus, Spent
@@ -20,7 +20,7 @@ from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus,
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.store.rows import BLOB_CHARS_MIN, LoadedRun, ParentCall
-from hermes_worker.store.stepping import (
+from hermes_worker.store.runs.stepping import (
     Additions,
     ChangeCall,
     CloseWait,
@@ -36,7 +36,7 @@ from hermes_worker.store.stepping import (
     needed,
     plan,
 )
-from hermes_worker.store.steps import ROWS_MAX, NewRows
+from hermes_worker.store.runs.steps import ROWS_MAX, NewRows
 
 ASKING = Run(run_id="run_1", status=RunStatus.RUNNING, iteration=1, is_asking=True)
 CALL = Call(position=0, name="terminal", replay=Replay.PURE, segment=0, status=CallStatus.RUNNING, timeout_s=60.0)
@@ -120,7 +120,7 @@ def test_a_reply_that_goes_on_is_one_statement_and_makes_its_calls_due() -> None
 def test_the_result_of_the_only_call_is_one_statement_and_asks_the_model_again() -> None:
     planned = settling(loaded(CALLING))
     assert planned.rest == ()
-    assert planned.added == [AskModel(run_id="run_1", iteration=2, attempt=1)]
+    assert planned.added == [Iterate(run_id="run_1", iteration=2, attempt=1)]
 
 
 def test_nothing_has_to_be_looked_up_for_a_usual_step() -> None:
@@ -261,6 +261,6 @@ def test_a_step_that_costs_nothing_leaves_the_budget_alone() -> None:
 def test_the_result_of_a_claimed_call_and_its_plan_agree(store: Store) -> None:
     claim = store.call(store.with_tools(Replay.PURE))
     [hint] = store.calls.settle(claim, settlement("a" * (BLOB_CHARS_MIN + 1)))
-    assert hint.effect == AskModel(run_id=claim.run_id, iteration=2, attempt=1)
+    assert hint.effect == Iterate(run_id=claim.run_id, iteration=2, attempt=1)
     assert store.results(claim.run_id) == ["a" * (BLOB_CHARS_MIN + 1)]
     store.runs.commit_reply(store.turn(claim.run_id), ANSWER, ())

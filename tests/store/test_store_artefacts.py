@@ -12,7 +12,7 @@ from support.store import SPEC, Store, asks
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.store.new_children import NewChild
+from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.tables import runs
 
 

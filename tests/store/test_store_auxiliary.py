@@ -14,7 +14,7 @@ from support.store import POLICY, Store, asks, check, settlement
 from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.budget import Dimension
-from hermes_worker.core.effects import AskAside, AskModel, RunTool
+from hermes_worker.core.effects import AskAuxiliary, Iterate, RunTool
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Usage, user_body
 from hermes_worker.core.metering import tokens_in
@@ -23,9 +23,9 @@ from hermes_worker.core.pricing import Cost, CostStatus, Spent, cost_of, own_pri
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus
 from hermes_worker.core.standing import StandingReason
-from hermes_worker.store.auxiliary import AuxiliaryClaim
-from hermes_worker.store.control import Control
-from hermes_worker.store.standings import Standings
+from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
+from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.standings import Standings
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.store.tables import auxiliary_calls, budgets, runs, tool_calls
 
@@ -44,12 +44,12 @@ def consultation(*texts: str, **material: Any) -> Consultation:
 def asking(store: Store, *replays: Replay, texts: tuple[str, ...] = (), **changes: Any) -> str:
     """A run whose first call has left a question."""
     run_id = store.with_tools(*(replays or (P,)), **changes)
-    store.asides.leave(store.call(run_id), consultation(*texts, at="x"))
+    store.auxiliary_calls.leave(store.call(run_id), consultation(*texts, at="x"))
     return run_id
 
 
-def effect(run_id: str, **changes: Any) -> AskAside:
-    return replace(AskAside(run_id=run_id, iteration=1, position=0, attempt=1), **changes)
+def effect(run_id: str, **changes: Any) -> AskAuxiliary:
+    return replace(AskAuxiliary(run_id=run_id, iteration=1, position=0, attempt=1), **changes)
 
 
 def lose(store: Store, run_id: str) -> AuxiliaryClaim:
@@ -69,7 +69,7 @@ def unknown(store: Store, run_id: str) -> tuple[int, int]:
 @pytest.mark.parametrize("replay", list(Replay))
 def test_a_call_waits_for_its_answer_as_a_row_and_then_goes_on_with_it(store: Store, replay: Replay) -> None:
     run_id = store.with_tools(replay)
-    hints = store.asides.leave(store.call(run_id), consultation("what is it?", at="x"))
+    hints = store.auxiliary_calls.leave(store.call(run_id), consultation("what is it?", at="x"))
 
     assert [hint.effect for hint in hints] == store.due(run_id) == [effect(run_id)]
     assert store.status(run_id) is RunStatus.RUNNING
@@ -79,12 +79,12 @@ def test_a_call_waits_for_its_answer_as_a_row_and_then_goes_on_with_it(store: St
     assert (claim.question.task, claim.refused_by) == (AuxTask.VISION, None)
     check(store)
 
-    [hint] = store.asides.answer(claim, SEEN, SPENT)
+    [hint] = store.auxiliary_calls.answer(claim, SEEN, SPENT)
 
     assert hint.effect == RunTool(run_id=run_id, iteration=1, position=0, attempt=1)
     call = store.call(run_id)
     assert call.has_asked
-    [consulted] = store.asides.consulted(call)
+    [consulted] = store.auxiliary_calls.consulted(call)
     assert (consulted.material, consulted.answers) == ({"at": "x"}, [SEEN])
     view = store.views.run(run_id)
     assert (view.usage.total, view.cost_usd) == (15 + 10, Decimal("0.000037"))
@@ -103,14 +103,14 @@ def test_a_call_that_asks_nothing_is_as_it_was(store: Store) -> None:
 def test_a_question_is_no_tool_call_and_a_tool_call_no_question(store: Store) -> None:
     run_id = store.with_tools(P, P)
     tool = RunTool(run_id=run_id, iteration=1, position=0, attempt=1)
-    assert store.asides.claim(effect(run_id), store.owner) is None
-    store.asides.leave(store.call(run_id), consultation())
+    assert store.auxiliary_calls.claim(effect(run_id), store.owner) is None
+    store.auxiliary_calls.leave(store.call(run_id), consultation())
     assert store.calls.claim(tool, store.owner) is None
     others = [effect(run_id, attempt=2), effect(run_id, position=1), effect(run_id, iteration=2), effect("run_no")]
     for other in (*others, effect(run_id, is_suspect=True)):
-        assert store.asides.claim(other, store.owner) is None
+        assert store.auxiliary_calls.claim(other, store.owner) is None
     store.question(run_id)
-    assert store.asides.claim(effect(run_id), store.owner) is None
+    assert store.auxiliary_calls.claim(effect(run_id), store.owner) is None
     assert store.calls.claim(tool, store.owner) is None
 
 
@@ -120,10 +120,10 @@ def test_questions_are_answered_one_by_one_and_what_was_sent_is_dropped(store: S
         claim = store.question(run_id)
         assert claim.number == number
         answer = AuxiliaryAnswer(failure="timeout") if number == 1 else AuxiliaryAnswer(text=f"answer {number}\x00")
-        store.asides.answer(claim, answer)
+        store.auxiliary_calls.answer(claim, answer)
         check(store)
     call = store.call(run_id)
-    [consulted] = store.asides.consulted(call)
+    [consulted] = store.auxiliary_calls.consulted(call)
     assert [answer.text for answer in consulted.answers] == ["answer 0\ufffd", None, "answer 2\ufffd"]
     assert consulted.answers[1].failure == "timeout"
     with store.database.read() as connection:
@@ -132,10 +132,10 @@ def test_questions_are_answered_one_by_one_and_what_was_sent_is_dropped(store: S
 
 def test_a_call_may_ask_again_when_it_goes_on(store: Store) -> None:
     run_id = asking(store)
-    store.asides.answer(store.question(run_id), SEEN)
-    store.asides.leave(store.call(run_id), consultation("and?", second=True))
-    store.asides.answer(store.question(run_id), AuxiliaryAnswer(text="blue"))
-    first, second = store.asides.consulted(store.call(run_id))
+    store.auxiliary_calls.answer(store.question(run_id), SEEN)
+    store.auxiliary_calls.leave(store.call(run_id), consultation("and?", second=True))
+    store.auxiliary_calls.answer(store.question(run_id), AuxiliaryAnswer(text="blue"))
+    first, second = store.auxiliary_calls.consulted(store.call(run_id))
     assert (first.answers, second.answers) == ([SEEN], [AuxiliaryAnswer(text="blue")])
     assert second.material == {"second": True}
 
@@ -143,8 +143,11 @@ def test_a_call_may_ask_again_when_it_goes_on(store: Store) -> None:
 def test_an_answer_counts_once(store: Store) -> None:
     run_id = asking(store)
     claim = store.question(run_id)
-    store.asides.answer(claim, SEEN, SPENT)
-    for again in (lambda: store.asides.answer(claim, SEEN, SPENT), lambda: store.asides.release(claim, SPENT)):
+    store.auxiliary_calls.answer(claim, SEEN, SPENT)
+    for again in (
+        lambda: store.auxiliary_calls.answer(claim, SEEN, SPENT),
+        lambda: store.auxiliary_calls.release(claim, SPENT),
+    ):
         with pytest.raises(LeaseLost):
             again()
     assert store.views.run(run_id).usage.total == 15 + 10
@@ -155,7 +158,7 @@ def test_a_question_of_a_call_that_is_not_held_is_not_left(store: Store) -> None
     claim = store.call(run_id)
     store.calls.settle(claim, settlement())
     with pytest.raises(LeaseLost):
-        store.asides.leave(claim, consultation())
+        store.auxiliary_calls.leave(claim, consultation())
 
 
 @pytest.mark.parametrize("replay", [P, O])
@@ -170,11 +173,11 @@ def test_a_question_whose_worker_vanished_is_asked_again_and_the_attempt_is_book
     assert unknown(store, run_id) == (1, sent)
     assert "step.retried" in store.event_names(run_id)
     with pytest.raises(LeaseLost):
-        store.asides.answer(late, SEEN, SPENT)
+        store.auxiliary_calls.answer(late, SEEN, SPENT)
 
     [due] = store.due(run_id)
     assert due == effect(run_id, attempt=2, is_suspect=True)
-    store.asides.answer(store.question(run_id), SEEN, SPENT)
+    store.auxiliary_calls.answer(store.question(run_id), SEEN, SPENT)
 
     assert unknown(store, run_id) == (1, sent)
     assert store.views.run(run_id).usage.total == 15 + 10
@@ -219,10 +222,10 @@ def test_a_question_that_takes_lanes_down_ends_its_run(store: Store) -> None:
 
 def test_a_question_is_handed_over_with_what_it_took_in_vain(store: Store) -> None:
     run_id = asking(store, O)
-    [hint] = store.asides.release(store.question(run_id), SPENT)
+    [hint] = store.auxiliary_calls.release(store.question(run_id), SPENT)
     assert hint.effect == effect(run_id)
     assert store.views.run(run_id).usage.total == 15 + 10
-    store.asides.answer(store.question(run_id), SEEN)
+    store.auxiliary_calls.answer(store.question(run_id), SEEN)
     check(store)
 
 
@@ -231,7 +234,7 @@ def test_a_stop_cancels_a_question_that_nobody_asks_yet(store: Store) -> None:
     store.runs.request_stop(run_id)
     assert store.status(run_id) is RunStatus.CANCELLED
     assert store.results(run_id) == [CANCELLED]
-    assert store.asides.claim(effect(run_id), store.owner) is None
+    assert store.auxiliary_calls.claim(effect(run_id), store.owner) is None
     check(store)
 
 
@@ -247,10 +250,10 @@ def test_a_stopped_run_ends_when_its_question_is_let_go_of(store: Store, way: st
         store.sweep()
         assert unknown(store, run_id)[0] == 1
     elif way == "answer":
-        store.asides.answer(claim, SEEN, SPENT)
+        store.auxiliary_calls.answer(claim, SEEN, SPENT)
         assert store.views.run(run_id).usage.total == 15 + 10
     else:
-        store.asides.release(claim)
+        store.auxiliary_calls.release(claim)
     assert store.status(run_id) is RunStatus.CANCELLED
     [view] = store.views.calls(run_id)
     assert view.status is CallStatus.CANCELLED, "it has had no effect"
@@ -262,7 +265,7 @@ def test_a_call_of_a_run_that_is_being_stopped_asks_nothing(store: Store) -> Non
     run_id = store.with_tools(O)
     claim = store.call(run_id)
     store.runs.request_stop(run_id)
-    assert store.asides.leave(claim, consultation()) == []
+    assert store.auxiliary_calls.leave(claim, consultation()) == []
     assert store.status(run_id) is RunStatus.CANCELLED
     with store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(auxiliary_calls)).scalar_one() == 0
@@ -300,7 +303,7 @@ def test_a_question_that_outstays_its_time_is_taken_away(store: Store) -> None:
     store.change(tool_calls, run_id, deadline_at=1.0)
     store.sweep()
     [due] = store.due(run_id)
-    assert isinstance(due, AskAside) and due.attempt == 2
+    assert isinstance(due, AskAuxiliary) and due.attempt == 2
     check(store)
 
 
@@ -310,7 +313,7 @@ def test_a_lost_message_is_sent_again_to_the_models(store: Store) -> None:
     assert store.sweep({"model": 5, "tools": 0, "delivery": 0}).hints == (), "it waits behind others"
     [hint] = store.sweep({"model": 0, "tools": 5, "delivery": 0}).hints
     assert hint.effect == effect(run_id)
-    store.asides.answer(store.question(run_id), SEEN)
+    store.auxiliary_calls.answer(store.question(run_id), SEEN)
     store.let_pass(60)
     [hint] = store.sweep({"model": 5, "tools": 0, "delivery": 0}).hints
     assert hint.effect == RunTool(run_id=run_id, iteration=1, position=0, attempt=1)
@@ -320,7 +323,7 @@ def test_a_paused_run_asks_nothing_until_it_goes_on(store: Store) -> None:
     run_id = asking(store)
     Control(store.database).pause(run_id)
     assert store.due(run_id) == []
-    assert store.asides.claim(effect(run_id), store.owner) is None
+    assert store.auxiliary_calls.claim(effect(run_id), store.owner) is None
     Control(store.database).resume(run_id)
     assert store.due(run_id) == [effect(run_id)]
     check(store)
@@ -329,13 +332,13 @@ def test_a_paused_run_asks_nothing_until_it_goes_on(store: Store) -> None:
 def test_siblings_and_later_segments_wait_for_a_call_that_asks(store: Store) -> None:
     run_id = store.submit().run_id
     store.ask_tools(run_id, asks(P, P, P, segments=[0, 0, 1]))
-    store.asides.leave(store.call(run_id, 0), consultation())
+    store.auxiliary_calls.leave(store.call(run_id, 0), consultation())
     assert store.settle(run_id, 1) == []
-    store.asides.answer(store.question(run_id), SEEN)
+    store.auxiliary_calls.answer(store.question(run_id), SEEN)
     [hint] = store.settle(run_id, 0)
     assert isinstance(hint.effect, RunTool) and hint.effect.position == 2
     [hint] = store.settle(run_id, 2)
-    assert isinstance(hint.effect, AskModel)
+    assert isinstance(hint.effect, Iterate)
     check(store)
 
 
@@ -361,7 +364,7 @@ def test_a_budget_that_is_used_up_refuses_the_question(
 
 def test_what_an_answer_took_counts_in_the_budget(store: Store) -> None:
     run_id = asking(store, tokens_max=10_000)
-    store.asides.answer(store.question(run_id), SEEN, SPENT)
+    store.auxiliary_calls.answer(store.question(run_id), SEEN, SPENT)
     with store.database.read() as connection:
         row = connection.execute(sa.select(budgets)).one()
     assert (row.tokens_spent, row.tokens_reserved) == (15 + 10, 0)
@@ -381,7 +384,7 @@ def test_where_a_run_stands_says_that_a_model_is_asked(store: Store) -> None:
 
 def test_answers_are_kept_until_a_day_after_their_call(store: Store) -> None:
     run_id = asking(store)
-    store.asides.answer(store.question(run_id), SEEN)
+    store.auxiliary_calls.answer(store.question(run_id), SEEN)
     count = sa.select(sa.func.count()).select_from(auxiliary_calls)
 
     def kept() -> int:
@@ -402,7 +405,7 @@ def test_of_many_that_want_a_question_one_gets_it(postgres_store: Store) -> None
     store = postgres_store
     run_id = asking(store)
     with ThreadPoolExecutor(8) as pool:
-        claims = list(pool.map(lambda _: store.asides.claim(effect(run_id), store.owner), range(16)))
+        claims = list(pool.map(lambda _: store.auxiliary_calls.claim(effect(run_id), store.owner), range(16)))
     assert sum(claim is not None for claim in claims) == 1
 
 
@@ -411,11 +414,13 @@ def test_siblings_that_are_answered_at_once_join_once(postgres_store: Store) -> 
     for _ in range(10):
         run_id = store.with_tools(*[P] * 6)
         for position in range(6):
-            store.asides.leave(store.call(run_id, position), consultation())
+            store.auxiliary_calls.leave(store.call(run_id, position), consultation())
         questions = [store.question(run_id, position) for position in range(6)]
         with ThreadPoolExecutor(6) as pool:
             hints = [
-                hint for sent in pool.map(lambda one: store.asides.answer(one, SEEN, SPENT), questions) for hint in sent
+                hint
+                for sent in pool.map(lambda one: store.auxiliary_calls.answer(one, SEEN, SPENT), questions)
+                for hint in sent
             ]
         assert sorted(hint.effect.position for hint in hints if isinstance(hint.effect, RunTool)) == list(range(6))
         assert store.views.run(run_id).usage.total == 15 + 6 * 10

@@ -12,7 +12,7 @@ from support.store import SPEC, Store, asks, check, deadlocks
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.new_children import NewChild
+from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.tables import deliveries, runs
 
 NOTE = '{"status":"dispatched"}'

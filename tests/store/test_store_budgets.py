@@ -12,14 +12,14 @@ import sqlalchemy as sa
 from support.store import SPEC, Store, asks, check, deadlocks
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel
+from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
-from hermes_worker.store.control import Control
-from hermes_worker.store.new_children import NewChild
-from hermes_worker.store.runs import new_run_id
+from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.runs import new_run_id
 from hermes_worker.store.tables import budgets, runs
 
 
@@ -93,7 +93,7 @@ def test_a_model_call_that_brings_no_reply_is_given_back_once(store: Store, how:
     claim = store.turn(child, worker.pk)
     failure = Failure(kind="timeout", message="late")
     if how == "released":
-        store.runs.release_turn(claim)
+        store.runs.release_iteration(claim)
     elif how == "lost":
         store.vanish(worker)
         store.sweep()
@@ -168,7 +168,7 @@ def test_a_call_reserves_what_the_calls_before_it_used(store: Store) -> None:
     claim = store.turn(run_id)
     row = budget(store)
     assert (row.tokens_reserved, row.nano_usd_reserved) == (15, CALL_NANO_USD)
-    store.runs.release_turn(claim)
+    store.runs.release_iteration(claim)
     row = budget(store)
     assert (row.tokens_reserved, row.nano_usd_reserved, row.tokens_spent) == (0, 0, 15)
 
@@ -258,7 +258,7 @@ def test_a_script_costs_no_iteration_but_is_not_endless(store: Store) -> None:
 
 
 def test_mixed_children_have_a_cap_of_their_own_and_draw_from_the_tree(store: Store) -> None:
-    """As ``tasks.delegating`` makes them: four calls each, of a tree that has ten."""
+    """As ``tasks.calls.delegating`` makes them: four calls each, of a tree that has ten."""
     root = store.with_tools(Replay.PURE, iterations_max=10)
     spec = replace(SPEC, iterations_max=4, budget="mixed")
     new = [NewChild(run_id=new_run_id(), spec=spec, system_prompt="", tools="[]", workspace="{}") for _ in range(3)]
@@ -310,12 +310,12 @@ def test_two_hundred_children_at_once_never_get_one_more(postgres_store: Store) 
     def drive(number: int) -> None:
         child = children[number]
         while True:
-            effect = next((effect for effect in store.due(child) if isinstance(effect, AskModel)), None)
+            effect = next((effect for effect in store.due(child) if isinstance(effect, Iterate)), None)
             if effect is None:
                 return
             is_doomed = number % 2 == 0 and effect.attempt == 1 and effect.iteration == 1
-            claim = store.runs.claim_turn(effect, doomed.pk if is_doomed else store.owner)
-            assert store.runs.claim_turn(effect, store.owner) is None
+            claim = store.runs.claim_iteration(effect, doomed.pk if is_doomed else store.owner)
+            assert store.runs.claim_iteration(effect, store.owner) is None
             if claim is None or is_doomed:
                 return
             store.ask_tools_with(claim, asks(Replay.PURE))

@@ -13,13 +13,13 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, asks, check, settlement
 
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import InvalidTransition, LeaseLost
 from hermes_worker.core.notices import CANCELLED, INTERRUPTED, OUTCOME_UNKNOWN
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION, CallStatus, ExitReason, RunStatus
-from hermes_worker.store.calls import CallClaim
 from hermes_worker.store.rows import BLOB_CHARS_MIN
+from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.tables import blobs, runs, session_documents, tool_calls
 
 P, K, O = Replay.PURE, Replay.KEYED, Replay.ONCE  # noqa: E741
@@ -99,7 +99,7 @@ def test_results_stand_in_call_order_whatever_the_order_of_settling(store: Store
 
     assert store.results(run_id) == ["result 0", "result 1", "result 2"]
     assert hints[:2] == [[], []]
-    assert [hint.effect for hint in hints[2]] == [AskModel(run_id=run_id, iteration=2, attempt=1)]
+    assert [hint.effect for hint in hints[2]] == [Iterate(run_id=run_id, iteration=2, attempt=1)]
     check(store)
 
 
@@ -114,7 +114,7 @@ def test_each_segment_starts_when_the_one_before_it_is_settled(store: Store) -> 
             check(store)
 
     assert started == [[0, 1], [2], [3]]
-    assert store.due(run_id) == [AskModel(run_id=run_id, iteration=2, attempt=1)]
+    assert store.due(run_id) == [Iterate(run_id=run_id, iteration=2, attempt=1)]
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -156,7 +156,7 @@ def test_a_failed_call_is_an_answer_like_any_other(store: Store) -> None:
 
     hints = store.settle(run_id, text='{"error":"no such file"}', status=CallStatus.FAILED)
 
-    assert [hint.effect for hint in hints] == [AskModel(run_id=run_id, iteration=2, attempt=1)]
+    assert [hint.effect for hint in hints] == [Iterate(run_id=run_id, iteration=2, attempt=1)]
     assert store.results(run_id) == ['{"error":"no such file"}']
     completed = store.views.events_after(run_id, 0)[-1]
     assert (completed.name, completed.data["error"]) == ("tool.completed", True)
@@ -189,13 +189,13 @@ def test_a_once_call_is_never_handed_back(store: Store) -> None:
 # --- the join --------------------------------------------------------------------------------------------------------
 
 
-def settle_all_at_once(store: Store, claims: list[CallClaim]) -> list[list[AskModel]]:
+def settle_all_at_once(store: Store, claims: list[CallClaim]) -> list[list[Iterate]]:
     start = threading.Barrier(len(claims))
 
-    def settle(claim: CallClaim) -> list[AskModel]:
+    def settle(claim: CallClaim) -> list[Iterate]:
         start.wait()
         hints = store.calls.settle(claim, settlement(f"result {claim.position}"))
-        return [hint.effect for hint in hints if isinstance(hint.effect, AskModel)]
+        return [hint.effect for hint in hints if isinstance(hint.effect, Iterate)]
 
     with ThreadPoolExecutor(len(claims)) as pool:
         return list(pool.map(settle, claims))
@@ -209,7 +209,7 @@ def test_of_thirty_two_calls_settled_at_once_exactly_one_continues_the_run(store
 
         continued = [effects for effects in settle_all_at_once(store, claims) if effects]
 
-        assert continued == [[AskModel(run_id=run_id, iteration=2, attempt=1)]]
+        assert continued == [[Iterate(run_id=run_id, iteration=2, attempt=1)]]
         assert store.results(run_id) == [f"result {position}" for position in range(32)]
     check(store)
 
@@ -240,7 +240,7 @@ def test_calls_settled_and_lost_at_once_join_once(store: Store) -> None:
         hints = [hint.effect for hint in swept.result().hints if hint.effect.run_id == run_id]
 
         assert len(continued) + len(hints) == 1
-        assert store.due(run_id) == [AskModel(run_id=run_id, iteration=2, attempt=1)]
+        assert store.due(run_id) == [Iterate(run_id=run_id, iteration=2, attempt=1)]
         assert store.results(run_id)[::2] == [OUTCOME_UNKNOWN] * len(lost)
     check(store)
 
@@ -280,7 +280,7 @@ def test_a_once_call_whose_worker_vanished_is_unknown_and_the_model_is_told(stor
     swept = store.sweep()
 
     assert (swept.workers_expired, swept.calls_lost) == (1, 1)
-    assert [hint.effect for hint in swept.hints] == [AskModel(run_id=run_id, iteration=2, attempt=1)]
+    assert [hint.effect for hint in swept.hints] == [Iterate(run_id=run_id, iteration=2, attempt=1)]
     assert store.results(run_id) == ["fine", OUTCOME_UNKNOWN]
     told = json.loads(store.results(run_id)[1])
     assert told["status"] == "outcome_unknown"

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.store import ANSWER, EMPTY, Store, asks, check, deadlocks, new_children, settlement
 
-from hermes_worker.core.effects import AskModel
+from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
@@ -43,7 +43,7 @@ def test_a_run_waits_for_its_children_and_nobody_holds_it(store: Store) -> None:
     parent, children, hints = delegated(store, 2)
     assert store.status(parent) is RunStatus.WAITING_FOR_CHILDREN
     assert store.due(parent) == []
-    assert [hint.effect for hint in hints] == [AskModel(run_id=child, iteration=1, attempt=1) for child in children]
+    assert [hint.effect for hint in hints] == [Iterate(run_id=child, iteration=1, attempt=1) for child in children]
     assert {hint.group for hint in hints} == {store.views.run(parent).run_id}
     check(store)
 
@@ -53,7 +53,7 @@ def test_the_last_child_settles_the_call_in_its_own_transaction(store: Store) ->
     assert store.answer(second, replace(ANSWER, text="two")) == []
     assert store.status(parent) is RunStatus.WAITING_FOR_CHILDREN
     [hint] = store.answer(first, replace(ANSWER, text="one"))
-    assert hint.effect == AskModel(run_id=parent, iteration=2, attempt=1)
+    assert hint.effect == Iterate(run_id=parent, iteration=2, attempt=1)
     assert [(entry["status"], entry["summary"]) for entry in report_of(store, parent)] == [
         ("completed", "one"),
         ("completed", "two"),
@@ -168,7 +168,7 @@ def test_a_stop_reaches_every_descendant(store: Store) -> None:
     assert set(store.runs.stop_descendants(parent)) == {*children, grandchild}
     assert [store.status(child) for child in children] == [RunStatus.CANCELLED] * 4
     assert store.status(grandchild) is RunStatus.STOPPING
-    store.runs.release_turn(held)
+    store.runs.release_iteration(held)
     assert store.status(grandchild) is RunStatus.CANCELLED
     check(store)
 
@@ -248,7 +248,7 @@ def test_two_hundred_children_that_end_at_once_join_exactly_once(postgres_store:
 
     with ThreadPoolExecutor(16) as pool:
         sent = [hint for hints in pool.map(end, range(200)) for hint in hints]
-    assert [hint.effect for hint in sent] == [AskModel(run_id=parent, iteration=2, attempt=1)]
+    assert [hint.effect for hint in sent] == [Iterate(run_id=parent, iteration=2, attempt=1)]
     assert [entry["summary"] for entry in report_of(store, parent)] == [str(number) for number in range(200)]
     assert deadlocks(store) == 0
 

@@ -11,10 +11,10 @@ from support.store import SPEC, Store, asks, check, deadlocks, new_run, settleme
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.control import STEER_CHARS_MAX, Control, NotAtWork, NothingToSay
-from hermes_worker.store.new_children import NewChild
-from hermes_worker.store.runs import SESSION_QUEUE_MAX, Multitask, SessionActive, SessionBusy, new_run_id
-from hermes_worker.store.steering import pending
+from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork, NothingToSay
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Multitask, SessionActive, SessionBusy, new_run_id
+from hermes_worker.store.runs.steering import pending
 
 
 def test_a_paused_run_begins_nothing_and_goes_on_where_it_was(store: Store) -> None:
@@ -238,7 +238,7 @@ def test_an_interrupting_run_is_next_when_the_one_at_work_is_stopped(store: Stor
     urgent = store.submit(session_id="s", multitask=Multitask.INTERRUPT)
     assert urgent.interrupted == first
     assert store.status(first) is RunStatus.STOPPING
-    [hint] = store.runs.release_turn(claim)
+    [hint] = store.runs.release_iteration(claim)
     assert hint.effect.run_id == urgent.run_id
     assert store.status(first) is RunStatus.CANCELLED
     store.answer(urgent.run_id)

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from support.store import ANSWER, Store, asks, check, new_run
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel
+from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
-from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
-from hermes_worker.store.runs import SESSION_QUEUE_MAX, Created, Multitask, SessionBusy, SessionNotFound
+from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Created, Multitask, SessionBusy, SessionNotFound
 from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions
 
 BROKEN = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="internal_error", message="a defect"))
@@ -25,7 +25,7 @@ BROKEN = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="inter
 def test_a_submitted_run_is_queued_and_its_first_model_call_is_due(store: Store) -> None:
     created = store.submit(input="what time is it?")
 
-    assert [hint.effect for hint in created.hints] == [AskModel(run_id=created.run_id, iteration=1, attempt=1)]
+    assert [hint.effect for hint in created.hints] == [Iterate(run_id=created.run_id, iteration=1, attempt=1)]
     assert store.due(created.run_id) == [hint.effect for hint in created.hints]
     assert (created.session_id, created.was_replayed) == (created.run_id, False)
     assert store.status(created.run_id) is RunStatus.QUEUED
@@ -230,7 +230,7 @@ def test_a_run_waits_while_its_session_is_busy_and_is_due_when_its_turn_comes(st
 
     hints = store.answer(first.run_id)
 
-    assert [hint.effect for hint in hints] == [AskModel(run_id=second.run_id, iteration=1, attempt=1)]
+    assert [hint.effect for hint in hints] == [Iterate(run_id=second.run_id, iteration=1, attempt=1)]
     assert [row["content"] for row in store.bodies(second.run_id)] == ["one", "done", "two"]
     check(store)
 

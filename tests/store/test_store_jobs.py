@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from support.desk import NOON, Desk
 from support.store import Store
 
-from hermes_worker.store.deliveries import Deliveries
-from hermes_worker.store.job_rows import DueJob, JobTurn
-from hermes_worker.store.jobs import JobNotFound
+from hermes_worker.store.jobs.job_rows import DueJob, JobTick
+from hermes_worker.store.jobs.jobs import JobNotFound
+from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.tables import firings, jobs, runs
 from scheduler import jobs as work
 from scheduler import turns
@@ -187,8 +187,8 @@ def test_three_schedulers_that_keep_dying_settle_every_slot_once_while_clocks_ch
     def scheduler(seed: int) -> None:
         chance = random.Random(seed)
 
-        def decide(due: DueJob) -> JobTurn | None:
-            turn = turns.turn_of(due, desk.settings)
+        def decide(due: DueJob) -> JobTick | None:
+            turn = turns.tick_of(due, desk.settings)
             if chance.random() < 0.3:
                 raise Killed
             return turn

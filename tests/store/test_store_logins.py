@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from support.store import Store
 from support.token_server import TokenServer
 
-from hermes_worker import logins
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError, UnavailableError
 from hermes_worker.core.logins import Grant, Login, LoginState
-from hermes_worker.logins import Grants, exchange_over
+from hermes_worker.models import logins
+from hermes_worker.models.logins import Grants, exchange_over
 from hermes_worker.store import tables
-from hermes_worker.store.logins import Logins, Outcome
+from hermes_worker.store.access.logins import Logins, Outcome
 
 TESTS = Path(__file__).parent.parent
 

@@ -6,10 +6,10 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, asks, check, new_run
 
-from hermes_worker.core.effects import AskModel
+from hermes_worker.core.effects import Iterate
 from hermes_worker.core.replay import Replay
-from hermes_worker.store.new_runs import insert_runs
-from hermes_worker.store.runs import Created, NewRun, start_held
+from hermes_worker.store.runs.new_runs import insert_runs
+from hermes_worker.store.runs.runs import Created, NewRun, start_held
 from hermes_worker.store.tables import budgets, runs
 
 
@@ -24,7 +24,7 @@ def test_each_opens_its_conversation_and_is_due(store: Store) -> None:
     for number, (_, created) in enumerate(written):
         assert created.session_id == f"s{number}"
         (hint,) = created.hints
-        assert hint.effect == AskModel(run_id=created.run_id, iteration=1, attempt=1)
+        assert hint.effect == Iterate(run_id=created.run_id, iteration=1, attempt=1)
         assert store.due(created.run_id) == [hint.effect]
         assert store.bodies(created.run_id)[-1] == {"role": "user", "content": f"task {number}"}
         store.ask_tools(created.run_id, asks(Replay.PURE))

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
-from hermes_worker.store.pool import ConnectionPool
+from hermes_worker.store.engine.pool import ConnectionPool
 
 
 @pytest.fixture

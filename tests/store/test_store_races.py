@@ -27,17 +27,17 @@ from support.store import (
 )
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import InvalidTransition, LeaseLost
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store import rows
-from hermes_worker.store.calls import CallClaim
-from hermes_worker.store.joining import save
-from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.rows import lock_run
-from hermes_worker.store.runs import SessionBusy, TurnClaim, _reply_additions, find
+from hermes_worker.store.runs.calls import CallClaim
+from hermes_worker.store.runs.joining import save
+from hermes_worker.store.runs.runs import IterationClaim, SessionBusy, _reply_additions, find
 from hermes_worker.store.tables import runs, sessions
 from hermes_worker.store.workers import Registration
 
@@ -176,7 +176,7 @@ class Crowd:
     def member(self, number: int) -> None:
         random = Random(self.seed * 1_000 + number)
         worker = self.store.worker(f"w{number}")
-        kept: list[CallClaim | TurnClaim] = []
+        kept: list[CallClaim | IterationClaim] = []
         for _ in range(80):
             move = random.choice(self.MOVES)
             try:
@@ -201,8 +201,8 @@ class Crowd:
     def take(self, random: Random, worker: Registration, kept: list[Any]) -> None:
         run_id = random.choice(self.active() or [""])
         for effect in self.store.due(run_id) if run_id else ():
-            if isinstance(effect, AskModel):
-                claim: CallClaim | TurnClaim | None = self.store.runs.claim_turn(effect, worker.pk)
+            if isinstance(effect, Iterate):
+                claim: CallClaim | IterationClaim | None = self.store.runs.claim_iteration(effect, worker.pk)
             else:
                 claim = self.store.calls.claim(effect, worker.pk)
             if claim is not None:
@@ -228,7 +228,7 @@ class Crowd:
         if isinstance(claim, CallClaim):
             self.store.calls.release(claim)
         else:
-            self.store.runs.release_turn(claim)
+            self.store.runs.release_iteration(claim)
 
     def forget(self, random: Random, worker: Registration, kept: list[Any]) -> None:
         del kept[:1]
@@ -289,7 +289,7 @@ def finish_everything(store: Store, run_ids: list[str]) -> None:
             return
         for run_id in open_runs:
             for effect in store.due(run_id):
-                if isinstance(effect, AskModel):
+                if isinstance(effect, Iterate):
                     store.answer(run_id)
                 else:
                     store.settle(run_id, effect.position)

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from support.store import Store, check
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
-from hermes_worker.store.database import Database
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate, newest, require_current, revision
 from hermes_worker.store.tables import metadata
 

@@ -7,7 +7,7 @@ from support.store import Store
 from hermes_worker.core import events as ev
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.standing import Standing, StandingReason
-from hermes_worker.store.standings import Standings
+from hermes_worker.store.runs.standings import Standings
 
 
 def of(store: Store, run_id: str) -> Standing:

@@ -12,11 +12,11 @@ from support.plans import statements
 from support.store import ANSWER, Store, asks, new_children, settlement
 
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.messages import user_body
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
-from hermes_worker.store.control import Control
+from hermes_worker.store.runs.control import Control
 
 P = Replay.PURE
 COST = Cost(usd=Decimal("0.002"), status=CostStatus.KNOWN)
@@ -26,7 +26,7 @@ Act = Callable[[], object]
 def claim_of_a_model_call(store: Store, **changes: object) -> Act:
     run_id = store.submit(**changes).run_id
     owner = store.owner
-    return lambda: store.runs.claim_turn(AskModel(run_id=run_id, iteration=1, attempt=1), owner)
+    return lambda: store.runs.claim_iteration(Iterate(run_id=run_id, iteration=1, attempt=1), owner)
 
 
 def claim_within_a_budget(store: Store) -> Act:
@@ -131,7 +131,7 @@ def last_result_of_two(store: Store) -> Act:
 
 def release_of_a_model_call(store: Store) -> Act:
     claim = store.turn(store.submit().run_id)
-    return lambda: store.runs.release_turn(claim)
+    return lambda: store.runs.release_iteration(claim)
 
 
 def release_of_a_tool_call(store: Store) -> Act:
@@ -188,19 +188,19 @@ def _consultation() -> Consultation:
 
 def auxiliary_question(store: Store) -> Act:
     claim = store.call(store.with_tools(P))
-    return lambda: store.asides.leave(claim, _consultation())
+    return lambda: store.auxiliary_calls.leave(claim, _consultation())
 
 
 def auxiliary_claim_and_answer(store: Store) -> Act:
     run_id = store.with_tools(P)
-    store.asides.leave(store.call(run_id), _consultation())
+    store.auxiliary_calls.leave(store.call(run_id), _consultation())
     owner = store.owner
     effect = store.due(run_id)[0]
 
     def act() -> None:
-        claim = store.asides.claim(effect, owner)  # type: ignore[arg-type]
+        claim = store.auxiliary_calls.claim(effect, owner)  # type: ignore[arg-type]
         assert claim is not None
-        store.asides.answer(claim, AuxiliaryAnswer(text="a square"))
+        store.auxiliary_calls.answer(claim, AuxiliaryAnswer(text="a square"))
 
     return act
 

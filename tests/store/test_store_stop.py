@@ -14,7 +14,7 @@ from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.notices import CANCELLED, OUTCOME_UNKNOWN, STOPPED_ANSWER
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus
-from hermes_worker.store.runs import RunNotFound
+from hermes_worker.store.runs.runs import RunNotFound
 
 P, K, O = Replay.PURE, Replay.KEYED, Replay.ONCE  # noqa: E741
 
@@ -83,7 +83,7 @@ def _reply(store: Store, run_id: str) -> object:
 
 
 def _release(store: Store, run_id: str) -> object:
-    return store.runs.release_turn(_held[run_id])  # type: ignore[arg-type]
+    return store.runs.release_iteration(_held[run_id])  # type: ignore[arg-type]
 
 
 def _settle(store: Store, run_id: str) -> object:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from support.store import EMPTY, FULL, GRACE_S, POLICY, TTL_S, Store, asks, check, settlement
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.replay import Replay
@@ -58,13 +58,13 @@ def test_a_worker_that_dies_makes_suspects_of_all_it_held_and_convicts_nobody(st
 def test_a_suspect_is_claimed_apart_only_and_any_other_step_in_company_only(store: Store) -> None:
     suspect, other = store.submit().run_id, store.submit().run_id
     [hint] = lose(store, suspect, store.vanish).hints
-    assert isinstance(hint.effect, AskModel)
-    asked = AskModel(run_id=other, iteration=1, attempt=1)
+    assert isinstance(hint.effect, Iterate)
+    asked = Iterate(run_id=other, iteration=1, attempt=1)
 
-    assert store.runs.claim_turn(replace(hint.effect, is_suspect=False), store.owner) is None
-    assert store.runs.claim_turn(replace(asked, is_suspect=True), store.owner) is None
-    assert store.runs.claim_turn(hint.effect, store.owner) is not None
-    assert store.runs.claim_turn(asked, store.owner) is not None
+    assert store.runs.claim_iteration(replace(hint.effect, is_suspect=False), store.owner) is None
+    assert store.runs.claim_iteration(replace(asked, is_suspect=True), store.owner) is None
+    assert store.runs.claim_iteration(hint.effect, store.owner) is not None
+    assert store.runs.claim_iteration(asked, store.owner) is not None
 
 
 def test_a_suspected_tool_call_is_claimed_apart_only(store: Store) -> None:
@@ -184,8 +184,8 @@ def test_a_model_call_whose_worker_vanished_is_due_again_in_its_next_attempt(sto
 
     swept = store.sweep()
 
-    assert (swept.workers_expired, swept.turns_lost) == (1, 1)
-    assert [hint.effect for hint in swept.hints] == [AskModel(run_id=run_id, iteration=1, attempt=2, is_suspect=True)]
+    assert (swept.workers_expired, swept.iterations_lost) == (1, 1)
+    assert [hint.effect for hint in swept.hints] == [Iterate(run_id=run_id, iteration=1, attempt=2, is_suspect=True)]
     assert store.due(run_id) == [hint.effect for hint in swept.hints]
     assert store.event_names(run_id) == ["step.retried"]
     check(store)
@@ -205,7 +205,7 @@ def test_everything_a_process_held_is_lost_with_it_and_nothing_else(store: Store
 
     swept = store.sweep()
 
-    assert (swept.workers_expired, swept.turns_lost, swept.calls_lost) == (1, 3, 2)
+    assert (swept.workers_expired, swept.iterations_lost, swept.calls_lost) == (1, 3, 2)
     assert {hint.effect.run_id for hint in swept.hints} == {*theirs, *tools}
     store.runs.commit_reply(kept, ModelReply(text="mine"), ())
     check(store)
@@ -218,7 +218,7 @@ def test_a_worker_that_retired_gives_up_what_it_held(store: Store) -> None:
 
     store.workers.retire(worker)
 
-    assert store.sweep().turns_lost == 1
+    assert store.sweep().iterations_lost == 1
 
 
 def test_a_supervisor_ends_the_terms_of_its_dead_child(store: Store) -> None:
@@ -228,7 +228,7 @@ def test_a_supervisor_ends_the_terms_of_its_dead_child(store: Store) -> None:
 
     assert store.workers.expire_named("child-1") == 1
 
-    assert store.sweep().turns_lost == 1
+    assert store.sweep().iterations_lost == 1
 
 
 def test_a_worker_whose_term_was_taken_away_cannot_renew_it(store: Store) -> None:
@@ -247,7 +247,7 @@ def test_a_worker_that_renews_keeps_what_it_holds(store: Store) -> None:
         store.let_pass(TTL_S * 0.9)
         assert store.workers.renew(worker, ttl_s=TTL_S, watermarks={})
         swept = store.sweep()
-        assert (swept.workers_expired, swept.turns_lost) == (0, 0)
+        assert (swept.workers_expired, swept.iterations_lost) == (0, 0)
 
 
 def test_a_model_call_claimed_far_too_long_is_taken_even_from_a_live_worker(store: Store) -> None:
@@ -256,9 +256,9 @@ def test_a_model_call_claimed_far_too_long_is_taken_even_from_a_live_worker(stor
     store.turn(run_id, worker.pk)
 
     store.let_pass(POLICY.model_call_s_max - 10)
-    assert store.sweep().turns_lost == 0
+    assert store.sweep().iterations_lost == 0
     store.let_pass(20)
-    assert store.sweep().turns_lost == 1
+    assert store.sweep().iterations_lost == 1
     assert store.turn(run_id).loaded.run.attempt == 2
 
 
@@ -298,7 +298,7 @@ def test_a_message_is_given_time_before_it_counts_as_lost(store: Store) -> None:
     store.let_pass(GRACE_S)
     swept = store.sweep(EMPTY)
 
-    assert [hint.effect for hint in swept.hints] == [AskModel(run_id=run_id, iteration=1, attempt=1)]
+    assert [hint.effect for hint in swept.hints] == [Iterate(run_id=run_id, iteration=1, attempt=1)]
     assert swept.hints[0].at == pytest.approx(store.database.now(), abs=5)
 
 
@@ -309,7 +309,7 @@ def test_an_empty_queue_holds_no_message_so_what_is_due_is_sent_again(store: Sto
     swept = store.sweep(EMPTY)
 
     assert {hint.effect for hint in swept.hints} == {
-        AskModel(run_id=asking, iteration=1, attempt=1),
+        Iterate(run_id=asking, iteration=1, attempt=1),
         RunTool(run_id=tooling, iteration=1, position=0, attempt=1),
         RunTool(run_id=tooling, iteration=1, position=1, attempt=1),
     }
@@ -402,7 +402,7 @@ def test_a_claim_starts_the_patience_anew(store: Store) -> None:
     for _ in range(3):
         store.let_pass(100)
         store.sweep(EMPTY)
-    store.runs.release_turn(store.turn(run_id))
+    store.runs.release_iteration(store.turn(run_id))
 
     store.let_pass(GRACE_S * 1.1)
     assert store.sweep(EMPTY).resent == 1
@@ -496,7 +496,7 @@ def test_a_parked_run_goes_on_when_its_time_has_come(store: Store) -> None:
 
     swept = store.sweep()
 
-    assert [hint.effect for hint in swept.hints] == [AskModel(run_id=run_id, iteration=1, attempt=1)]
+    assert [hint.effect for hint in swept.hints] == [Iterate(run_id=run_id, iteration=1, attempt=1)]
     assert store.event_names(run_id) == ["run.waiting", "run.resumed"]
     assert store.turn(run_id).loaded.run.recovery == '{"tries":1}'
     check(store)
@@ -549,10 +549,10 @@ def test_after_an_outage_live_workers_get_a_moment_to_be_heard(store: Store) -> 
     store.let_pass(TTL_S * 4, nobody_swept=True)
 
     swept = store.sweep()
-    assert (swept.workers_expired, swept.turns_lost) == (0, 0)
+    assert (swept.workers_expired, swept.iterations_lost) == (0, 0)
     assert store.workers.renew(worker, ttl_s=TTL_S, watermarks={})
     store.let_pass(TTL_S * 0.9)
-    assert store.sweep().turns_lost == 0
+    assert store.sweep().iterations_lost == 0
 
     store.runs.commit_reply(claim, ModelReply(text="kept in memory"), ())
     assert store.views.run(run_id).output == "kept in memory"
@@ -582,7 +582,7 @@ def test_after_an_outage_a_worker_that_stays_silent_is_given_up(store: Store) ->
 
     with store.database.write() as connection:  # the moment is over; sweeping went on meanwhile
         connection.execute(sa.update(maintenance).values(hold_until=maintenance.c.hold_until - TTL_S))
-    assert store.sweep().turns_lost == 1
+    assert store.sweep().iterations_lost == 1
 
 
 def test_after_an_outage_a_call_past_its_time_out_may_still_report(store: Store) -> None:
@@ -619,7 +619,7 @@ def test_an_outage_beside_a_claim_of_a_worker_that_is_known_to_be_dead_changes_n
     store.workers.retire(worker)
     store.let_pass(TTL_S * 4, nobody_swept=True)
 
-    assert store.sweep().turns_lost == 1
+    assert store.sweep().iterations_lost == 1
 
 
 # --- two sweepers ----------------------------------------------------------------------------------------------------
@@ -700,7 +700,7 @@ def test_the_session_of_a_run_that_could_not_be_read_is_fit_for_its_next_turn(st
 
     swept = store.sweep()
 
-    assert AskModel(run_id=waiting, iteration=1, attempt=1) in [hint.effect for hint in swept.hints]
+    assert Iterate(run_id=waiting, iteration=1, attempt=1) in [hint.effect for hint in swept.hints]
     claim = store.turn(waiting)
     rows = store.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
     assert [json.loads(row.body)["role"] for row in rows] == ["user", "assistant", "tool", "tool", "assistant", "user"]
@@ -783,4 +783,4 @@ def test_a_claim_of_a_worker_that_was_forgotten_is_lost_like_any_other(store: St
     with store.database.write() as connection:
         connection.execute(sa.delete(workers))
 
-    assert store.sweep().turns_lost == 1
+    assert store.sweep().iterations_lost == 1

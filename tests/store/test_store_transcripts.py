@@ -12,10 +12,10 @@ from support.store import Store, asks
 
 from hermes_worker.core.messages import Message, ModelReply
 from hermes_worker.core.replay import Replay
-from hermes_worker.store import transcripts as transcripts_module
 from hermes_worker.store.rows import BLOB_CHARS_MIN
+from hermes_worker.store.runs import transcripts as transcripts_module
+from hermes_worker.store.runs.transcripts import CorruptTranscript, Transcripts
 from hermes_worker.store.tables import messages
-from hermes_worker.store.transcripts import CorruptTranscript, Transcripts
 
 P = Replay.PURE
 

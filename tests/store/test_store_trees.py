@@ -16,9 +16,9 @@ from hermes_worker.core.budget import Dimension
 from hermes_worker.core.pricing import Cost, CostStatus
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.store.runs import RunNotFound
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.store.runs.trees import TreeEvent, Trees, in_order
 from hermes_worker.store.tables import tree_events
-from hermes_worker.store.trees import TreeEvent, Trees, in_order
 
 
 def tree(store: Store, **spec: Any) -> tuple[str, str, str]:
@@ -176,7 +176,7 @@ def test_a_stop_reaches_every_run_below_and_is_idempotent(store: Store) -> None:
     assert store.status(grandchild) is RunStatus.STOPPING
     again = store.runs.stop_tree(root)
     assert (again.status, again.hints, again.was_new) == (RunStatus.CANCELLED, [], False)
-    store.runs.release_turn(claim)
+    store.runs.release_iteration(claim)
     assert store.status(grandchild) is RunStatus.CANCELLED
     assert json.loads(store.results(root)[0])["status"] == "cancelled"
     check(store)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from support.store import ANSWER, Store, asks, check, settlement
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
@@ -39,22 +39,22 @@ def test_a_run_with_an_answer_completes(store: Store) -> None:
 def test_a_claim_takes_the_run_out_of_what_is_due(store: Store) -> None:
     created = store.submit()
     effect = created.hints[0].effect
-    assert isinstance(effect, AskModel)
+    assert isinstance(effect, Iterate)
 
-    claim = store.runs.claim_turn(effect, store.owner)
+    claim = store.runs.claim_iteration(effect, store.owner)
 
     assert claim is not None
     assert claim.loaded.run.status is RunStatus.RUNNING
     assert store.due(created.run_id) == []
-    assert store.runs.claim_turn(effect, store.owner) is None
+    assert store.runs.claim_iteration(effect, store.owner) is None
 
 
 @pytest.mark.parametrize("change", [{"iteration": 2}, {"attempt": 2}, {"run_id": "run_unknown"}])
 def test_a_message_that_names_another_step_claims_nothing(store: Store, change: dict[str, object]) -> None:
     effect = store.submit().hints[0].effect
-    assert isinstance(effect, AskModel)
+    assert isinstance(effect, Iterate)
 
-    assert store.runs.claim_turn(replace(effect, **change), store.owner) is None  # type: ignore[arg-type]
+    assert store.runs.claim_iteration(replace(effect, **change), store.owner) is None  # type: ignore[arg-type]
 
 
 def test_of_sixteen_workers_with_the_same_message_one_gets_the_claim(store: Store) -> None:
@@ -64,7 +64,7 @@ def test_of_sixteen_workers_with_the_same_message_one_gets_the_claim(store: Stor
 
     def race(_: int) -> list[bool]:
         start.wait()
-        return [store.runs.claim_turn(effect, owner) is not None for effect in effects]  # type: ignore[arg-type]
+        return [store.runs.claim_iteration(effect, owner) is not None for effect in effects]  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(16) as pool:
         outcomes = list(pool.map(race, range(16)))
@@ -85,7 +85,7 @@ def test_a_reply_whose_claim_was_taken_over_is_refused_and_writes_nothing(store:
     with pytest.raises(LeaseLost):
         store.runs.commit_failure(zombie, FAILED)
     with pytest.raises(LeaseLost):
-        store.runs.release_turn(zombie)
+        store.runs.release_iteration(zombie)
 
     store.runs.commit_reply(successor, ANSWER, ())
     assert [row.get("content") for row in store.bodies(run_id)] == ["hello", "done"]
@@ -133,10 +133,10 @@ def test_a_commit_that_failed_half_way_leaves_nothing_and_can_be_repeated(store:
 def test_a_released_call_is_due_at_once_and_costs_no_attempt(store: Store) -> None:
     run_id = store.submit().run_id
 
-    hints = store.runs.release_turn(store.turn(run_id))
+    hints = store.runs.release_iteration(store.turn(run_id))
 
     assert [hint.effect for hint in hints] == store.due(run_id)
-    assert hints[0].effect == AskModel(run_id=run_id, iteration=1, attempt=1)
+    assert hints[0].effect == Iterate(run_id=run_id, iteration=1, attempt=1)
     check(store)
 
 
@@ -253,10 +253,10 @@ def test_what_the_model_and_the_tools_say_is_kept_whatever_it_is(store: Store, t
 
 def test_a_run_of_a_newer_state_version_is_left_to_a_newer_worker(store: Store) -> None:
     effect = store.submit().hints[0].effect
-    assert isinstance(effect, AskModel)
+    assert isinstance(effect, Iterate)
     store.change(runs, effect.run_id, state_version=STATE_VERSION + 1)
 
-    assert store.runs.claim_turn(effect, store.owner) is None
+    assert store.runs.claim_iteration(effect, store.owner) is None
     assert store.status(effect.run_id) is RunStatus.QUEUED
 
 

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 from support.store import ANSWER, EMPTY, POLICY, Store, asks, check
 
-from hermes_worker.chaos.audit import audit
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import Failure, LeaseLost
 from hermes_worker.core.messages import Usage
@@ -20,17 +19,18 @@ from hermes_worker.core.metering import OUTPUT_TOKENS_ASSUMED, tokens_in
 from hermes_worker.core.pricing import Cost, CostStatus, Spent, cost_of, own_price
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
-from hermes_worker.store.runs import CompactionRow, TurnClaim
+from hermes_worker.lab.audit import audit
+from hermes_worker.store.runs.runs import CompactionRow, IterationClaim
+from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.store.tables import budgets, runs
-from hermes_worker.store.trees import Trees
 
 PRICES = dict([own_price("custom:scripted=1/10")])
 KNOWN = Cost(usd=Decimal("0.001"), status=CostStatus.ESTIMATED)
 BROKEN = ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=Failure(kind="corrupt_state", message="no"))
 
 
-def lose(store: Store, run_id: str) -> TurnClaim:
+def lose(store: Store, run_id: str) -> IterationClaim:
     """A worker takes the model call, and vanishes."""
     worker = store.worker()
     claim = store.turn(run_id, worker.pk)
@@ -58,7 +58,7 @@ def test_a_takeover_books_one_attempt_as_large_as_the_stored_transcript(store: S
     with pytest.raises(LeaseLost):
         store.runs.commit_reply(late, ANSWER, ())
     with pytest.raises(LeaseLost):
-        store.runs.release_turn(late, Spent(usage=Usage(unknown_attempts=1)))
+        store.runs.release_iteration(late, Spent(usage=Usage(unknown_attempts=1)))
     store.answer(run_id)
     assert unknown(store, run_id) == (1, size, OUTPUT_TOKENS_ASSUMED)
     assert store.views.run(run_id).usage.total == ANSWER.usage.total
@@ -142,7 +142,7 @@ def test_a_stop_whose_call_was_lost_books_it_with_the_end(store: Store) -> None:
 
 def test_a_claim_that_is_given_back_unharmed_books_nothing(store: Store) -> None:
     run_id = store.submit().run_id
-    store.runs.release_turn(store.turn(run_id))
+    store.runs.release_iteration(store.turn(run_id))
     assert unknown(store, run_id) == (0, 0, 0)
 
 
@@ -152,7 +152,7 @@ def test_what_its_holder_sent_in_vain_is_booked_with_whatever_ends_the_claim(sto
         cost=Cost(usd=Decimal(0), status=CostStatus.UNKNOWN, doubtful_usd=Decimal("0.5")),
     )
     run_id = store.submit(nano_usd_max=10**10).run_id
-    store.runs.release_turn(store.turn(run_id), spent)
+    store.runs.release_iteration(store.turn(run_id), spent)
     failure = ev.ModelFailed(failure=Failure(kind="timeout", message="late"), exit_reason=ExitReason.MODEL_CALL_REFUSED)
     store.runs.commit_failure(store.turn(run_id), failure, spent)
     view = store.views.run(run_id)
@@ -187,7 +187,7 @@ def test_a_lost_attempt_is_priced_and_counts_against_a_limit_of_dollars(store: S
     assert (view.cost_usd, view.cost_status) == (0, CostStatus.UNKNOWN)
     claim = store.turn(run_id)
     assert claim.loaded.run.exhausted is None, "there is something left"
-    store.runs.release_turn(claim)
+    store.runs.release_iteration(claim)
     lose(sweeping, run_id)
     assert store.turn(run_id).loaded.run.exhausted == "cost"
 

@@ -10,15 +10,15 @@ import sqlalchemy as sa
 from support.questions import DANGER, QUESTION
 from support.store import Store, asks, check
 
-from hermes_worker.core.approvals import Choice
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.questions import APPROVED_KEY, Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
-from hermes_worker.store.control import Control
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.waits import NothingAsked, NotWaiting, Waits
 from hermes_worker.store.tables import waits
-from hermes_worker.store.waits import NothingAsked, NotWaiting, Waits
 
 
 def parked(store: Store, question: Question = DANGER) -> str:

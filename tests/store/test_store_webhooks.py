@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from support.store import Store
 
 from hermes_worker.core.sources import RequestKeys
-from hermes_worker.store.deliveries import Deliveries
-from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
+from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
+from hermes_worker.store.outbox.deliveries import Deliveries
+from hermes_worker.store.outbox.webhooks import RouteExists, RouteNotFound, RouteRow, Webhooks
 from hermes_worker.store.tables import webhook_events
-from hermes_worker.store.webhooks import RouteExists, RouteNotFound, RouteRow, Webhooks
 
 
 def event(event_id: str | None, *, fingerprint: str = "f", proof: str | None = None) -> RequestKeys:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from hermes_worker import settings as settings_module
-from hermes_worker.store.jobs import Jobs
-from hermes_worker.tasks.celery import celery_app
+from hermes_worker.store.jobs.jobs import Jobs
+from hermes_worker.worker.celery import celery_app
 from scheduler.beat import Scheduler
 
 _FORKS = multiprocessing.get_context("forkserver")

@@ -12,15 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.workspace.base import CommandResult
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox.base import Rung
-from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspace.sandbox.egress import EgressProxy
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.network import Egress, Network
-from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths, unseen
+from hermes_worker.workspaces.base import CommandResult
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.base import Rung
+from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.egress import EgressProxy
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.network import Egress, Network
+from hermes_worker.workspaces.sandbox.policy import (
+    CommandLimits,
+    Profile,
+    SandboxMode,
+    SandboxPolicy,
+    hidden_paths,
+    unseen,
+)
 
 SECRET = "tell-nobody-4711"
 RUNGS: dict[str, Rung] = {"bubblewrap": Bubblewrap(), "landlock": Landlock()}
@@ -79,11 +86,11 @@ def furnish(folder: Path, secrets: Sequence[str] = SECRETS) -> tuple[Path, Path,
     return home, product, root
 
 
-def policy_of(home: Path, product: Path, profile: Profile) -> Policy:
+def policy_of(home: Path, product: Path, profile: Profile) -> SandboxPolicy:
     """What a worker of this home asks for."""
     hidden = tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),)))
     readable = unseen((sys.prefix, sys.base_prefix), profile, hidden)
-    return Policy(profile=profile, readable=readable, hidden=hidden)
+    return SandboxPolicy(profile=profile, readable=readable, hidden=hidden)
 
 
 @contextmanager
@@ -93,13 +100,13 @@ def machine(
     *,
     profile: Profile = Profile.WORKSTATION,
     network: Network = Network.OPEN,
-    limits: Limits | None = None,
+    limits: CommandLimits | None = None,
     egress: Egress | None = None,
     proxy: EgressProxy | None = None,
 ) -> Iterator[Machine]:
     home, product, root = furnish(folder)
     policy = replace(
-        policy_of(home, product, profile), network=network, limits=limits or Limits(), egress=egress or Egress()
+        policy_of(home, product, profile), network=network, limits=limits or CommandLimits(), egress=egress or Egress()
     )
     sandbox = Sandbox(SandboxMode.AUTO, policy, [rung] if rung else [], proxy=proxy)
     environ = {"PATH": os.environ["PATH"], "HOME": str(home)}

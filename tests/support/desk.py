@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from hermes_worker.settings import ModelSettings, Settings
-from hermes_worker.store.executions import ExecutionClaim, Executions, ExecutionState
-from hermes_worker.store.job_rows import JobRow
-from hermes_worker.store.jobs import Jobs
+from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState
+from hermes_worker.store.jobs.job_rows import JobRow
+from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import jobs as work
 from scheduler import turns
 from scheduler.jobtext import CollectedTexts

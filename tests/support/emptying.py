@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hermes_worker.store.database import Database
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.tables import metadata
 
 _BYTES_MAX = 4_000_000

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.workspace.sandbox.network import Network
-from hermes_worker.workspace.sandbox.policy import Profile
+from hermes_worker.workspaces.sandbox.network import Network
+from hermes_worker.workspaces.sandbox.policy import Profile
 
 BOTH = ("bubblewrap", "landlock")
 BUBBLEWRAP = ("bubblewrap",)
@@ -391,7 +391,7 @@ _OUR_PROGRAM = {
     "approve": _cli("approve run_1"),
     "config": _cli("config show"),
     "python": (
-        "$PROGRAM - 2>&1 <<'END'\nimport os\nfrom hermes_worker.store.database import Database\nimport sqlalchemy as sa\n"
+        "$PROGRAM - 2>&1 <<'END'\nimport os\nfrom hermes_worker.store.engine.database import Database\nimport sqlalchemy as sa\n"
         "d = Database('sqlite:///' + os.environ['SECRET_HOME'] + '/hermes-worker.db')\n"
         "with d.engine.begin() as c: c.execute(sa.text('DELETE FROM canary'))\nEND\n"
     ),

@@ -33,18 +33,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hermes_worker.core.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_addresses
-from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox.base import Rung
-from hermes_worker.workspace.sandbox.egress import EgressProxy
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.network import Egress, Network
-from hermes_worker.workspace.sandbox.policy import Limits, Profile, SandboxMode
+from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_addresses
+from hermes_worker.workspaces.base import CommandResult, Ending, WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.base import Rung
+from hermes_worker.workspaces.sandbox.egress import EgressProxy
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.network import Egress, Network
+from hermes_worker.workspaces.sandbox.policy import CommandLimits, Profile, SandboxMode
 from support.confined import RUNGS, SECRET, furnish, listen, policy_of
 from support.hostile import ROWS, WORK, Hostile
 
-TIGHT = Limits(
+TIGHT = CommandLimits(
     processes=100, open_files=64, file_bytes=1024**2, memory_bytes=512 * 1024**2, cpu_s=1, tmp_bytes=4 * 1024**2
 )
 """For commands that try to take too much."""
@@ -280,7 +280,7 @@ class Surroundings:
     def left_in_workspace(self, row: Hostile) -> list[str]:
         """What a command made that nobody may make. Empties the workspace."""
         found = []
-        limit = TIGHT.file_bytes if row.is_tight else Limits().file_bytes
+        limit = TIGHT.file_bytes if row.is_tight else CommandLimits().file_bytes
         count = 0
         for folder, folders, names in os.walk(self.root):
             for name in (*folders, *names):
@@ -434,7 +434,7 @@ class Stage:
 
     def _workspace(self, row: Hostile, root: Path | None = None) -> LocalWorkspace:
         policy = policy_of(self.around.home, self.around.product, row.profile)
-        limits = TIGHT if row.is_tight else Limits()
+        limits = TIGHT if row.is_tight else CommandLimits()
         egress = Egress(ports=frozenset({80, 443, self._listeners.tcp, self._listeners.api}))
         network = row.network if self._rung else Network.OPEN
         if self._rung is None:

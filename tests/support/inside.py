@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.core.untrusted import TAG
+from hermes_worker.safety.untrusted import TAG
 
 
 def inside(text: str) -> str:

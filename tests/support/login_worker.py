@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sys
 
-from hermes_worker import faults
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.logins import Login
-from hermes_worker.logins import Grants, exchange_over
-from hermes_worker.store.database import Database
-from hermes_worker.store.logins import Logins
+from hermes_worker.models.logins import Grants, exchange_over
+from hermes_worker.store.access.logins import Logins
+from hermes_worker.store.engine.database import Database
+from hermes_worker.system import faults
 from support.token_server import TokenServer
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from hermes_worker.store.database import Database
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
 
 _TEMPLATE = "hermes_migrated"

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import psycopg
 import sqlalchemy as sa
 
-from hermes_worker.store.database import Database
-from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import Prepared
 
 
 @contextmanager

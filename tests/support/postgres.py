@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from hermes_worker.embedded.postgres import EmbeddedPostgres
+from hermes_worker.local.postgres import EmbeddedPostgres
 
 
 class PostgresFarm:

@@ -17,21 +17,21 @@ from typing import Any, TypeVar
 import redis
 
 from hermes_worker import settings as settings_module
-from hermes_worker.chaos.audit import Finding, audit
-from hermes_worker.chaos.fleet import QUEUES, Fleet, Zygote
-from hermes_worker.chaos.plan import Role
-from hermes_worker.chaos.sink import Effect, read_sink, sink_tools
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.broker.queue import redis_client
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.providers.scripted.server import ScriptedServer
-from hermes_worker.queue import redis_client
-from hermes_worker.store.runs import NewRun
-from hermes_worker.store.views import RunView
-from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.lab.audit import AuditFinding, audit
+from hermes_worker.lab.fleet import QUEUES, Fleet, Zygote
+from hermes_worker.lab.plan import FleetRole
+from hermes_worker.lab.sink import Effect, read_sink, sink_tools
+from hermes_worker.models.scripted.server import ScriptedServer
+from hermes_worker.store.runs.runs import NewRun
+from hermes_worker.store.runs.views import RunView
 from hermes_worker.wiring import Client, open_client
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from support.migrated import bring_up
 from support.valkey import for_administrator
 
@@ -62,7 +62,7 @@ class Rig:
         run_id: str | None = None,
         **spec: Any,
     ) -> str:
-        """Submit a run that follows a script (see ``providers.scripted.script``)."""
+        """Submit a run that follows a script (see ``models.scripted.script``)."""
         catalog = default_catalog(*sink_tools(self.fleet.sink, work_s=0.0))
         tools = f"[{','.join(catalog.tool_definitions(catalog.names))}]"
         prompt = f"scripted: {canonical_json({'steps': list(steps), 'final': final})}"
@@ -115,7 +115,7 @@ class Rig:
             lambda: next((effect for effect in self.effects() if effect.mark == mark), None), f"the effect {mark!r}"
         )
 
-    def broken_invariants(self, *, poisons: Collection[str] = (), asked_before: int = 0) -> list[Finding]:
+    def broken_invariants(self, *, poisons: Collection[str] = (), asked_before: int = 0) -> list[AuditFinding]:
         """What an audit finds wrong. ``asked_before`` is how many replies were written before there was this rig."""
         found = audit(
             self.client.database,
@@ -164,7 +164,7 @@ def _zygote() -> Zygote:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     environ = settings_module.load().environ
     kept = {name: environ[name] for name in ("PATH", "LANG", "HOME") if name in environ}
-    providers = [f"hermes_worker.providers.{name}" for name in ("anthropic_messages", "openai_responses")]
+    providers = [f"hermes_worker.models.{name}" for name in ("anthropic_messages", "openai_responses")]
     zygote = Zygote(directory, kept, more_imports=providers)
     atexit.register(zygote.__enter__().__exit__)
     return zygote
@@ -180,7 +180,7 @@ def rig_on(
     concurrency: int = 4,
     work_s: float = 0.0,
     more_environ: Mapping[str, str] | None = None,
-    queues: Mapping[Role, Sequence[str]] = QUEUES,
+    queues: Mapping[FleetRole, Sequence[str]] = QUEUES,
 ) -> Iterator[Rig]:
     """A rig with leases of 2 s. Everything it started ends with the block."""
     bring_up(database_url)

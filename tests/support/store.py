@@ -12,24 +12,24 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from hermes_worker.broker.queue import QueueName
 from hermes_worker.core import events as ev
-from hermes_worker.core.effects import AskAside, AskModel, Effect, RunTool, outstanding
+from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, RunTool, outstanding
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.queue import QueueName
-from hermes_worker.store.auxiliary import AuxiliaryCalls, AuxiliaryClaim
-from hermes_worker.store.calls import CallClaim, Settlement, ToolCalls
-from hermes_worker.store.database import Database
-from hermes_worker.store.new_children import NewChild
-from hermes_worker.store.prepared import Prepared
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.rows import CALL_COLUMNS, RUN_COLUMNS, Hint, to_loaded
-from hermes_worker.store.runs import Created, NewRun, Runs, TurnClaim, new_run_id
+from hermes_worker.store.runs.auxiliary import AuxiliaryCalls, AuxiliaryClaim
+from hermes_worker.store.runs.calls import CallClaim, Settlement, ToolCalls
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.runs import Created, IterationClaim, NewRun, Runs, new_run_id
+from hermes_worker.store.runs.transcripts import Transcripts
+from hermes_worker.store.runs.views import Views
 from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
 from hermes_worker.store.tables import events, maintenance, messages, metadata, runs, sessions, tool_calls, workers
-from hermes_worker.store.transcripts import Transcripts
-from hermes_worker.store.views import Views
 from hermes_worker.store.workers import Registration, Workers
 from support.migrated import bring_up
 
@@ -99,7 +99,7 @@ class Store:
     database: Database
     runs: Runs
     calls: ToolCalls
-    asides: AuxiliaryCalls
+    auxiliary_calls: AuxiliaryCalls
     workers: Workers
     views: Views
     transcripts: Transcripts
@@ -112,7 +112,7 @@ class Store:
             database=database,
             runs=Runs(database),
             calls=ToolCalls(database),
-            asides=AuxiliaryCalls(database),
+            auxiliary_calls=AuxiliaryCalls(database),
             workers=Workers(database),
             views=Views(database),
             transcripts=Transcripts(database),
@@ -140,10 +140,10 @@ class Store:
             row = _RUN.first(connection, {"run_id": run_id})
             return due_of(row, _DUE_CALLS.all(connection, {"run_pk": row.pk}))
 
-    def turn(self, run_id: str, owner: int | None = None) -> TurnClaim:
+    def turn(self, run_id: str, owner: int | None = None) -> IterationClaim:
         """Claim the model call that is due."""
-        effect = next(effect for effect in self.due(run_id) if isinstance(effect, AskModel))
-        claim = self.runs.claim_turn(effect, owner if owner is not None else self.owner)
+        effect = next(effect for effect in self.due(run_id) if isinstance(effect, Iterate))
+        claim = self.runs.claim_iteration(effect, owner if owner is not None else self.owner)
         assert claim is not None
         return claim
 
@@ -159,9 +159,9 @@ class Store:
     def question(self, run_id: str, position: int = 0, owner: int | None = None) -> AuxiliaryClaim:
         """Claim the auxiliary call that is due of a tool call."""
         effect = next(
-            effect for effect in self.due(run_id) if isinstance(effect, AskAside) and effect.position == position
+            effect for effect in self.due(run_id) if isinstance(effect, AskAuxiliary) and effect.position == position
         )
-        claim = self.asides.claim(effect, owner if owner is not None else self.owner)
+        claim = self.auxiliary_calls.claim(effect, owner if owner is not None else self.owner)
         assert claim is not None
         return claim
 
@@ -169,7 +169,7 @@ class Store:
         """One iteration up to its tools: claim the call and commit a reply that asks for them."""
         return self.ask_tools_with(self.turn(run_id, owner), asked)
 
-    def ask_tools_with(self, claim: TurnClaim, asked: Asked) -> list[Hint]:
+    def ask_tools_with(self, claim: IterationClaim, asked: Asked) -> list[Hint]:
         return self.runs.commit_reply(claim, asked.reply, asked.calls)
 
     def answer(self, run_id: str, reply: ModelReply = ANSWER) -> list[Hint]:
@@ -270,7 +270,7 @@ _DUE_CALLS = Prepared(
 def due_of(row: Any, calls: Iterable[Any]) -> list[Effect]:
     """What is due of a run, of whose calls ``calls`` are."""
     effects: list[Effect] = [
-        (AskAside if call.asks == 1 else RunTool)(
+        (AskAuxiliary if call.asks == 1 else RunTool)(
             run_id=row.run_id,
             iteration=call.iteration,
             position=call.position,
@@ -282,7 +282,7 @@ def due_of(row: Any, calls: Iterable[Any]) -> list[Effect]:
     if row.hinted_at is not None:
         is_suspect = row.deaths is not None
         effects.append(
-            AskModel(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
+            Iterate(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
         )
     return effects
 

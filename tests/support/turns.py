@@ -9,24 +9,24 @@ from typing import Any, cast
 
 import redis
 
-from hermes_worker.core.effects import AskAside, AskModel, CallEffect, Effect, RunTool
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.credentials import FirstKey, Pooling
-from hermes_worker.governor import Governing, Ungoverned
-from hermes_worker.live import Live
-from hermes_worker.providers.chain import Chain, ModelChoice
-from hermes_worker.providers.login import Granting
+from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.models.credentials import FirstKey, Pooling
+from hermes_worker.models.governor import Governing, Ungoverned
+from hermes_worker.models.login import Granting
 from hermes_worker.store.rows import Hint
-from hermes_worker.tasks.aside import ask_aside
-from hermes_worker.tasks.call_tool import call_tool
-from hermes_worker.tasks.iterate import iterate
+from hermes_worker.stream.live import Live
+from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
+from hermes_worker.tasks.calls.call_tool import call_tool
+from hermes_worker.tasks.calls.permission import WaitStore
+from hermes_worker.tasks.iteration.iterate import iterate
+from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Parts
-from hermes_worker.tasks.permission import WaitStore
-from hermes_worker.tasks.requests import ModelOptions
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.workspace.base import Workspace
+from hermes_worker.workspaces.base import Workspace
 from support.store import Store
 
 TOOLS = canonical_json(
@@ -90,7 +90,7 @@ class Turns:
             runs=store.runs,
             calls=store.calls,
             waits=cast(WaitStore, None),  # nothing here asks a person
-            asides=store.asides,
+            auxiliary_calls=store.auxiliary_calls,
             transcripts=store.transcripts,
             sender=_Sent(),
             leases=leases,
@@ -114,10 +114,10 @@ class Turns:
         due = self.store.due(run_id)
         if not due:
             return False
-        if isinstance(due[0], AskModel):
+        if isinstance(due[0], Iterate):
             iterate(self.parts, due[0], self.store.database.now())
-        elif isinstance(due[0], AskAside):
-            ask_aside(self.parts, due[0], self.store.database.now())
+        elif isinstance(due[0], AskAuxiliary):
+            ask_auxiliary(self.parts, due[0], self.store.database.now())
         else:
             self.store.settle(run_id, due[0].position, text="done")
         return True
@@ -148,7 +148,7 @@ class Turns:
     def memory(self, run_id: str) -> dict[str, Any]:
         """What the turn remembers, parsed; empty for nothing."""
         claim = self.store.turn(run_id)
-        self.store.runs.release_turn(claim)
+        self.store.runs.release_iteration(claim)
         parsed: dict[str, Any] = json.loads(claim.loaded.run.memory or "{}")
         return parsed
 
@@ -161,8 +161,8 @@ def do_calls(parts: Parts, store: Store, run_id: str) -> None:
 
 def do_call(parts: Parts, store: Store, effect: Effect) -> None:
     """One step of a tool call."""
-    if isinstance(effect, AskAside):
-        ask_aside(parts, effect, store.database.now())
+    if isinstance(effect, AskAuxiliary):
+        ask_auxiliary(parts, effect, store.database.now())
     else:
         assert isinstance(effect, RunTool)
         call_tool(parts, effect, store.database.now())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import redis
 
-from hermes_worker.core.broker_rights import USER
-from hermes_worker.embedded.valkey import EmbeddedValkey
+from hermes_worker.broker.rights import USER
+from hermes_worker.local.valkey import EmbeddedValkey
 
 
 @contextmanager

@@ -25,10 +25,10 @@ from typing import IO, Any
 
 import setproctitle
 
-from hermes_worker import handover
+from hermes_worker.settings import handover
 
 REQUEST_BYTES_MAX = 1 << 17
-_MODULES = ("scheduler.beat", "hermes_worker.api.server", "hermes_worker.providers.scripted.__main__")
+_MODULES = ("scheduler.beat", "hermes_worker.api.server", "hermes_worker.models.scripted.__main__")
 
 
 class WarmProcess:
@@ -107,7 +107,7 @@ def _serve(requests: socket.socket) -> None:
 
 def _import_everything() -> None:
     from hermes_worker.cli.entry import _COMMANDS
-    from hermes_worker.tasks.warm import warm_up
+    from hermes_worker.worker.warm import warm_up
 
     for name in (*_MODULES, *(f"hermes_worker.cli.{module}" for module in set(_COMMANDS.values()))):
         importlib.import_module(name)
@@ -179,7 +179,7 @@ def _run(arguments: Sequence[str]) -> None:
         exec(arguments[1], {"__name__": "__main__"})  # noqa: S102 - the test's own
         return
     from hermes_worker.cli.entry import main
-    from hermes_worker.embedded.process import name_process
+    from hermes_worker.local.process import name_process
 
     sys.argv = ["hermes-worker", *arguments]
     name_process("hermes-worker")

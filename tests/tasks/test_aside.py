@@ -17,18 +17,18 @@ from support.inside import inside
 from support.store import Store, opened
 from support.turns import Turns, do_call, do_calls
 
+from hermes_worker.agent.fetching import Fetcher
+from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.run import RunStatus
-from hermes_worker.core.urls import UrlPolicy
-from hermes_worker.fetching import Fetcher
-from hermes_worker.providers.chain import Chain, ModelChoice
+from hermes_worker.models.chain import Chain, ModelChoice
+from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.store.tables import budgets
+from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.leases import AbortReason
-from hermes_worker.tasks.planning import plan_calls
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}}
 

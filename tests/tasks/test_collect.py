@@ -16,19 +16,19 @@ from support.confined import working
 from support.desk import NOON, Desk
 from support.store import Store, opened
 
+from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.core.effects import Collect
-from hermes_worker.delivery.courier import Courier
-from hermes_worker.embedded.paths import job_data_dir, output_dir
-from hermes_worker.outputs import prune_outputs
-from hermes_worker.store.executions import Executions
+from hermes_worker.local.paths import job_data_dir, output_dir
+from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import firings
 from hermes_worker.store.workers import Workers
-from hermes_worker.tasks.collect import CollectingParts, collect
+from hermes_worker.tasks.jobs.collect import CollectingParts, collect
+from hermes_worker.tasks.jobs.outputs import prune_outputs
 from hermes_worker.tasks.leases import Leases
-from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
+from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 from scheduler import jobs as work
 from scheduler.jobtext import CollectedTexts
 
@@ -58,7 +58,7 @@ class Bench:
         self.sent = Sent()
         self.parts = CollectingParts(
             executions=Executions(store.database),
-            courier=Courier(values={}, directory=output_dir(home)),
+            dispatcher=Dispatcher(values={}, directory=output_dir(home)),
             sender=self.sent,
             leases=self.leases,
             home=home,
@@ -117,7 +117,7 @@ def test_scripts_of_both_kinds_run_in_their_directory_without_secrets(bench: Ben
 
 
 def test_a_script_is_refused_where_a_sandbox_is_required_and_nothing_confines(bench: Bench) -> None:
-    bench.parts = replace(bench.parts, sandbox=Sandbox(SandboxMode.REQUIRE, Policy(), [Bubblewrap([])]))
+    bench.parts = replace(bench.parts, sandbox=Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Bubblewrap([])]))
     bench.script("a.sh", f"touch {bench.home / 'ran'}")
     for no_agent in (False, True):
         collected = bench.run(script="a.sh", no_agent=no_agent, prompt="" if no_agent else "Look")
@@ -130,7 +130,7 @@ def test_a_script_is_refused_where_a_sandbox_is_required_and_nothing_confines(be
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def confined(request: pytest.FixtureRequest, bench: Bench) -> Bench:
     """Scripts in a sandbox that hides the product's home, as a worker's does."""
-    policy = Policy(hidden=(os.path.realpath(bench.home),))
+    policy = SandboxPolicy(hidden=(os.path.realpath(bench.home),))
     sandbox = Sandbox(SandboxMode.REQUIRE, policy, [working(request.param)])
     bench.parts = replace(bench.parts, sandbox=sandbox, environ={"PATH": os.environ["PATH"]})
     return bench
@@ -216,7 +216,7 @@ def test_a_script_works_in_the_directory_that_its_job_names(confined: Bench, tmp
 
 def test_a_script_in_a_directory_around_the_products_home_changes_none_either(bench: Bench, tmp_path: Path) -> None:
     """Such as the user's home directory. Landlock refuses that."""
-    policy = Policy(hidden=(os.path.realpath(bench.home),))
+    policy = SandboxPolicy(hidden=(os.path.realpath(bench.home),))
     sandbox = Sandbox(SandboxMode.REQUIRE, policy, [working("bubblewrap")])
     bench.parts = replace(bench.parts, sandbox=sandbox)
     bench.script("a.sh", f"echo planted > {bench.home}/scripts/a.sh; echo made > file; ls {bench.home}")
@@ -264,7 +264,7 @@ def test_a_script_that_takes_too_long_is_ended(bench: Bench) -> None:
 
 
 def test_a_script_that_nobody_waits_for_any_more_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_worker.tasks.collect._HELD_EVERY_S", 0.05)
+    monkeypatch.setattr("hermes_worker.tasks.jobs.collect._HELD_EVERY_S", 0.05)
     bench.script("a.sh", "sleep 60")
     _, firing_id = bench.fire(script="a.sh")
     thread = threading.Thread(target=collect, args=(bench.parts, firing_id, NOON))

@@ -13,22 +13,22 @@ import sqlalchemy as sa
 from support.store import Store, asks, opened
 from support.turns import Turns, do_calls
 
-from hermes_worker.core.approvals import Unattended
+from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.budget import BudgetMode
-from hermes_worker.core.delegation import ChildTask, DelegationPolicy, Role
+from hermes_worker.core.delegation import ChildRole, ChildTask, DelegationPolicy
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.safety.approvals import Unattended
 from hermes_worker.settings import ApprovalSettings, Settings
 from hermes_worker.store.tables import budgets, run_inputs, runs
-from hermes_worker.tasks.delegating import delegate
-from hermes_worker.tasks.planning import plan_calls, tool_names
-from hermes_worker.tools.catalog import default_catalog
+from hermes_worker.tasks.calls.delegating import delegate
+from hermes_worker.tasks.iteration.planning import plan_calls, tool_names
 from hermes_worker.wiring import approval_rules
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
-from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
 _CATALOG = default_catalog()
 TOOLS = f"[{','.join(_CATALOG.tool_definitions(_CATALOG.names))}]"
@@ -40,7 +40,9 @@ def turns(tmp_path: Path) -> Iterator[Turns]:
         yield Turns.over(store, "http://127.0.0.1:1/v1")
 
 
-def child_of(turns: Turns, *, role: Role = Role.LEAF, policy: DelegationPolicy | None = None, **spec: Any) -> Any:
+def child_of(
+    turns: Turns, *, role: ChildRole = ChildRole.LEAF, policy: DelegationPolicy | None = None, **spec: Any
+) -> Any:
     """The row of the child that a run with ``spec`` gets, with what it was asked for."""
     store = turns.store
     root = store.with_tools(Replay.PURE, tools=TOOLS, **spec)
@@ -59,7 +61,7 @@ def test_a_childs_command_is_refused_where_a_sandbox_is_required_and_nothing_con
     turns: Turns, tmp_path: Path, is_background: bool
 ) -> None:
     store = turns.store
-    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [Bubblewrap([])])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Bubblewrap([])])
     parts = replace(
         turns.parts,
         delegation=DelegationPolicy(),
@@ -101,7 +103,7 @@ def test_a_leaf_gets_its_parents_tools_without_those_that_are_not_for_children(t
 
 def test_an_orchestrator_may_delegate_where_the_depth_allows_it(turns: Turns) -> None:
     policy = DelegationPolicy(depth_max=2)
-    assert "delegate_task" in names_of(turns.store, child_of(turns, role=Role.ORCHESTRATOR, policy=policy))
+    assert "delegate_task" in names_of(turns.store, child_of(turns, role=ChildRole.ORCHESTRATOR, policy=policy))
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ from support.rig import until
 from support.store import Store, opened
 
 from hermes_worker import settings as settings_module
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, lane_queues, message_of
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.queue import STANDING_QUEUES, QueueName, lane_queues, message_of
 from hermes_worker.settings import Settings
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import workers
-from hermes_worker.tasks import lanes as lanes_module
-from hermes_worker.tasks.lanes import _Parent
-from hermes_worker.tasks.main import Pool, run_worker
 from hermes_worker.wiring import WorkerOptions
+from hermes_worker.worker import lanes as lanes_module
+from hermes_worker.worker.lanes import _Parent
+from hermes_worker.worker.main import Pool, run_worker
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_each_worker_has_lanes_for_its_own_kind_of_work() -> None:
 
 
 def test_the_message_of_a_suspect_goes_where_only_lanes_take_it() -> None:
-    ask = AskModel(run_id="r", iteration=1, attempt=2, is_suspect=True)
+    ask = Iterate(run_id="r", iteration=1, attempt=2, is_suspect=True)
     call = RunTool(run_id="r", iteration=1, position=0, attempt=2, is_suspect=True)
     assert message_of(Hint(effect=ask, at=1.0))[1:] == (QueueName.SUSPECT_MODEL, ["r", 1, 2, 1.0])
     assert message_of(Hint(effect=call, at=1.0))[1:] == (QueueName.SUSPECT_TOOLS, ["r", 1, 0, 2, 1.0])

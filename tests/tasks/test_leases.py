@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.store import TTL_S, Store, asks, opened, settlement
 
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.tasks import keeper as keeper_module
@@ -50,11 +50,11 @@ def leases(store: Store, clock: Clock) -> Leases:
     return leases
 
 
-def claim_turn(store: Store, leases: Leases) -> tuple[str, Any]:
+def claim_iteration(store: Store, leases: Leases) -> tuple[str, Any]:
     created = store.submit()
     effect = created.hints[0].effect
-    assert isinstance(effect, AskModel)
-    claim = store.runs.claim_turn(effect, leases.owner)
+    assert isinstance(effect, Iterate)
+    claim = store.runs.claim_iteration(effect, leases.owner)
     assert claim is not None
     return created.run_id, claim
 
@@ -71,7 +71,7 @@ def test_a_process_that_was_frozen_takes_its_place_anew_before_it_claims(
     clock.now += TTL_S * 2
     store.sweep()
 
-    run_id, _ = claim_turn(store, leases)
+    run_id, _ = claim_iteration(store, leases)
 
     assert leases.owner != before
     assert leases.is_trusted
@@ -110,7 +110,7 @@ def test_a_process_whose_heartbeats_are_late_renews_before_it_claims(
 
 def test_a_claim_whose_task_ended_without_giving_it_up_is_given_up(store: Store, leases: Leases) -> None:
     """The database was away when the task needed it: the claim stands, under a process that is alive and well."""
-    run_id, _ = claim_turn(store, leases)
+    run_id, _ = claim_iteration(store, leases)
     tooling = store.submit().run_id
     store.ask_tools(tooling, asks(Replay.PURE))
     store.calls.claim(RunTool(run_id=tooling, iteration=1, position=0, attempt=1), leases.owner)
@@ -120,12 +120,12 @@ def test_a_claim_whose_task_ended_without_giving_it_up_is_given_up(store: Store,
     assert leases.give_up_strays() == 2
 
     swept = store.sweep()
-    assert (swept.turns_lost, swept.calls_lost) == (1, 1)
+    assert (swept.iterations_lost, swept.calls_lost) == (1, 1)
     assert store.turn(run_id).loaded.run.attempt == 2
 
 
 def test_a_claim_that_somebody_works_on_is_kept_however_old(store: Store, leases: Leases) -> None:
-    _, claim = claim_turn(store, leases)
+    _, claim = claim_iteration(store, leases)
     with leases.holding(claim.token, claim.run_id, may_hand_over=True):
         store.let_pass(TTL_S * 10)
         leases.beat()
@@ -134,7 +134,7 @@ def test_a_claim_that_somebody_works_on_is_kept_however_old(store: Store, leases
 
 
 def test_a_claim_that_was_made_just_now_is_not_a_stray(store: Store, leases: Leases) -> None:
-    claim_turn(store, leases)
+    claim_iteration(store, leases)
 
     assert leases.give_up_strays() == 0
 
@@ -309,8 +309,8 @@ def test_a_claim_that_comes_after_the_drain_period_is_handed_over_at_once(leases
 
 
 def test_a_defect_ends_the_run_whose_step_it_struck(store: Store, leases: Leases) -> None:
-    run_id, _ = claim_turn(store, leases)
-    effect = AskModel(run_id=run_id, iteration=1, attempt=1)
+    run_id, _ = claim_iteration(store, leases)
+    effect = Iterate(run_id=run_id, iteration=1, attempt=1)
 
     store.runs.break_off_step(effect, leases.owner, "ValueError in the worker")
 
@@ -329,8 +329,8 @@ def test_a_defect_before_the_claim_ends_the_run_too(store: Store, leases: Leases
 
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_a_zombies_defect_does_not_end_a_run_that_has_moved_on(store: Store, leases: Leases, is_taken: bool) -> None:
-    run_id, _ = claim_turn(store, leases)
-    zombie = AskModel(run_id=run_id, iteration=1, attempt=1)
+    run_id, _ = claim_iteration(store, leases)
+    zombie = Iterate(run_id=run_id, iteration=1, attempt=1)
     store.let_pass(TTL_S * 2)
     store.sweep()
     successor = store.turn(run_id) if is_taken else None
@@ -349,9 +349,9 @@ def test_a_zombies_defect_does_not_end_a_run_that_has_moved_on(store: Store, lea
 
 def test_a_zombies_defect_does_not_end_a_run_whose_call_another_worker_got_back(store: Store, leases: Leases) -> None:
     """Handed back and taken again, the attempt is the same; the holder is not."""
-    run_id, claim = claim_turn(store, leases)
-    store.runs.release_turn(claim)
+    run_id, claim = claim_iteration(store, leases)
+    store.runs.release_iteration(claim)
     store.turn(run_id)
 
-    assert store.runs.break_off_step(AskModel(run_id=run_id, iteration=1, attempt=1), leases.owner, "late") == []
+    assert store.runs.break_off_step(Iterate(run_id=run_id, iteration=1, attempt=1), leases.owner, "late") == []
     assert store.status(run_id) is RunStatus.RUNNING

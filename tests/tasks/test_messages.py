@@ -9,12 +9,12 @@ from typing import Any
 import redis
 from support.valkey import for_administrator
 
-from hermes_worker.core.effects import AskModel, RunTool
-from hermes_worker.queue import KEY_PREFIX, Publisher, QueueName, TaskName, envelope, message_of, redis_client
+from hermes_worker.broker.queue import KEY_PREFIX, Publisher, QueueName, TaskName, envelope, message_of, redis_client
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.store.rows import Hint
-from hermes_worker.tasks.celery import celery_app
+from hermes_worker.worker.celery import celery_app
 
-ASK = Hint(effect=AskModel(run_id="run_1", iteration=2, attempt=1), at=12.5)
+ASK = Hint(effect=Iterate(run_id="run_1", iteration=2, attempt=1), at=12.5)
 CALLS = [
     Hint(effect=RunTool(run_id="run_1", iteration=2, position=position, attempt=1), at=12.5) for position in range(3)
 ]

@@ -10,7 +10,7 @@ import redis
 from support.store import TTL_S, Store, opened
 
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.store.runs import Nudged
+from hermes_worker.store.runs.runs import Nudged
 from hermes_worker.tasks import keeper as keeper_module
 from hermes_worker.tasks.keeper import Listener
 from hermes_worker.tasks.leases import AbortReason, Leases

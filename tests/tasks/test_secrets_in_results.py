@@ -13,15 +13,15 @@ import pytest
 from support.store import Store, opened
 from support.turns import Turns
 
-from hermes_worker.core.effects import AskModel, RunTool
+from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.observe import configure_logging, log
-from hermes_worker.redaction import Redactor
+from hermes_worker.safety.redaction import Redactor
 from hermes_worker.settings import LogSettings, load
-from hermes_worker.tasks.call_tool import call_tool
-from hermes_worker.tasks.planning import plan_calls
+from hermes_worker.tasks.calls.call_tool import call_tool
+from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.wiring import redactor_of
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
 
 KEY = "ghp_" + "HsVJeM39xRFc8vDon3WHOi2MJrqLEpDcwJLA"
 KNOWN = "only known by its value"
@@ -55,7 +55,7 @@ def _cat(turns: Turns, folder: Path) -> str:
     assert isinstance(effect, RunTool)
     call_tool(parts, effect, store.database.now())
     [following] = store.due(run_id)
-    assert isinstance(following, AskModel)
+    assert isinstance(following, Iterate)
     return run_id
 
 

@@ -18,11 +18,11 @@ import redis
 from kombu import Connection, Consumer, Exchange, Queue
 from support.valkey import for_administrator
 
-from hermes_worker.embedded import valkey as valkey_module
-from hermes_worker.embedded.valkey import EmbeddedValkey
-from hermes_worker.queue import KEY_PREFIX, QueueName, TaskName, envelope
-from hermes_worker.setting_kinds import socket_url
-from hermes_worker.transport import POPPED_MAX, install
+from hermes_worker.broker.queue import KEY_PREFIX, QueueName, TaskName, envelope
+from hermes_worker.broker.transport import POPPED_MAX, install
+from hermes_worker.local import valkey as valkey_module
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.settings.kinds import socket_url
 
 QUEUE = QueueName.MODEL
 

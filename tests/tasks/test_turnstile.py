@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from hermes_worker.tasks.turnstile import Turnstile
+from hermes_worker.tasks.fair_semaphore import FairSemaphore
 
 
 def in_thread(work: Callable[[], None]) -> threading.Thread:
@@ -18,11 +18,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_so_many_come_in_at_once_and_no_more() -> None:
-    turnstile, inside, most = Turnstile(3), [0], [0]
+    fair_semaphore, inside, most = FairSemaphore(3), [0], [0]
     lock, three_are_in = threading.Lock(), threading.Barrier(3)
 
     def pass_through() -> None:
-        with turnstile:
+        with fair_semaphore:
             with lock:
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
@@ -37,29 +37,29 @@ def test_so_many_come_in_at_once_and_no_more() -> None:
 
 
 def test_those_who_wait_come_in_in_the_order_in_which_they_came() -> None:
-    turnstile, order = Turnstile(1), []
+    fair_semaphore, order = FairSemaphore(1), []
     threads = []
 
     def pass_through(number: int) -> None:
-        with turnstile:
+        with fair_semaphore:
             order.append(number)
 
-    with turnstile:
+    with fair_semaphore:
         for number in range(8):
             threads.append(in_thread(lambda number=number: pass_through(number)))  # type: ignore[misc]
-            wait_for(lambda number=number: len(turnstile._line) == number + 1)  # type: ignore[misc]
+            wait_for(lambda number=number: len(fair_semaphore._line) == number + 1)  # type: ignore[misc]
     for thread in threads:
         thread.join()
     assert order == list(range(8))
 
 
 def test_an_error_inside_gives_the_place_back() -> None:
-    turnstile = Turnstile(1)
+    fair_semaphore = FairSemaphore(1)
     for _ in range(3):
         try:
-            with turnstile:
+            with fair_semaphore:
                 raise ValueError
         except ValueError:
             pass
-    with turnstile:
+    with fair_semaphore:
         pass

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.tools.base import ToolContext, ToolResult
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.tools.dispatch import run_tool
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.dispatch import run_tool
+from hermes_worker.workspaces.local import LocalWorkspace
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.workspace.output import HeadTail
+from hermes_worker.workspaces.output import HeadTail
 
 
 def _collected(limit: int, pieces: list[bytes]) -> HeadTail:

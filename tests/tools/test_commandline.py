@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.tools.commandline import exit_code_meaning, refusal_to_run
+from hermes_worker.agent.tools.commandline import exit_code_meaning, refusal_to_run
 
 MAY_RUN = [
     "ls -la",

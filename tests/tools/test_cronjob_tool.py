@@ -13,16 +13,16 @@ import pytest
 from support.desk import Desk
 from support.store import opened
 
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.cronjob import CronjobTool
+from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.replay import Replay
-from hermes_worker.tools.base import ToolContext
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.tools.cronjob import CronjobTool
-from hermes_worker.tools.dispatch import run_tool
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.local import LocalWorkspace
 from scheduler import jobs as work
+from scheduler.agent_jobs import AgentJobs
 from scheduler.definition import InvalidJob, JobRequest, JobSpec
-from scheduler.desk import AgentJobs
 
 PLAIN = {"action": "create", "schedule": "every 2h", "prompt": "Summarise the news"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from hermes_worker.core.delegation import DelegationPolicy, Role, child_tools
-from hermes_worker.prompt.children import child_prompt
-from hermes_worker.tools.base import ToolContext
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.tools.dispatch import run_tool
+from hermes_worker.agent.prompt.children import child_prompt
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.dispatch import run_tool
+from hermes_worker.core.delegation import ChildRole, DelegationPolicy, child_tools
 
 
 class _Quiet:
@@ -35,7 +35,10 @@ def run(arguments: object) -> Any:
 
 def test_tasks_leave_the_tool_as_values() -> None:
     result = run({"tasks": [{"goal": "a"}, {"goal": "b", "role": "orchestrator"}]})
-    assert [(task.goal, task.role) for task in result.delegated] == [("a", Role.LEAF), ("b", Role.ORCHESTRATOR)]
+    assert [(task.goal, task.role) for task in result.delegated] == [
+        ("a", ChildRole.LEAF),
+        ("b", ChildRole.ORCHESTRATOR),
+    ]
     assert not result.is_error
 
 
@@ -47,7 +50,7 @@ def test_arguments_that_make_no_sense_are_answered_and_nothing_is_delegated() ->
 
 
 def test_children_of_a_session_share_their_system_prompt() -> None:
-    names = child_tools(default_catalog().names, DelegationPolicy(), Role.LEAF, depth=1)
+    names = child_tools(default_catalog().names, DelegationPolicy(), ChildRole.LEAF, depth=1)
     workspace = '{"kind":"local","root":"/work"}'
     assert child_prompt(workspace, names) == child_prompt(workspace, set(names))
     assert "/work" in child_prompt(workspace, names)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hermes_worker.core.urls import HttpUrl, UrlPolicy, check_addresses
+from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
 from hermes_worker.observe import snapshot
-from hermes_worker.workspace.sandbox import egress as proxy_module
-from hermes_worker.workspace.sandbox.egress import Door, EgressProxy
-from hermes_worker.workspace.sandbox.helper.keeper import LISTENS, hand_out
-from hermes_worker.workspace.sandbox.network import Egress
+from hermes_worker.workspaces.sandbox import egress as proxy_module
+from hermes_worker.workspaces.sandbox.egress import EgressProxy, ProxyDoor
+from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS, hand_out
+from hermes_worker.workspaces.sandbox.network import Egress
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ def as_if_public(target: HttpUrl, addresses: Sequence[str], policy: UrlPolicy) -
 class Way:
     """An open door."""
 
-    door: Door
+    door: ProxyDoor
     address: tuple[str, int]
 
     def __call__(self, request: bytes, *, ends: bool = False) -> bytes:

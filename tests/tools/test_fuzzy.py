@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.tools import fuzzy
-from hermes_worker.tools.fuzzy import Refused, Replaced, is_already_there, replace_lines, replace_text
+from hermes_worker.agent.tools import fuzzy
+from hermes_worker.agent.tools.fuzzy import EditRefused, Replaced, is_already_there, replace_lines, replace_text
 
 
 def _replaced(text: str, old: str, new: str, *, replace_all: bool = False) -> Replaced:
@@ -19,7 +19,7 @@ def _replaced(text: str, old: str, new: str, *, replace_all: bool = False) -> Re
 
 def _refused(text: str, old: str, new: str, *, replace_all: bool = False) -> str:
     outcome = replace_text(text, old, new, replace_all=replace_all)
-    assert isinstance(outcome, Refused), outcome
+    assert isinstance(outcome, EditRefused), outcome
     return outcome.message
 
 
@@ -244,7 +244,7 @@ def test_no_text_makes_a_search_take_long(case: str) -> None:
     """Against time: some seconds of processor time at most, where 50 KB of some of these took that many already."""
     text, old = HOSTILE[case]
     begun = time.thread_time()
-    assert isinstance(replace_text(text, old, "other"), Refused)
+    assert isinstance(replace_text(text, old, "other"), EditRefused)
     assert time.thread_time() - begun < 10
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hermes_worker.workspace.guardian import guardian
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.guardian import guardian
+from hermes_worker.workspaces.local import LocalWorkspace
 
 WORKER = """
 import sys
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.local import LocalWorkspace
 workspace = LocalWorkspace(sys.argv[1], base_env={"PATH": "/usr/bin:/bin"})
 workspace.execute(sys.argv[2], cwd=None, env={}, timeout_s=1000, output_bytes_max=1000, should_stop=lambda: False)
 """

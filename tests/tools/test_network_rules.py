@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.urls import UnsafeUrl, UrlPolicy
-from hermes_worker.workspace.sandbox.network import (
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.workspaces.sandbox.network import (
     PROXY_VARIABLES,
     UNKNOWN,
     Access,
     Egress,
     Network,
     NetworkRules,
-    Origin,
+    RunOrigin,
     access_of,
     narrower,
     plain_target,
@@ -36,11 +36,11 @@ rules = st.builds(
     ("source", "network"), [("cli", "open"), ("api", "open"), ("cron", "proxy"), ("webhook", "proxy")]
 )
 def test_a_workstation_is_open_to_people_and_a_proxy_to_what_nobody_watches(source: str, network: str) -> None:
-    assert access_of(NetworkRules(), Origin(source=source)).network == network
+    assert access_of(NetworkRules(), RunOrigin(source=source)).network == network
 
 
 def test_callers_from_beyond_this_machine_get_the_proxy_unless_somebody_allows_more() -> None:
-    caller = Origin(source="api")
+    caller = RunOrigin(source="api")
     assert access_of(NetworkRules(is_api_local=False), caller) == Access(network=Network.PROXY, is_required=False)
     allowed = NetworkRules(is_api_local=False, api=Network.OPEN)
     assert access_of(allowed, caller) == Access(network=Network.OPEN, is_required=False)
@@ -49,20 +49,20 @@ def test_callers_from_beyond_this_machine_get_the_proxy_unless_somebody_allows_m
 @pytest.mark.parametrize("source", SOURCES)
 def test_where_people_have_no_network_nobody_has_one_by_default(source: str) -> None:
     strict = NetworkRules(people=Network.NONE, is_api_local=False)
-    assert access_of(strict, Origin(source=source)) == Access(network=Network.NONE, is_required=True)
+    assert access_of(strict, RunOrigin(source=source)) == Access(network=Network.NONE, is_required=True)
 
 
 @given(rules, st.sampled_from(SOURCES), networks)
 def test_what_a_job_asks_for_never_widens(given_rules: NetworkRules, source: str, asked: Network) -> None:
-    usual = access_of(given_rules, Origin(source=source))
-    access = access_of(given_rules, Origin(source=source, asked=asked.value))
+    usual = access_of(given_rules, RunOrigin(source=source))
+    access = access_of(given_rules, RunOrigin(source=source, asked=asked.value))
     assert access.network is narrower(usual.network, asked)
     assert access.is_required or access.network is usual.network
 
 
 @given(rules)
 def test_a_source_that_nobody_knows_gets_what_unattended_work_gets(given_rules: NetworkRules) -> None:
-    assert access_of(given_rules, Origin(source="chat")) == access_of(given_rules, Origin(source="webhook"))
+    assert access_of(given_rules, RunOrigin(source="chat")) == access_of(given_rules, RunOrigin(source="webhook"))
 
 
 def test_programs_are_told_of_the_proxy_in_both_cases() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.planning import lexical, planned_call
 from hermes_worker.core.segments import plan
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.tools.planning import lexical, planned_call
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.local import LocalWorkspace
 
 CATALOG = default_catalog()
 

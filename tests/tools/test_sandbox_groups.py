@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.workspace.base import EXCESS_SENTENCES, Excess
-from hermes_worker.workspace.sandbox import groups as groups_module
-from hermes_worker.workspace.sandbox.base import Confinement
-from hermes_worker.workspace.sandbox.groups import Group, group_settings
-from hermes_worker.workspace.sandbox.keeping import kept
-from hermes_worker.workspace.sandbox.policy import Limits
+from hermes_worker.workspaces.base import EXCESS_SENTENCES, Excess
+from hermes_worker.workspaces.sandbox import groups as groups_module
+from hermes_worker.workspaces.sandbox.base import Confinement
+from hermes_worker.workspaces.sandbox.groups import Group, group_settings
+from hermes_worker.workspaces.sandbox.keeping import kept
+from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 _ENTER = """
 mount -t cgroup2 none "$1" && mkdir "$1/$2" && echo $$ > "$1/$2/cgroup.procs" || exit 77
@@ -41,12 +41,12 @@ exit 1
 _WORKER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from hermes_worker.workspace import shell
-from hermes_worker.workspace.sandbox import groups as groups_module, keeping
-from hermes_worker.workspace.sandbox.base import Confinement
-from hermes_worker.workspace.sandbox.groups import LEAF, Group, Groups
-from hermes_worker.workspace.sandbox.helper import keeper
-from hermes_worker.workspace.sandbox.policy import Limits
+from hermes_worker.workspaces import shell
+from hermes_worker.workspaces.sandbox import groups as groups_module, keeping
+from hermes_worker.workspaces.sandbox.base import Confinement
+from hermes_worker.workspaces.sandbox.groups import LEAF, Group, Groups
+from hermes_worker.workspaces.sandbox.helper import keeper
+from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
 top = Path(sys.argv[1])
 groups = keeping.groups = Groups(sys.argv[2].split())
@@ -56,7 +56,7 @@ def own():
 
 def run(text, timeout_s=30):
     command = shell.Command(text=text, cwd="/", base_env={"PATH": "/usr/bin:/bin"}, env={}, timeout_s=timeout_s,
-                            output_bytes_max=9999, confinement=Confinement(), limits=Limits())
+                            output_bytes_max=9999, confinement=Confinement(), limits=CommandLimits())
     return shell.run(command, should_stop=lambda: False)
 
 def commands():
@@ -142,7 +142,7 @@ def test_removing_a_group_ends_what_is_in_it(worker: Worker) -> None:
     said = worker(
         "groups.ground()\n"
         "for end in (lambda group: group.remove(), lambda group: keeper._kill_group(os.fsencode(group.path))):\n"
-        "    group = groups.make('tag', Limits()); process = member(group.path)\n"
+        "    group = groups.make('tag', CommandLimits()); process = member(group.path)\n"
         "    end(group); print(process.wait(10)); group.remove()\n"
         "print(commands())"
     )
@@ -176,7 +176,7 @@ def test_what_a_dead_worker_left_is_swept_and_nothing_else(worker: Worker) -> No
 def test_processes_started_later_share_the_leaf(worker: Worker) -> None:
     said = worker(
         "groups.ground()\n"
-        "code = 'from hermes_worker.workspace.sandbox.groups import Groups; print(Groups(()).ground().base)'\n"
+        "code = 'from hermes_worker.workspaces.sandbox.groups import Groups; print(Groups(()).ground().base)'\n"
         "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout == f'{top}\\n')"
     )
     assert said == "True\n"
@@ -203,7 +203,7 @@ def test_controllers_are_handed_on_once(tmp_path: Path) -> None:
 
 def test_a_group_limits_memory_and_processes_of_the_sum(tmp_path: Path) -> None:
     group = _imitated(tmp_path, "memory.max", "memory.swap.max", "memory.oom.group", "pids.max")
-    group.limit(group_settings(Limits(memory_bytes=64_000_000, processes=99)))
+    group.limit(group_settings(CommandLimits(memory_bytes=64_000_000, processes=99)))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "memory.max": "64000000",
         "memory.swap.max": "0",
@@ -214,14 +214,14 @@ def test_a_group_limits_memory_and_processes_of_the_sum(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_swap_limits_all_the_same_but_not_one_without_memory(tmp_path: Path) -> None:
-    _imitated(tmp_path, "memory.max", "pids.max").limit(group_settings(Limits()))
+    _imitated(tmp_path, "memory.max", "pids.max").limit(group_settings(CommandLimits()))
     (tmp_path / "memory.max").unlink()
     with pytest.raises(FileNotFoundError):
-        Group(tmp_path).limit(group_settings(Limits()))
+        Group(tmp_path).limit(group_settings(CommandLimits()))
 
 
 def test_no_limit_writes_no_file() -> None:
-    assert not group_settings(Limits(memory_bytes=None, processes=None))
+    assert not group_settings(CommandLimits(memory_bytes=None, processes=None))
 
 
 def test_a_command_that_ran_out_of_memory_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +230,6 @@ def test_a_command_that_ran_out_of_memory_is_told_so(tmp_path: Path, monkeypatch
     monkeypatch.setattr(groups_module.groups, "make", lambda _tag, _limits: group)
     for killed, excess in ((0, None), (3, Excess.MEMORY)):
         (tmp_path / "memory.events").write_text(f"low 0\nhigh 0\nmax 12\noom 1\noom_kill {killed}\n")
-        with kept(Confinement(), tag="tag", limits=Limits()) as command:
+        with kept(Confinement(), tag="tag", limits=CommandLimits()) as command:
             assert command.verdict().excess is excess
     assert set(EXCESS_SENTENCES) == set(Excess)

@@ -11,20 +11,27 @@ from pathlib import Path
 
 import pytest
 
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.settings import load
-from hermes_worker.tools.base import ToolContext
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.tools.dispatch import run_tool
 from hermes_worker.wiring import network_rules, sandbox_of
-from hermes_worker.workspace.base import WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace
-from hermes_worker.workspace.sandbox import landlock, seccomp
-from hermes_worker.workspace.sandbox.base import Confinement, Rung
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.network import Network, NetworkRules, Origin
-from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths, unseen
+from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.sandbox import landlock, seccomp
+from hermes_worker.workspaces.sandbox.base import Confinement, Rung
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin
+from hermes_worker.workspaces.sandbox.policy import (
+    CommandLimits,
+    Profile,
+    SandboxMode,
+    SandboxPolicy,
+    hidden_paths,
+    unseen,
+)
 
 
 class Stand(Rung):
@@ -43,10 +50,10 @@ class Stand(Rung):
         self.asked += 1
         return self.reason
 
-    def refusal(self, policy: Policy) -> str | None:
+    def refusal(self, policy: SandboxPolicy) -> str | None:
         return None
 
-    def confine(self, policy: Policy) -> Confinement:
+    def confine(self, policy: SandboxPolicy) -> Confinement:
         return Confinement()
 
     def uncovered(self) -> Sequence[str]:
@@ -55,29 +62,29 @@ class Stand(Rung):
 
 def test_the_first_rung_that_works_is_taken_and_tried_once() -> None:
     first, second = Stand("first", "namespaces are forbidden"), Stand("second")
-    sandbox = Sandbox(SandboxMode.AUTO, Policy(), [first, second])
+    sandbox = Sandbox(SandboxMode.AUTO, SandboxPolicy(), [first, second])
     assert sandbox.confine("/work") is not None
     assert (sandbox.standing().name, sandbox.standing().reasons) == ("second", ("namespaces are forbidden",))
     assert (first.asked, second.asked) == (1, 1)
 
 
 def test_require_refuses_where_nothing_works_and_says_how_to_enable_it() -> None:
-    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [Stand("a", "no bwrap"), Stand("b", "no Landlock")])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Stand("a", "no bwrap"), Stand("b", "no Landlock")])
     with pytest.raises(WorkspaceError, match=r"no bwrap; no Landlock.*install bubblewrap"):
         sandbox.confine("/work")
 
 
 def test_auto_goes_on_without_a_wall_but_not_with_a_policy_that_needs_one() -> None:
     nothing = [Stand("a", "no bwrap")]
-    assert Sandbox(SandboxMode.AUTO, Policy(), nothing).confine("/work") is None
-    for policy in (Policy(network=Network.NONE), Policy(profile=Profile.TENANT)):
+    assert Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing).confine("/work") is None
+    for policy in (SandboxPolicy(network=Network.NONE), SandboxPolicy(profile=Profile.TENANT)):
         with pytest.raises(WorkspaceError, match="nothing here can enforce"):
             Sandbox(SandboxMode.AUTO, policy, nothing).confine("/work")
 
 
 def test_off_confines_nothing() -> None:
     rung = Stand("a")
-    assert Sandbox(SandboxMode.OFF, Policy(), [rung]).confine("/work") is None
+    assert Sandbox(SandboxMode.OFF, SandboxPolicy(), [rung]).confine("/work") is None
     assert rung.asked == 0
 
 
@@ -93,10 +100,10 @@ def test_an_api_beyond_loopback_requires_a_sandbox_unless_somebody_decided(tmp_p
 
 def test_a_network_that_somebody_asked_for_is_refused_where_nothing_gives_it_and_a_usual_one_is_not() -> None:
     nothing = [Stand("a", "no bwrap")]
-    usual = Sandbox(SandboxMode.AUTO, Policy(), nothing)
-    assert usual.confine("/work", Origin(source="webhook")) is None
-    chosen = Sandbox(SandboxMode.AUTO, Policy(), nothing, network=NetworkRules(unattended=Network.PROXY))
-    for sandbox, origin in ((chosen, Origin(source="webhook")), (usual, Origin(source="cron", asked="none"))):
+    usual = Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing)
+    assert usual.confine("/work", RunOrigin(source="webhook")) is None
+    chosen = Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing, network=NetworkRules(unattended=Network.PROXY))
+    for sandbox, origin in ((chosen, RunOrigin(source="webhook")), (usual, RunOrigin(source="cron", asked="none"))):
         with pytest.raises(WorkspaceError, match="nothing here can enforce"):
             sandbox.confine("/work", origin)
 
@@ -124,7 +131,7 @@ def test_the_workers_interpreter_is_shown_where_a_command_would_not_see_it(
 
 def test_landlock_refuses_a_workspace_that_holds_credentials(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
-    policy = Policy(writable=(str(tmp_path),), hidden=hidden_paths(str(tmp_path), ()))
+    policy = SandboxPolicy(writable=(str(tmp_path),), hidden=hidden_paths(str(tmp_path), ()))
     assert ".ssh' lies in the workspace" in (Landlock().refusal(policy) or "")
     (tmp_path / ".ssh").rmdir()
     assert Landlock().refusal(policy) is None
@@ -138,7 +145,7 @@ def test_the_allow_list_is_made_anew_when_a_directory_that_it_leaves_out_of_has_
         (home / name).mkdir(parents=True)
     monkeypatch.setattr(landlock, "SYSTEM_DIRECTORIES", (str(home),))
     monkeypatch.setattr(landlock, "_SHARED", ())
-    policy = Policy(profile=Profile.TENANT, hidden=(str(home / ".ssh"),))
+    policy = SandboxPolicy(profile=Profile.TENANT, hidden=(str(home / ".ssh"),))
     sight = landlock._Sight()
 
     def names() -> set[str]:
@@ -181,7 +188,7 @@ def test_the_seccomp_program_is_whole_and_its_jumps_stay_inside(machine: str) ->
 
 
 def test_limits_hold_for_unconfined_commands_too(tmp_path: Path) -> None:
-    policy = Policy(limits=Limits(open_files=100, file_bytes=1024**2))
+    policy = SandboxPolicy(limits=CommandLimits(open_files=100, file_bytes=1024**2))
     workspace = LocalWorkspace(str(tmp_path), base_env=os.environ, sandbox=Sandbox(SandboxMode.OFF, policy))
     ran = workspace.execute(
         "ulimit -n; truncate -s 2M big; cat /proc/self/oom_score_adj",
@@ -203,7 +210,7 @@ def test_limits_hold_for_unconfined_commands_too(tmp_path: Path) -> None:
 def test_require_refuses_every_tool_that_starts_something(tmp_path: Path, tool: str, arguments: dict[str, str]) -> None:
     """In a directory that somebody chose, which is also what children and later turns are given."""
     (tmp_path / "a").write_text("x")
-    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [Stand("a", "no bwrap")])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [Stand("a", "no bwrap")])
     ref = WorkspaceRef.from_json(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path)).to_json())
     context = ToolContext(
         run_id="run",

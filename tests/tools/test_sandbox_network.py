@@ -25,15 +25,15 @@ import pytest
 from support.confined import RUNGS, Machine, machine, working
 from support.programs import is_on_machine
 
-from hermes_worker.core.urls import HttpUrl, UrlPolicy, check_addresses
-from hermes_worker.workspace.base import WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox import landlock as landlock_module
-from hermes_worker.workspace.sandbox.egress import EgressProxy, resolve
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.network import Egress, Network
-from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
+from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
+from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox import landlock as landlock_module
+from hermes_worker.workspaces.sandbox.egress import EgressProxy, resolve
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.network import Egress, Network
+from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
 BOTH = ("bubblewrap", "landlock")
 PYTHON = str(Path(sys.executable).resolve())
@@ -258,7 +258,7 @@ def test_a_command_cannot_use_the_wider_list_of_another(proxied: Machine, tmp_pa
     narrow = Egress(hosts=("only.test",), ports=frozenset({port}))
     said: list[bytes] = []
     command = f"for n in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}} ' http://wide.test:{port}/; done"
-    sandbox = Sandbox(SandboxMode.AUTO, Policy(network=Network.PROXY, egress=narrow), [rung], proxy=proxy)
+    sandbox = Sandbox(SandboxMode.AUTO, SandboxPolicy(network=Network.PROXY, egress=narrow), [rung], proxy=proxy)
     other = LocalWorkspace(str(tmp_path), base_env={"PATH": os.environ["PATH"]}, sandbox=sandbox)
     here = replace(proxied, workspace=other)
     thread = threading.Thread(target=lambda: said.append(here(command).output))

@@ -20,15 +20,22 @@ import psutil
 import pytest
 from support.confined import RUNGS, SECRET, Machine, machine, working
 
-from hermes_worker.workspace.base import Ending, Excess, WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox import starting
-from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.network import Network
-from hermes_worker.workspace.sandbox.policy import Limits, Policy, Profile, SandboxMode, hidden_paths, unseen
-from hermes_worker.workspace.sandbox.starting import starter
+from hermes_worker.workspaces.base import Ending, Excess, WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox import starting
+from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.network import Network
+from hermes_worker.workspaces.sandbox.policy import (
+    CommandLimits,
+    Profile,
+    SandboxMode,
+    SandboxPolicy,
+    hidden_paths,
+    unseen,
+)
+from hermes_worker.workspaces.sandbox.starting import starter
 
 BOTH = ("bubblewrap", "landlock")
 PYTHON = shutil.which("python3") or sys.executable
@@ -99,8 +106,8 @@ def test_our_own_command_refuses_to_run_inside_a_command(rung: str, tmp_path: Pa
 
 WORKER_ABOVE = """
 import subprocess, sys
-from hermes_worker.embedded.process import title_process
-from hermes_worker.workspace.marking import worker_title
+from hermes_worker.local.process import title_process
+from hermes_worker.workspaces.marking import worker_title
 title_process(worker_title("worker tools [8]", may_call_us=sys.argv[1] == "open"))
 sys.exit(subprocess.run(["bash", "-c", f"env -i {sys.argv[2]} runs list; exit $?"]).returncode)
 """
@@ -118,7 +125,7 @@ def test_a_worker_among_the_processes_above_is_a_sign_that_nobody_can_unset(
 
 
 def test_an_operator_may_let_commands_call_us(tmp_path: Path) -> None:
-    sandbox = Sandbox(SandboxMode.OFF, Policy(), may_call_us=True)
+    sandbox = Sandbox(SandboxMode.OFF, SandboxPolicy(), may_call_us=True)
     workspace = LocalWorkspace(str(tmp_path), base_env={"PATH": os.environ["PATH"], "HOME": "/x"}, sandbox=sandbox)
     hermes = Path(sys.executable).parent / "hermes-worker"
     command = f"{hermes} runs list --home {tmp_path / 'empty'}; ulimit -x"
@@ -165,13 +172,13 @@ def test_nothing_outlives_a_time_out(confined: Machine, escape: str) -> None:
 
 WORKER = """
 import os, sys
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.bubblewrap import Bubblewrap
-from hermes_worker.workspace.sandbox.landlock import Landlock
-from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.policy import SandboxPolicy, SandboxMode
 rung = Bubblewrap() if sys.argv[2] == "bubblewrap" else Landlock()
-sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [rung])
+sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [rung])
 workspace = LocalWorkspace(sys.argv[1], base_env={"PATH": "/usr/bin:/bin"}, sandbox=sandbox)
 command = "env -i setsid sleep 600 & echo started > started; sleep 600"
 workspace.execute(command, cwd=None, env={}, timeout_s=1000, output_bytes_max=1000, should_stop=lambda: False)
@@ -365,7 +372,7 @@ def test_credentials_inside_the_workspace_are_hidden_and_stay_in_place(tmp_path:
     (tmp_path / ".config" / "gcloud").mkdir(parents=True)
     (tmp_path / ".config" / "gcloud" / "key").write_text(SECRET)
 
-    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(hidden=hidden_paths(str(tmp_path), ())), [rung])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(hidden=hidden_paths(str(tmp_path), ())), [rung])
     workspace = LocalWorkspace(str(tmp_path), base_env={"PATH": os.environ["PATH"]}, sandbox=sandbox)
     for command in ("cat .config/gcloud/key", "mv .config other", "cat other/gcloud/key"):
         said = workspace.execute(
@@ -379,7 +386,7 @@ def test_a_sparse_file_ends_at_the_limit(tmp_path: Path) -> None:
     for name in BOTH:
         if RUNGS[name].unavailable():
             continue
-        with machine(tmp_path / name, RUNGS[name], limits=Limits(file_bytes=1024**2)) as here:
+        with machine(tmp_path / name, RUNGS[name], limits=CommandLimits(file_bytes=1024**2)) as here:
             here("truncate -s 100G big; dd if=/dev/zero of=more bs=1M count=3")
             assert all(path.stat().st_size <= 1024**2 for path in here.root.iterdir())
 
@@ -406,7 +413,9 @@ def test_the_kernel_bounds_how_many_processes_a_command_has(confined: Machine, m
     if os.geteuid() == 0 and not _has_process_numbers_of_its_own():
         pytest.skip("this root may not bound a process namespace (Linux 6.14, and a /proc/sys that can be written)")
     allowed = 20 if os.geteuid() == 0 else 250  # others share RLIMIT_NPROC with what their user runs elsewhere
-    limited = Sandbox(SandboxMode.REQUIRE, Policy(limits=Limits(processes=allowed)), [RUNGS[confined.rung or ""]])
+    limited = Sandbox(
+        SandboxMode.REQUIRE, SandboxPolicy(limits=CommandLimits(processes=allowed)), [RUNGS[confined.rung or ""]]
+    )
     workspace = LocalWorkspace(str(confined.root), base_env={"PATH": os.environ["PATH"]}, sandbox=limited)
     # Every look finds as many tasks as the first one did.
     monkeypatch.setattr(starting, "_START", starting._START.replace("starter.main()", BLIND))
@@ -436,7 +445,7 @@ def test_a_command_that_starts_too_many_processes_is_ended(tmp_path: Path) -> No
         if RUNGS[name].unavailable():
             continue
         before = Path("/proc/sys/kernel/pid_max").read_text()
-        with machine(tmp_path / name, RUNGS[name], limits=Limits(processes=100)) as here:
+        with machine(tmp_path / name, RUNGS[name], limits=CommandLimits(processes=100)) as here:
             result = here("for i in $(seq 300); do sleep 20 & done; wait; echo complete", timeout_s=60)
             assert b"complete" not in result.output
             assert result.excess is Excess.PROCESSES or b"fork" in result.output
@@ -453,7 +462,7 @@ def test_an_interpreter_below_tmp_is_shown_and_cannot_be_changed(tmp_path: Path)
         for name in BOTH:
             if RUNGS[name].unavailable():
                 continue
-            policy = Policy(readable=unseen((tools,), Profile.WORKSTATION, ()))
+            policy = SandboxPolicy(readable=unseen((tools,), Profile.WORKSTATION, ()))
             (tmp_path / name).mkdir()
             workspace = LocalWorkspace(
                 str(tmp_path / name),
@@ -489,13 +498,13 @@ def _bubblewrap_without_namespaces(folder: Path) -> Bubblewrap:
 
 def test_where_namespaces_are_forbidden_landlock_takes_over(tmp_path: Path) -> None:
     working("landlock")
-    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [_bubblewrap_without_namespaces(tmp_path), Landlock()])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [_bubblewrap_without_namespaces(tmp_path), Landlock()])
     assert sandbox.standing().name == "landlock"
     assert "No permissions to create new namespace" in sandbox.standing().reasons[0]
 
 
 def test_where_both_are_forbidden_require_refuses(tmp_path: Path) -> None:
-    sandbox = Sandbox(SandboxMode.REQUIRE, Policy(), [_bubblewrap_without_namespaces(tmp_path)])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [_bubblewrap_without_namespaces(tmp_path)])
     with pytest.raises(WorkspaceError, match=r"must be confined.*No permissions to create new namespace"):
         sandbox.confine(str(tmp_path))
 
@@ -505,9 +514,9 @@ FORBIDDING = (
     'exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"'
 )
 STANDING = """
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.policy import Policy, SandboxMode
-print(Sandbox(SandboxMode.REQUIRE, Policy()).standing().name)
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.policy import SandboxPolicy, SandboxMode
+print(Sandbox(SandboxMode.REQUIRE, SandboxPolicy()).standing().name)
 """
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.tools.textfile import NotText, TextFile, to_utf8
+from hermes_worker.agent.tools.textfile import NotText, TextFile, to_utf8
 
 
 @settings(deadline=None)

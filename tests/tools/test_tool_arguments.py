@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.tools.arguments import coerce, violations
+from hermes_worker.agent.tools.arguments import coerce, violations
 
 
 def _schema(**properties: Any) -> dict[str, Any]:

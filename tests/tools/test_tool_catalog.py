@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.catalog import Catalog, UnknownTool, default_catalog
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolDeclaration, ToolSpec
-from hermes_worker.tools.base import ToolContext, ToolResult
-from hermes_worker.tools.catalog import Catalog, UnknownTool, default_catalog
 
 
 class Named:
@@ -156,14 +156,18 @@ def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
 
 def test_a_tool_that_differs_from_its_declaration_is_not_run() -> None:
     other = replace(CATALOG.spec("todo"), name="other", replay=Replay.ONCE)
-    catalog = Catalog([ToolDeclaration(spec=other, implementation="hermes_worker.tools.todo:TodoTool")])
+    catalog = Catalog([ToolDeclaration(spec=other, implementation="hermes_worker.agent.tools.todo:TodoTool")])
     with pytest.raises(ConfigurationError, match="'other' is declared otherwise"):
         catalog.get("other")
 
 
 def test_a_tool_that_is_not_there_is_named() -> None:
-    catalog = Catalog([ToolDeclaration(spec=CATALOG.spec("todo"), implementation="hermes_worker.tools.todo:Gone")])
-    with pytest.raises(ConfigurationError, match=r"'hermes_worker.tools.todo:Gone' of an extension cannot be loaded"):
+    catalog = Catalog(
+        [ToolDeclaration(spec=CATALOG.spec("todo"), implementation="hermes_worker.agent.tools.todo:Gone")]
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"'hermes_worker.agent.tools.todo:Gone' of an extension cannot be loaded"
+    ):
         catalog.load_all()
 
 

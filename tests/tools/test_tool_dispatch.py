@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from support.inside import inside
 
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.dispatch import run_tool
+from hermes_worker.agent.tools.results import ResultLimits, is_persisted
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import LogSettings
-from hermes_worker.tools.base import ToolContext, ToolResult
-from hermes_worker.tools.dispatch import run_tool
-from hermes_worker.tools.results import ResultLimits, is_persisted
-from hermes_worker.workspace.base import WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
 
 
 class Probe:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.workspace.base import WorkspaceError
+from hermes_worker.workspaces.base import WorkspaceError
 
 # --- read_file ---
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.tools.base import ToolResult
-from hermes_worker.tools.results import (
+from hermes_worker.agent.tools.base import ToolResult
+from hermes_worker.agent.tools.results import (
     ResultLimits,
     is_persisted,
     limited,
@@ -17,7 +17,7 @@ from hermes_worker.tools.results import (
     sanitised_error,
     too_much_of_a_batch,
 )
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.local import LocalWorkspace
 
 LIMITS = ResultLimits()
 

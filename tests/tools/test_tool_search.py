@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from support.programs import ripgrep
 
-from hermes_worker.tools.treesearch import IgnoreRules, matches_glob
-from hermes_worker.workspace.base import CommandResult
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.agent.tools.treesearch import IgnoreRules, matches_glob
+from hermes_worker.workspaces.base import CommandResult
+from hermes_worker.workspaces.local import LocalWorkspace
 
 
 @pytest.fixture(params=["ripgrep", "treesearch"])

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from hermes_worker import images
-from hermes_worker.redaction import Redactor
-from hermes_worker.tools.base import Cancellation
-from hermes_worker.tools.catalog import default_catalog
-from hermes_worker.tools.dispatch import run_tool
-from hermes_worker.tools.fetch import Fetched
-from hermes_worker.tools.interruptible import Interrupted, interruptible
+from hermes_worker.agent import images
+from hermes_worker.agent.tools.base import Cancellation
+from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.dispatch import run_tool
+from hermes_worker.agent.tools.fetch import Fetched
+from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
+from hermes_worker.safety.redaction import Redactor
 
 LONG_S = 60.0
 """How long everything here takes that nobody stops."""
@@ -99,7 +99,7 @@ def test_a_stop_is_heard_in_the_middle_of_a_call(
 ) -> None:
     many_lines(root)
     if name == "patch":
-        monkeypatch.setattr("hermes_worker.tools.files.replace_text", lambda *_, **__: work_for_long())
+        monkeypatch.setattr("hermes_worker.agent.tools.files.replace_text", lambda *_, **__: work_for_long())
     tools = default_catalog(services={"fetching": Pages()})
     context = replace(session.context(), redactor=Thorough())
     answered: list[str] = []
@@ -127,6 +127,6 @@ def test_work_that_nobody_stops_gives_what_it_found_or_raises_what_it_raised() -
 def test_work_that_is_stopped_is_not_waited_for() -> None:
     stopped, ends = threading.Event(), threading.Event()
     stopped.set()
-    with pytest.raises(Interrupted):
+    with pytest.raises(ToolInterrupted):
         interruptible(ends.wait, stopped)
     ends.set()

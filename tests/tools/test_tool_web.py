@@ -16,17 +16,17 @@ from PIL import Image
 from support.fault_server import FaultServer, Received, Reply
 from support.inside import inside
 
+from hermes_worker.agent.fetching import REDIRECTS_MAX, Fetcher
+from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.dispatch import run_tool
+from hermes_worker.agent.tools.vision import VisionTool
+from hermes_worker.agent.tools.web import WebExtractTool
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxTask, Consultation, Consulted
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.urls import UrlPolicy
-from hermes_worker.fetching import REDIRECTS_MAX, Fetcher
-from hermes_worker.tools.base import Tool, ToolContext, ToolResult
-from hermes_worker.tools.dispatch import run_tool
-from hermes_worker.tools.vision import VisionTool
-from hermes_worker.tools.web import WebExtractTool
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.net.urls import UrlPolicy
+from hermes_worker.workspaces.local import LocalWorkspace
 
 PAGE = b"<title>Hello</title><h1>News</h1><p>It is <a href='/more'>here</a>.</p>"
 

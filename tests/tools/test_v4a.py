@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.tools.textfile import TextFile
-from hermes_worker.tools.v4a import Add, Delete, Hunk, Move, PatchSyntaxError, Plan, Update, parse
+from hermes_worker.agent.tools.textfile import TextFile
+from hermes_worker.agent.tools.v4a import Add, Delete, Hunk, Move, PatchPlan, PatchSyntaxError, Update, parse
 
 
 def _update(path: str, *hunks: Hunk, move_to: str | None = None) -> Update:
@@ -74,8 +74,8 @@ def test_what_is_no_patch_is_refused_with_its_line(patch: str, message: str) -> 
         parse(patch)
 
 
-def _planned(files: dict[str, str], patch: str) -> Plan:
-    plan = Plan(lambda path: TextFile(text=files[path]) if path in files else None)
+def _planned(files: dict[str, str], patch: str) -> PatchPlan:
+    plan = PatchPlan(lambda path: TextFile(text=files[path]) if path in files else None)
     for operation in parse(patch):
         names = [operation.path, getattr(operation, "to", None), getattr(operation, "move_to", None)]
         plan.take(operation, {name: name for name in names if name})

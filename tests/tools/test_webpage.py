@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.tools.webpage import PAGE_CHARS_MAX, markdown_of
+from hermes_worker.agent.tools.webpage import PAGE_CHARS_MAX, markdown_of
 
 
 @pytest.mark.parametrize(

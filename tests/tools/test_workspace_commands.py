@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hermes_worker.workspace.base import CommandResult, Ending, WorkspaceError
-from hermes_worker.workspace.environment import command_environment
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.base import CommandResult, Ending, WorkspaceError
+from hermes_worker.workspaces.environment import command_environment
+from hermes_worker.workspaces.local import LocalWorkspace
 
 
 def _never() -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from hermes_worker.workspace.base import PathNotFound, WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.protection import Protection
+from hermes_worker.workspaces.base import PathNotFound, WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.protection import Protection
 
 
 def test_a_relative_path_is_resolved_against_the_root_or_the_given_folder(

@@ -12,11 +12,11 @@ from support.confined import RUNGS, working
 
 from hermes_worker.settings import load
 from hermes_worker.wiring import workspace_bytes_max
-from hermes_worker.workspace.base import CommandResult, Excess, WorkspaceError
-from hermes_worker.workspace.local import LocalWorkspace
-from hermes_worker.workspace.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk, Watch, free_bytes, room
-from hermes_worker.workspace.sandbox.ladder import Sandbox
-from hermes_worker.workspace.sandbox.policy import Limits, Policy, SandboxMode
+from hermes_worker.workspaces.base import CommandResult, Excess, WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk, Watch, free_bytes, room
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode, SandboxPolicy
 
 MB = 1024**2
 
@@ -33,7 +33,7 @@ class Confined:
         self.root = root
 
     def workspace(self, *, bytes_max: int = 0, free_bytes_min: int = 0, tmp_bytes: int = MB) -> LocalWorkspace:
-        policy = Policy(limits=Limits(tmp_bytes=tmp_bytes))
+        policy = SandboxPolicy(limits=CommandLimits(tmp_bytes=tmp_bytes))
         return LocalWorkspace(
             str(self.root),
             base_env={"PATH": os.environ["PATH"]},

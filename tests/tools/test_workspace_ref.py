@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_worker.workspace.base import WorkspaceError
-from hermes_worker.workspace.ref import WorkspaceKind, WorkspaceRef, open_workspace, session_workspace
+from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace, session_workspace
 
 
 def test_a_reference_survives_being_stored() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.confined import machine, working
 
-from hermes_worker.workspace.local import LocalWorkspace
+from hermes_worker.workspaces.local import LocalWorkspace
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from hermes_worker.channels.webhooks.route import NO_AUTH
+from hermes_worker.channels.webhooks.sealed import opened_secret, resealed_secret, sealed_secret
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.sealing import Keyring, SealedElsewhere
 from hermes_worker.settings import Secret
-from hermes_worker.webhooks.route import NO_AUTH
-from hermes_worker.webhooks.sealed import opened_secret, resealed_secret, sealed_secret
+from hermes_worker.settings.sealing import Keyring, SealedElsewhere
 
 OLD, NEW = Secret("the-first-server-key"), Secret("the-second-server-key")
 TEXT = "the-secret-of-the-route"

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.webhooks.events import Accepted, Ignored, Unreadable, read_event
-from hermes_worker.webhooks.filters import Facts, FilterError, check_filter, matches, named_lists, read_list
-from hermes_worker.webhooks.route import NO_AUTH, Route, RouteError, checked
-from hermes_worker.webhooks.template import default_template, prompt_of, render
+from hermes_worker.channels.webhooks.events import Accepted, Ignored, UnreadableEvent, read_event
+from hermes_worker.channels.webhooks.filters import (
+    EventFacts,
+    FilterError,
+    check_filter,
+    matches,
+    named_lists,
+    read_list,
+)
+from hermes_worker.channels.webhooks.route import NO_AUTH, Route, RouteError, checked
+from hermes_worker.channels.webhooks.template import default_template, prompt_of, render
 
 SECRET = "s" * 32
 PAYLOAD: dict[str, Any] = {
@@ -109,7 +116,7 @@ def test_large_parts_are_cut() -> None:
     ],
 )
 def test_a_condition_holds_or_not(spec: Any, holds: bool) -> None:
-    facts = Facts(payload=PAYLOAD, event="pull_request", headers={"x-github-event": "pull_request"})
+    facts = EventFacts(payload=PAYLOAD, event="pull_request", headers={"x-github-event": "pull_request"})
     assert matches(spec, facts) is holds
 
 
@@ -142,7 +149,7 @@ JSON = st.recursive(
 
 @given(spec=JSON, payload=st.dictionaries(st.text(max_size=8), JSON, max_size=3))
 def test_any_condition_can_be_asked_of_any_payload(spec: Any, payload: dict[str, Any]) -> None:
-    assert matches(spec, Facts(payload=payload, event="x")) in (True, False)
+    assert matches(spec, EventFacts(payload=payload, event="x")) in (True, False)
     render("{a.b} {__raw__}", payload, "x")
 
 
@@ -178,7 +185,7 @@ def test_a_route_is_kept_whole_and_without_its_secret() -> None:
     assert checked(Route(name="open", secret=NO_AUTH)).secret == NO_AUTH
 
 
-def read(body: Any, headers: dict[str, str] | None = None, **changes: Any) -> Accepted | Ignored | Unreadable:
+def read(body: Any, headers: dict[str, str] | None = None, **changes: Any) -> Accepted | Ignored | UnreadableEvent:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return read_event(route(**changes), headers or {}, raw)
 
@@ -230,7 +237,7 @@ def test_events_and_filters_choose() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b"3", b"\xff", b"a=1", b"[" * 50_000])
 def test_what_is_no_event_is_said_to_be_none(body: bytes) -> None:
-    assert isinstance(read(body), Unreadable)
+    assert isinstance(read(body), UnreadableEvent)
 
 
 def test_a_form_is_an_event_too() -> None:
@@ -251,7 +258,7 @@ def test_the_payload_may_choose_a_chat_and_nothing_else() -> None:
     assert target(-1001) == ["telegram:-1001"]
     assert target("@channel") == ["telegram:@channel"]
     for hostile in ("1,webhook:http://10.0.0.1/", "1:2:3 ", "x\ny", "", {"a": 1}, "1,email:x@y.example"):
-        assert target(hostile) is Unreadable
+        assert target(hostile) is UnreadableEvent
 
 
 def test_without_a_prompt_the_payload_is_shown() -> None:
@@ -266,13 +273,13 @@ def test_a_comment_goes_to_the_issue_that_the_payload_is_about() -> None:
     assert isinstance(found, Accepted)
     assert list(found.deliver) == ["github_comment:octo/hello#12"]
     found = read({**payload, "number": "1?per_page=9"}, deliver=["github_comment:{repository.full_name}#{number}"])
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableEvent)
     assert "what the payload has as repository.full_name, number does not make a chat" in found.reason
 
 
 def test_a_chat_that_the_payload_does_not_name_is_told_by_its_fields() -> None:
     found = read({"repository": {}}, deliver=["github_comment:{repository.full_name}#{number}", "telegram:5"])
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableEvent)
     assert found.reason.endswith("and the payload has no repository.full_name, number.")
 
 
@@ -296,9 +303,9 @@ def test_a_filter_looks_into_the_file_it_names() -> None:
     check_filter(spec)
     assert named_lists([spec]) == {"team.txt"}
     for user, held in (("anna", True), ("eve", False), ({"a": 1}, False)):
-        facts = Facts(payload={"user": user}, event="e", lists={"team.txt": {"anna"}})
+        facts = EventFacts(payload={"user": user}, event="e", lists={"team.txt": {"anna"}})
         assert matches(spec, facts) is held
-    assert not matches({"field": "user", "in_file": "team.txt"}, Facts(payload={"user": "anna"}, event="e"))
+    assert not matches({"field": "user", "in_file": "team.txt"}, EventFacts(payload={"user": "anna"}, event="e"))
 
 
 @pytest.mark.parametrize("name", ["../.env", "/etc/passwd", "a/b", ".env", "", 7])

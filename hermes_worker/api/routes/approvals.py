@@ -7,17 +7,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from hermes_worker import answering
 from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.schema import WHOLE
-from hermes_worker.core.approvals import CHOICE_WORDS, choice_of
 from hermes_worker.core.run import WaitKind
-from hermes_worker.live import Live
-from hermes_worker.redaction import redact
+from hermes_worker.safety.approvals import CHOICE_WORDS, choice_of
+from hermes_worker.safety.redaction import redact
+from hermes_worker.services import answering
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.waits import NothingAsked, NotOffered, NotWaiting, WaitView
+from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, WaitView
+from hermes_worker.stream.live import Live
 
 router = APIRouter(prefix="/v1", tags=["approvals"])
 _ID_MAX = 2**53 - 1
@@ -52,7 +52,7 @@ class Answer(BaseModel):
     wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)
 
 
-class Answered(BaseModel):
+class AnsweredQuestion(BaseModel):
     """The answer counted: it was the first."""
 
     object: str
@@ -98,10 +98,10 @@ async def list_waits(
     return WaitList(data=[_object(view) for view in found])
 
 
-@router.post("/runs/{run_id}/approval", response_model=Answered, response_model_exclude_none=True)
+@router.post("/runs/{run_id}/approval", response_model=AnsweredQuestion, response_model_exclude_none=True)
 async def answer_approval(
     context: Context, run_id: str, body: Approval, caller: Caller, later: BackgroundTasks
-) -> Answered:
+) -> AnsweredQuestion:
     """Allow or deny a command that a run waits for. The first answer counts."""
     try:
         choice = choice_of(body.choice)
@@ -129,13 +129,13 @@ async def answer_approval(
     except NothingAsked as error:
         raise ApiError(409, str(error), code="approval_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
-    return Answered(object="hermes.run.approval_response", run_id=run_id, choice=choice.value, by=caller)
+    return AnsweredQuestion(object="hermes.run.approval_response", run_id=run_id, choice=choice.value, by=caller)
 
 
-@router.post("/runs/{run_id}/input", response_model=Answered, response_model_exclude_none=True)
+@router.post("/runs/{run_id}/input", response_model=AnsweredQuestion, response_model_exclude_none=True)
 async def answer_question(
     context: Context, run_id: str, body: Answer, caller: Caller, later: BackgroundTasks
-) -> Answered:
+) -> AnsweredQuestion:
     """Answer a question of a run. The first answer counts."""
     try:
         waits = context.client.waits
@@ -147,7 +147,7 @@ async def answer_question(
     except NothingAsked as error:
         raise ApiError(409, str(error), code="input_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
-    return Answered(object="hermes.run.input_response", run_id=run_id, by=caller)
+    return AnsweredQuestion(object="hermes.run.input_response", run_id=run_id, by=caller)
 
 
 def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:

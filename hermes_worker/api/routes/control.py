@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.live import Live
-from hermes_worker.store.control import STEER_CHARS_MAX, Control, NotAtWork
+from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
+from hermes_worker.stream.live import Live
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, BackgroundTasks, Query
 from hermes_worker.api import schema
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid
-from hermes_worker.delivery.targets import shown
-from hermes_worker.redaction import redact
-from hermes_worker.store.deliveries import Deliveries, DeliveryNotFound, DeliveryView
+from hermes_worker.channels.targets import shown
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
 
 router = APIRouter(prefix="/v1/deliveries", tags=["deliveries"])
 

@@ -13,14 +13,14 @@ from fastapi.responses import StreamingResponse
 from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
-from hermes_worker.api import sse
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.followers import Feed, News
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
-from hermes_worker.store.views import Views
+from hermes_worker.store.runs.views import Views
+from hermes_worker.stream import sse
+from hermes_worker.stream.followers import Feed, News
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -93,12 +93,12 @@ def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
         raise invalid(param, f"Invalid {param!r}: it is not the id of an event.") from None
 
 
-def _start(views: Views, run_id: str) -> sse.Start:
-    """Where the run stands; see ``sse.Start`` for the order of the reads. Raises ``RunNotFound``."""
+def _start(views: Views, run_id: str) -> sse.StreamStart:
+    """Where the run stands; see ``sse.StreamStart`` for the order of the reads. Raises ``RunNotFound``."""
     view = views.run(run_id)
     calls = views.calls(run_id, limit=_CALLS_OF_AN_ITERATION)
     settled = {call.position for call in calls if call.iteration == view.iteration and call.status.is_settled}
-    return sse.Start(
+    return sse.StreamStart(
         seq=views.event_seqs([run_id]).get(run_id, 0),
         iteration=view.iteration,
         settled=settled,

@@ -15,11 +15,11 @@ from fastapi import APIRouter, Response
 
 from hermes_worker.api import schema
 from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.broker.queue import STANDING_QUEUES
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.queue import STANDING_QUEUES
+from hermes_worker.services.submission import InvalidSubmission, resolve_model
 from hermes_worker.settings import Settings
 from hermes_worker.store.revisions import newest, revision
-from hermes_worker.submission import InvalidSubmission, resolve_model
 from hermes_worker.wiring import Client
 
 router = APIRouter(tags=["health"])
@@ -30,7 +30,7 @@ _DISK_PERCENT_MAX = 90
 """From here on a disk counts as nearly full (reference, around §3.3)."""
 
 
-class Verdict(StrEnum):
+class Readiness(StrEnum):
     OK = "ok"
     DEGRADED = "degraded"
     """Something needs attention; runs are still accepted."""
@@ -40,7 +40,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    verdict: Verdict
+    verdict: Readiness
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,7 +60,7 @@ async def health_detailed(context: Context, response: Response) -> dict[str, Any
     """Whether runs can be accepted and worked on, check by check. Status 503 when they cannot be accepted."""
     checks = await _all_checks(context)
     verdict = _worst([check.verdict for check in checks.values()])
-    if verdict is Verdict.UNAVAILABLE:
+    if verdict is Readiness.UNAVAILABLE:
         response.status_code = 503
     documents = {name: check.document for name, check in checks.items()}
     return {
@@ -79,21 +79,21 @@ async def _all_checks(context: ApiContext) -> dict[str, Check]:
     client = context.client
     names = ("state_db", "broker", "workers", "runs", "disk", "config")
     found = await asyncio.gather(
-        _within_patience(context.probe(_state_db, client), Verdict.UNAVAILABLE),
-        _within_patience(context.probe(_broker, client), Verdict.DEGRADED),
-        _within_patience(context.probe(_workers, client), Verdict.DEGRADED),
-        _within_patience(context.probe(_runs, client), Verdict.DEGRADED),
-        _within_patience(context.probe(_disk, client.settings), Verdict.DEGRADED),
-        _within_patience(context.probe(_config, client.settings), Verdict.DEGRADED),
+        _within_patience(context.probe(_state_db, client), Readiness.UNAVAILABLE),
+        _within_patience(context.probe(_broker, client), Readiness.DEGRADED),
+        _within_patience(context.probe(_workers, client), Readiness.DEGRADED),
+        _within_patience(context.probe(_runs, client), Readiness.DEGRADED),
+        _within_patience(context.probe(_disk, client.settings), Readiness.DEGRADED),
+        _within_patience(context.probe(_config, client.settings), Readiness.DEGRADED),
     )
     return dict(zip(names, found, strict=True))
 
 
-def _worst(verdicts: Sequence[Verdict]) -> Verdict:
-    return max(verdicts, key=list(Verdict).index)
+def _worst(verdicts: Sequence[Readiness]) -> Readiness:
+    return max(verdicts, key=list(Readiness).index)
 
 
-async def _within_patience(check: Awaitable[Check], otherwise: Verdict) -> Check:
+async def _within_patience(check: Awaitable[Check], otherwise: Readiness) -> Check:
     """The check, or ``otherwise`` when its server does not answer."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -114,15 +114,15 @@ def _state_db(client: Client) -> Check:
         "latency_ms": round((time.monotonic() - began) * 1000, 1),
     }
     if found == newest():
-        return Check(Verdict.OK, facts)
-    return Check(Verdict.UNAVAILABLE, {**facts, "error": f"this version needs schema revision {newest()}"})
+        return Check(Readiness.OK, facts)
+    return Check(Readiness.UNAVAILABLE, {**facts, "error": f"this version needs schema revision {newest()}"})
 
 
 def _broker(client: Client) -> Check:
     depths = client.publisher.depths()
     if depths is None:
-        return Check(Verdict.DEGRADED, {"error": "no answer; runs are accepted and start when it is back"})
-    return Check(Verdict.OK, {"queue_depths": dict(depths)})
+        return Check(Readiness.DEGRADED, {"error": "no answer; runs are accepted and start when it is back"})
+    return Check(Readiness.OK, {"queue_depths": dict(depths)})
 
 
 def _workers(client: Client) -> Check:
@@ -132,30 +132,30 @@ def _workers(client: Client) -> Check:
     unserved = [name.value for name in STANDING_QUEUES if name.value not in served]
     facts: dict[str, Any] = {"alive": len(alive), "processes": shown}
     if unserved:
-        return Check(Verdict.DEGRADED, {**facts, "error": f"no live worker serves {', '.join(unserved)}"})
-    return Check(Verdict.OK, facts)
+        return Check(Readiness.DEGRADED, {**facts, "error": f"no live worker serves {', '.join(unserved)}"})
+    return Check(Readiness.OK, facts)
 
 
 def _runs(client: Client) -> Check:
-    return Check(Verdict.OK, {"by_status": client.views.open_counts()})
+    return Check(Readiness.OK, {"by_status": client.views.open_counts()})
 
 
 def _disk(settings: Settings) -> Check:
     try:
         usage = shutil.disk_usage(settings.home)
     except OSError as error:
-        return Check(Verdict.DEGRADED, {"error": f"the home directory cannot be looked at: {error.strerror}"})
+        return Check(Readiness.DEGRADED, {"error": f"the home directory cannot be looked at: {error.strerror}"})
     # As ``df`` counts: what only root may use is not free.
     percent = 100 * (usage.total - usage.free) / usage.total if usage.total else 0.0
     facts = {"used_percent": round(percent, 1), "free_bytes": usage.free}
     if percent >= _DISK_PERCENT_MAX:
-        return Check(Verdict.DEGRADED, {**facts, "error": "the disk of the home directory is nearly full"})
-    return Check(Verdict.OK, facts)
+        return Check(Readiness.DEGRADED, {**facts, "error": "the disk of the home directory is nearly full"})
+    return Check(Readiness.OK, facts)
 
 
 def _config(settings: Settings) -> Check:
     try:
         model, provider = resolve_model(settings.model, None)
     except InvalidSubmission as error:
-        return Check(Verdict.DEGRADED, {"error": str(error)})
-    return Check(Verdict.OK, {"model": model, "provider": provider, "notes": list(settings.notes)})
+        return Check(Readiness.DEGRADED, {"error": str(error)})
+    return Check(Readiness.OK, {"model": model, "provider": provider, "notes": list(settings.notes)})

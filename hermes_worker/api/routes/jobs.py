@@ -24,8 +24,8 @@ from hermes_worker.api.job_schema import (
 )
 from hermes_worker.api.schema import EITHER_ERROR
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.store.job_rows import JobRow
-from hermes_worker.store.jobs import JobNotFound, Jobs
+from hermes_worker.store.jobs.job_rows import JobRow
+from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=EITHER_ERROR)

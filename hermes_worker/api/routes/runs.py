@@ -17,13 +17,13 @@ from hermes_worker.api.errors import ApiError, invalid, wrong_field
 from hermes_worker.api.limits import BODY_PATIENCE_S
 from hermes_worker.api.messages import conversation
 from hermes_worker.core.budget import BudgetMode
-from hermes_worker.live import Live
 from hermes_worker.observe import count, log
-from hermes_worker.redaction import redact
-from hermes_worker.results import turn_result
-from hermes_worker.store.runs import Multitask, RunNotFound
-from hermes_worker.store.views import RunView
-from hermes_worker.submission import Submission, accept, announce
+from hermes_worker.safety.redaction import redact
+from hermes_worker.services.results import turn_result
+from hermes_worker.services.submission import Submission, accept, announce
+from hermes_worker.store.runs.runs import Multitask, RunNotFound
+from hermes_worker.store.runs.views import RunView
+from hermes_worker.stream.live import Live
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -112,14 +112,14 @@ _BODY_SCHEMA = {
 }
 
 
-@router.post("", status_code=202, response_model=schema.Started, openapi_extra=_BODY_SCHEMA)
+@router.post("", status_code=202, response_model=schema.StartedRun, openapi_extra=_BODY_SCHEMA)
 async def create_run(
     context: Context,
     body: Annotated[schema.CreateRun, Depends(_create_run)],
     response: Response,
     later: BackgroundTasks,
     idempotency_key: Annotated[_Key | None, Header()] = None,
-) -> schema.Started:
+) -> schema.StartedRun:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
     submission = _submission(body, idempotency_key)
     created = await context.store(accept, context.client, submission)
@@ -129,7 +129,7 @@ async def create_run(
         # After the answer: it does not depend on the broker, which may be slow or away.
         later.add_task(context.tell_broker, announce, context.client, created)
     response.headers["X-Hermes-Session-Id"] = created.session_id
-    return schema.Started(run_id=created.run_id, status="steered" if created.was_steered else "started")
+    return schema.StartedRun(run_id=created.run_id, status="steered" if created.was_steered else "started")
 
 
 # --- look ------------------------------------------------------------------------------------------------------------

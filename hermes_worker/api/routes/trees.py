@@ -10,15 +10,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from pydantic import WithJsonSchema
 
-from hermes_worker.api import sse
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.followers import Feed
 from hermes_worker.api.routes.events import STREAMED, EventStream
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS
-from hermes_worker.store.trees import TreeEvent
+from hermes_worker.store.runs.trees import TreeEvent
+from hermes_worker.stream import sse
+from hermes_worker.stream.followers import Feed
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

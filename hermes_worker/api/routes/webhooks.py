@@ -23,25 +23,25 @@ from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.limits import BODY_PATIENCE_S, FORM, JSON, media_type
 from hermes_worker.api.schema import EITHER_ERROR
+from hermes_worker.channels.signature import Scheme, verify
+from hermes_worker.channels.webhooks.events import Accepted, Ignored, UnreadableEvent, read_event
+from hermes_worker.channels.webhooks.filters import LIST_CHARS_MAX, named_lists, read_list
+from hermes_worker.channels.webhooks.route import BODY_BYTES_MAX, NO_AUTH, Route
+from hermes_worker.channels.webhooks.sealed import opened_secret
 from hermes_worker.core.sources import RequestKeys, webhook_source
-from hermes_worker.delivery.signature import Scheme, verify
 from hermes_worker.observe import count, log
-from hermes_worker.plainfiles import read_plain
-from hermes_worker.sealing import SealedElsewhere
-from hermes_worker.store.keys import IdempotencyConflict, RequestReplayed
-from hermes_worker.store.webhooks import RouteRow, Webhooks
-from hermes_worker.submission import InvalidSubmission, Submission, accept, announce
-from hermes_worker.webhooks.events import Accepted, Ignored, Unreadable, read_event
-from hermes_worker.webhooks.filters import LIST_CHARS_MAX, named_lists, read_list
-from hermes_worker.webhooks.route import BODY_BYTES_MAX, NO_AUTH, Route
-from hermes_worker.webhooks.sealed import opened_secret
-from hermes_worker.workspace.skills import read_skill
+from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
+from hermes_worker.settings.sealing import SealedElsewhere
+from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
+from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
+from hermes_worker.system.plainfiles import read_plain
+from hermes_worker.workspaces.skills import read_skill
 from scheduler.jobtext import SKILL_NOTE
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"], responses=EITHER_ERROR)
 
 
-class _Refused(Exception):
+class _EventRefused(Exception):
     """A request is answered with an error."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -80,20 +80,20 @@ async def receive(context: Context, name: str, request: Request, later: Backgrou
         route, body, proof = await _genuine(context, name, request)
         lists = await asyncio.to_thread(_lists, route, context.client.settings.home / "webhooks")
         match read_event(route, _headers(request), body, lists):
-            case Unreadable(reason=reason):
-                raise _Refused(400, reason)
+            case UnreadableEvent(reason=reason):
+                raise _EventRefused(400, reason)
             case Ignored(event=event, reason=reason):
                 ignored = {"status": "ignored", "event": event}
                 return JSONResponse(ignored | ({"reason": reason} if reason else {}))
             case Accepted() as event:
-                taken = _Taken(route=route, event=event, body=body, proof=proof)
+                taken = _TakenEvent(route=route, event=event, body=body, proof=proof)
                 return await _answered(context, taken, later)
-    except _Refused as refused:
+    except _EventRefused as refused:
         return refused.response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
+class _TakenEvent:
     """An event that a route wants."""
 
     route: Route
@@ -113,26 +113,26 @@ class _Taken:
 
 
 async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Route, bytes, str | None]:
-    """The route, the body that whoever holds its secret has sent, and what proves that. Raises ``_Refused``."""
+    """The route, the body that whoever holds its secret has sent, and what proves that. Raises ``_EventRefused``."""
     webhooks = Webhooks(context.client.database)
     row = await context.store(webhooks.find, name)
     if row is None:
-        raise _Refused(404, "Unknown route")
+        raise _EventRefused(404, "Unknown route")
     route = Route.from_json(row.name, _secret_of(context, row), row.definition)
     if not route.enabled:
-        raise _Refused(403, "Route is disabled")
+        raise _EventRefused(403, "Route is disabled")
     body = await _body(request)
     proof = None
     if route.secret == NO_AUTH:
         if not context.client.settings.server.is_loopback or not is_for_loopback(request.headers):
-            raise _Refused(403, "Route has no secret, so only this machine may send to it, under its own name")
+            raise _EventRefused(403, "Route has no secret, so only this machine may send to it, under its own name")
         if body and media_type(request.headers.getlist("content-type")) != JSON:
-            raise _Refused(415, f"The Content-Type must be {JSON}: this route has no secret")
+            raise _EventRefused(415, f"The Content-Type must be {JSON}: this route has no secret")
     else:
         proof = _require_signed(route, _headers(request), body)
     if not await context.store(webhooks.admit, route.name, route.rate_per_min):
         count("webhook.limited")
-        raise _Refused(429, "Rate limit exceeded")
+        raise _EventRefused(429, "Rate limit exceeded")
     return route, body, proof
 
 
@@ -141,7 +141,7 @@ def _secret_of(context: ApiContext, row: RouteRow) -> str:
         return opened_secret(context.keyring, row.name, row.secret)
     except SealedElsewhere as error:
         log.error("webhook.locked", route=row.name, reason=str(error))
-        raise _Refused(503, "Route cannot be used now") from None
+        raise _EventRefused(503, "Route cannot be used now") from None
 
 
 def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> str | None:
@@ -150,7 +150,7 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> st
         log.warning(
             "webhook.refused", route=route.name, scheme=found.scheme and found.scheme.value, reason=found.reason
         )
-        raise _Refused(401, "Invalid signature")
+        raise _EventRefused(401, "Invalid signature")
     if found.scheme is Scheme.LEGACY:
         log.warning("webhook.weak", route=route.name)
     return found.proof
@@ -159,18 +159,18 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> st
 async def _body(request: Request) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:  # BodyLimit has seen that the number is a small one
-        raise _Refused(413, "Payload too large")
+        raise _EventRefused(413, "Payload too large")
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_PATIENCE_S):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
-                    raise _Refused(413, "Payload too large")
+                    raise _EventRefused(413, "Payload too large")
     except TimeoutError:
-        raise _Refused(408, "The body did not arrive in time") from None
+        raise _EventRefused(408, "The body did not arrive in time") from None
     except ClientDisconnect:
-        raise _Refused(400, "The connection was closed before the body was complete") from None
+        raise _EventRefused(400, "The connection was closed before the body was complete") from None
     return bytes(body)
 
 
@@ -199,8 +199,8 @@ def _headers(request: Request) -> dict[str, str]:
     return {name.lower(): value for name, value in request.headers.items()}
 
 
-async def _answered(context: ApiContext, taken: _Taken, later: BackgroundTasks) -> JSONResponse:
-    """Do what the route says, and say what became of it. Raises ``_Refused``."""
+async def _answered(context: ApiContext, taken: _TakenEvent, later: BackgroundTasks) -> JSONResponse:
+    """Do what the route says, and say what became of it. Raises ``_EventRefused``."""
     event_id = taken.event.event_id or uuid.uuid4().hex
     try:
         made = await (_delivered if taken.route.deliver_only else _begun)(context, taken, event_id, later)
@@ -230,10 +230,10 @@ async def _answered(context: ApiContext, taken: _Taken, later: BackgroundTasks) 
 
 
 async def _begun(
-    context: ApiContext, taken: _Taken, event_id: str, later: BackgroundTasks
+    context: ApiContext, taken: _TakenEvent, event_id: str, later: BackgroundTasks
 ) -> Mapping[str, object] | None:
     """A run in a session of its own; ``None`` for an event that has one. Raises ``IdempotencyConflict``,
-    ``RequestReplayed``, ``_Refused``."""
+    ``RequestReplayed``, ``_EventRefused``."""
     route, event, keys = taken.route, taken.event, taken.keys
     submission = Submission(
         input=await asyncio.to_thread(_with_skill, route, event.prompt, context.client.settings.home / "skills"),
@@ -249,7 +249,7 @@ async def _begun(
     try:
         created = await context.store(accept, context.client, submission)
     except InvalidSubmission as error:
-        raise _Refused(400, f"The event cannot become a run: {error}") from None
+        raise _EventRefused(400, f"The event cannot become a run: {error}") from None
     if created.was_replayed:
         return None
     later.add_task(context.tell_broker, announce, context.client, created)
@@ -257,7 +257,7 @@ async def _begun(
 
 
 async def _delivered(
-    context: ApiContext, taken: _Taken, event_id: str, later: BackgroundTasks
+    context: ApiContext, taken: _TakenEvent, event_id: str, later: BackgroundTasks
 ) -> Mapping[str, object] | None:
     """The prompt as it is; ``None`` for an event that was delivered. Raises ``IdempotencyConflict``,
     ``RequestReplayed``."""

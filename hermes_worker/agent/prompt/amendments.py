@@ -1,0 +1,119 @@
+"""Requests without what their provider refused: images, large ones or all, or keywords of a tool's schema.
+
+Applied to a request only; the transcript keeps everything. Pure: the same request gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from hermes_worker.agent.images import small_data_url
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.run_memory import Amendment
+
+IMAGE_LEFT_OUT = "[an image stood here; the model in use cannot see images]"
+_MARKS = ('"image_url"', '"input_image"', '"type":"image"')
+"""How a row that holds an image is told from the many that do not, without parsing it."""
+_GRAMMAR_KEYWORDS = frozenset({"pattern", "format"})
+
+
+def amended_messages(
+    messages: Sequence[str], amendments: frozenset[Amendment], *, image_side_px_max: int = 0
+) -> Sequence[str]:
+    """The messages (canonical JSON) as they are sent under ``amendments``. ``image_side_px_max`` belongs to
+    ``SMALL_IMAGES``."""
+    if Amendment.NO_IMAGES in amendments:
+        return [_without_images(row) for row in messages]
+    if Amendment.NO_TOOL_IMAGES in amendments:
+        messages = [_without_images(row) if '"role":"tool"' in row else row for row in messages]
+    if Amendment.SMALL_IMAGES in amendments:
+        messages = [_with_small_images(row, image_side_px_max) for row in messages]
+    return messages
+
+
+def has_images(messages: Sequence[str], *, role: str | None = None) -> bool:
+    """Whether any row, or any of that ``role``, may hold an image."""
+    return any(_may_hold_image(row) and (role is None or f'"role":"{role}"' in row) for row in messages)
+
+
+def has_inline_images(messages: Sequence[str]) -> bool:
+    """Whether any row may hold an image as data, and not just its address."""
+    return any(_may_hold_image(row) and "data:image/" in row for row in messages)
+
+
+def amended_tools(tools: Sequence[str], amendments: frozenset[Amendment]) -> Sequence[str]:
+    """The tool definitions (canonical JSON) as they are sent under ``amendments``."""
+    return _plain_tools(tuple(tools)) if Amendment.PLAIN_TOOL_SCHEMAS in amendments else tools
+
+
+def _may_hold_image(row: str) -> bool:
+    return any(mark in row for mark in _MARKS)
+
+
+def _without_images(row: str) -> str:
+    if not _may_hold_image(row):
+        return row
+    message: dict[str, Any] = json.loads(row)
+    content = message.get("content")
+    if not isinstance(content, list):
+        return row
+    parts = [{"type": "text", "text": IMAGE_LEFT_OUT} if _is_image(part) else part for part in content]
+    if message.get("role") != "tool":
+        return canonical_json({**message, "content": parts})
+    # Whoever takes no images in a result often takes no list there either.
+    return canonical_json({**message, "content": "\n".join(_texts(parts))})
+
+
+def _with_small_images(row: str, side_px_max: int) -> str:
+    """An image that cannot be made small is sent as it is: nobody else may be as strict as who refused it."""
+    if not has_inline_images([row]):
+        return row
+    message: dict[str, Any] = json.loads(row)
+    content = message.get("content")
+    if not isinstance(content, list):
+        return row
+    return canonical_json({**message, "content": [_small(part, side_px_max) for part in content]})
+
+
+def _small(part: object, side_px_max: int) -> object:
+    if not isinstance(part, Mapping) or not _is_image(part):
+        return part
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, Mapping) else image
+    small = small_data_url(url, side_px_max) if isinstance(url, str) else None
+    if small is None:
+        return part
+    return {**part, "image_url": {**image, "url": small} if isinstance(image, Mapping) else small}
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("image_url", "input_image", "image")
+
+
+def _texts(parts: Sequence[object]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            yield part["text"]
+
+
+@lru_cache(maxsize=64)
+def _plain_tools(tools: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(canonical_json(_plain(json.loads(tool), is_schema=True)) for tool in tools)
+
+
+def _plain(value: object, *, is_schema: bool) -> object:
+    """Without the keywords. A *property* may well be called ``format``, so names of properties are left alone."""
+    if isinstance(value, list):
+        return [_plain(item, is_schema=is_schema) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _plain(item, is_schema=not (is_schema and key == "properties"))
+        for key, item in value.items()
+        if not (is_schema and key in _GRAMMAR_KEYWORDS and isinstance(item, str))
+    }

@@ -1,0 +1,546 @@
+"""From the rows of a transcript to the messages of a request (reference, loop §3.1 to §3.6).
+
+``prepare`` is called before every model call. Our own rows are canonical JSON, and the state machine sees to it that
+every call has its result, so the usual history is passed on row by row without being parsed: roles and counts are
+compared, assistant rows are translated once and remembered. Whatever is not as it should be (a history that a client
+handed in, a turn that failed between two messages of its user) goes through ``repaired``, a chain of pure functions
+over plain rows.
+
+Both ways use the same translation of a row, so a row that needs no repair has the same bytes in either: when a
+history turns from one way to the other, only what is new differs (invariant I7). For the same reason nothing here looks
+at the clock, at the position in the history or at other rows where it need not.
+
+``import_history`` cleans rows from outside once, before they are stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, cast
+
+from hermes_worker.core.families import is_host
+from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
+
+Row = Mapping[str, Any]
+"""A message in chat-completions form. Functions here return new rows and change none."""
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+UNAVAILABLE = "[The result of this call is not available: it is not part of this conversation any more.]"
+DAMAGED = "[The arguments of this call were damaged and are shown as {}. It did not run with what was meant.]"
+"""Stands before the result of a call whose arguments could not be read."""
+NAMELESS_CALL = "invalid_tool_call"
+
+
+@dataclass(frozen=True, slots=True)
+class WireNeeds:
+    """What an endpoint wants in its messages beyond the standard, which rejects every field it does not know."""
+
+    echoes_reasoning: bool = False
+    """Wants ``reasoning_content`` back on each assistant row, and rejects its absence."""
+    keeps_thought_signatures: bool = False
+    """Wants ``extra_content`` of tool calls back (Gemini)."""
+    keeps_reasoning_details: bool = False
+    """Wants opaque reasoning blocks back, as OpenRouter does."""
+    keeps_response_items: bool = False
+    """Messages will be converted to Responses items, so what those are made of stays in."""
+    keeps_anthropic_blocks: bool = False
+    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in, with who signed
+    them."""
+
+
+STANDARD = WireNeeds()
+
+
+def wire_needs(*, provider: str, model: str, host: str, wire: str = "chat_completions") -> WireNeeds:
+    """What the endpoint at ``host`` (a bare host name) wants for ``model`` (loop §3.6). ``wire`` is the value of
+    ``api_mode``."""
+    provider, model = provider.lower(), model.lower()
+    is_anthropic_wire = wire == "anthropic_messages"
+    return WireNeeds(
+        echoes_reasoning=(
+            provider in ("deepseek", "xiaomi", "kimi", "kimi-cn", "kimi-coding", "kimi-coding-cn")
+            or "deepseek" in model
+            or "mimo" in model
+            or is_host(host, "api.deepseek.com", "api.kimi.com", "moonshot.ai", "moonshot.cn", "xiaomimimo.com")
+        ),
+        keeps_thought_signatures="gemini" in model or "gemma" in model,
+        keeps_reasoning_details=is_anthropic_wire or is_host(host, "openrouter.ai"),
+        keeps_response_items=wire == "codex_responses",
+        keeps_anthropic_blocks=is_anthropic_wire,
+    )
+
+
+def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
+    """The messages of a request, as canonical JSON. ``rows`` are in order and hold no system prompt of ours.
+
+    Raises ``ValueError`` when a row that has to be parsed is not a JSON object.
+    """
+    if not _is_well_ordered(rows):
+        return repaired(rows, needs)
+    translate, assistant = _translation(needs), Role.ASSISTANT
+    bodies = [
+        translate(row.body) if row.role is assistant or _SIDECAR in row.body else row.body
+        for row in rows  # (a hot loop: it goes over every row of every request)
+    ]
+    if None in bodies:
+        return repaired(rows, needs)
+    return cast(list[str], bodies)
+
+
+def repaired(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
+    """The same for any history, however odd, at the price of parsing it."""
+    settled = pair_results(repair_roles(mend_arguments(_parsed(row.body) for row in rows)))
+    return [canonical_json(translated(row, needs)) for row in drop_thinking_only(settled)]
+
+
+def import_history(history: Iterable[object]) -> list[str]:
+    """Canonical rows for a history from outside, to be stored before a session's first own row.
+
+    Rows without a known role are left out, private fields are removed, surrounding white space goes, and the sequence
+    is put right as far as it can be. Raises ``ValueError`` for numbers that JSON does not have.
+    """
+    rows = (_imported(row) for row in history if isinstance(row, Mapping) and _role(row) in ROLES)
+    settled = pair_results(repair_roles(mend_arguments(rows)))
+    return [canonical_json(_with_stored_calls(row)) for row in settled]
+
+
+# ------------------------------------------------------------------------------------------------------ the quick way
+
+_CALLS = '"tool_calls":['
+_CALL = '"type":"function"'
+_REASONING = '"reasoning'
+_SIDECAR = '"api_content":'
+_CODEX = '"codex_'
+_ANTHROPIC = '"anthropic_'
+"""Keys as canonical JSON spells them. Inside a string the quotes would be escaped, so these cannot be text. A string
+*value* may look like the third; that only costs a translation."""
+
+
+def _is_well_ordered(rows: Sequence[Message]) -> bool:
+    """Each call has a result right behind its row, and nobody speaks twice in a row. Judged by roles and by counts of
+    substrings; that the ids agree is the store's promise."""
+    awaited, previous = 0, None
+    tool, system, assistant = Role.TOOL, Role.SYSTEM, Role.ASSISTANT
+    for row in rows:
+        role = row.role
+        if role is tool:
+            awaited -= 1
+            if awaited < 0:
+                return False
+        elif awaited or (role is previous and role is not system):
+            return False
+        elif role is assistant:
+            awaited = row.body.count(_CALL) if _CALLS in row.body else 0
+        previous = role
+    return not awaited
+
+
+@cache
+def _translation(needs: WireNeeds) -> Callable[[str], str | None]:
+    """The translation of assistant rows for one kind of endpoint; ``None`` for a row that needs its neighbours
+    looked at. It remembers: a row is the same on every call, and a worker sees the same session again and again."""
+    remembered = lru_cache(maxsize=4_096)(lambda body: _translated_body(body, needs))
+
+    def translate(body: str) -> str | None:
+        if not needs.echoes_reasoning and _is_plain(body):
+            return body
+        return remembered(body) if len(body) <= _REMEMBERED_CHARS_MAX else _translated_body(body, needs)
+
+    return translate
+
+
+def _is_plain(body: str) -> bool:
+    """Whether a row holds nothing that endpoints take differently. (Spelled out, because it is asked of every row.)"""
+    return not (_CALLS in body or _REASONING in body or _SIDECAR in body or _CODEX in body or _ANTHROPIC in body)
+
+
+_REMEMBERED_CHARS_MAX = 32_768
+"""Larger rows are translated anew each time, so that the memory stays small."""
+
+
+def _translated_body(body: str, needs: WireNeeds) -> str | None:
+    row = _parsed(body)
+    if _is_thinking_only(row) or any(_is_damaged(call) for call in _calls(row)):
+        return None
+    return canonical_json(translated(row, needs))
+
+
+def _parsed(body: str) -> dict[str, Any]:
+    row = json.loads(body)
+    if not isinstance(row, dict):
+        raise ValueError(f"a message must be a JSON object, not {type(row).__name__}")
+    return row
+
+
+# ------------------------------------------------------------------------------------------------------------ one row
+
+_NEVER_SENT = frozenset({"reasoning", "finish_reason", "tool_name", "effect_disposition", "timestamp", "api_content"})
+
+
+def translated(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
+    """A row as the endpoint takes it: the sidecar text instead of the shown one, reasoning as it is wanted, canonical
+    arguments, no private fields."""
+    sent = {key: value for key, value in row.items() if not key.startswith("_") and key not in _NEVER_SENT}
+    if isinstance(row.get("api_content"), str):
+        sent["content"] = row["api_content"]
+    if not needs.keeps_reasoning_details:
+        sent.pop("reasoning_details", None)
+    if not needs.keeps_response_items:
+        sent.pop("codex_reasoning_items", None)
+        sent.pop("codex_message_items", None)
+    if not needs.keeps_anthropic_blocks:
+        sent.pop("anthropic_content_blocks", None)
+        sent.pop("anthropic_issuer", None)
+    if row.get("role") == "assistant":
+        _set_or_remove(sent, "reasoning_content", reasoning_echo(row) if needs.echoes_reasoning else None)
+        if "tool_calls" in row:
+            _set_or_remove(sent, "tool_calls", [_sent_call(call, needs) for call in _calls(row)] or None)
+    return sent
+
+
+def reasoning_echo(row: Row) -> str:
+    """What an endpoint that insists on ``reasoning_content`` gets for an assistant row.
+
+    A single blank where there is none, since absence is refused; and where a row with calls has only ``reasoning``,
+    since that may be the thoughts of another provider's model.
+    """
+    echoed = row.get("reasoning_content")
+    if not isinstance(echoed, str) and not row.get("tool_calls"):
+        echoed = row.get("reasoning")
+    return echoed if isinstance(echoed, str) and echoed else " "
+
+
+def _set_or_remove(row: dict[str, Any], key: str, value: object) -> None:
+    if value is None:
+        row.pop(key, None)
+    else:
+        row[key] = value
+
+
+def _sent_call(call: Row, needs: WireNeeds) -> dict[str, Any]:
+    function = _function(call)
+    assessed = assess_arguments(function.get("arguments"))
+    arguments = assessed.arguments if assessed.outcome is ArgumentsOutcome.OK else "{}"
+    sent: dict[str, Any] = {
+        "id": _call_id(call),
+        "type": "function",
+        "function": {"name": _call_name(call), "arguments": arguments},
+    }
+    if needs.keeps_thought_signatures and "extra_content" in call:
+        sent["extra_content"] = call["extra_content"]
+    if needs.keeps_response_items:
+        sent |= {key: call[key] for key in ("call_id", "response_item_id") if key in call}
+    return sent
+
+
+def _calls(row: Row) -> list[Row]:
+    calls = row.get("tool_calls")
+    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+
+
+def _function(call: Row) -> Row:
+    function = call.get("function")
+    return function if isinstance(function, Mapping) else {}
+
+
+def _call_name(call: Row) -> str:
+    name = _function(call).get("name")
+    return name if isinstance(name, str) and name.strip() else NAMELESS_CALL
+
+
+def _call_id(call: Row) -> str:
+    """The id that results name: ``call_id`` where a Responses call has both. A call without any gets one made of
+    what it says, the same on every worker."""
+    for key in ("call_id", "id"):
+        if isinstance(call.get(key), str) and call[key]:
+            return str(call[key])
+    said = canonical_json([_call_name(call), _function(call).get("arguments")])
+    return f"call_{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+
+
+def _call_ids(call: Row) -> set[str]:
+    """Every name under which a result may speak of this call."""
+    return {_call_id(call)} | {call[key] for key in ("id", "call_id") if isinstance(call.get(key), str) and call[key]}
+
+
+# ---------------------------------------------------------------------------------------------------------- arguments
+
+
+def mend_arguments(rows: Iterable[Row]) -> list[Row]:
+    """Arguments that cannot be read become ``{}``, and the result of their call says so; one is added if there is
+    none. What only needs noise removed is left for ``translated``: such a call has run (loop §3.2)."""
+    mended: list[Row] = []
+    unmarked: list[str] = []
+    for row in rows:
+        if row.get("role") == "tool":
+            call_id = _answers(row)
+            if call_id in unmarked:
+                unmarked.remove(call_id)
+                row = {**row, "content": _marked(row.get("content"))}
+            mended.append(row)
+            continue
+        mended.extend(_result(call_id, DAMAGED) for call_id in unmarked)
+        unmarked = [_call_id(call) for call in _calls(row) if _is_damaged(call)]
+        mended.append(_with_mended_calls(row) if unmarked else row)
+    mended.extend(_result(call_id, DAMAGED) for call_id in unmarked)
+    return mended
+
+
+def _is_damaged(call: Row) -> bool:
+    return assess_arguments(_function(call).get("arguments")).outcome is not ArgumentsOutcome.OK
+
+
+def _with_mended_calls(row: Row) -> Row:
+    calls = [
+        {**call, "function": {**_function(call), "arguments": "{}"}} if _is_damaged(call) else call
+        for call in _calls(row)
+    ]
+    return {**row, "tool_calls": calls}
+
+
+def _marked(content: object) -> str:
+    if not content:
+        return DAMAGED
+    text = content if isinstance(content, str) else canonical_json(content)
+    return text if text.startswith(DAMAGED) else f"{DAMAGED}\n{text}"
+
+
+def _result(call_id: str, content: str) -> Row:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def _answers(row: Row) -> str:
+    """The id of the call that a result answers, as the row names it."""
+    named = row.get("tool_call_id")
+    return named.strip() if isinstance(named, str) else ""
+
+
+# -------------------------------------------------------------------------------------------------------------- roles
+
+
+def repair_roles(rows: Iterable[Row]) -> list[Row]:
+    """Rows in an order that strict providers take: assistants that speak twice are one, results stand behind the
+    calls they answer or are dropped, users that speak twice are one (loop §3.3)."""
+    answered = _drop_stray_results(_merge_assistants(rows))
+    # A stray result may have stood between two assistants.
+    return _merge_users(_merge_assistants(answered))
+
+
+def _merge_assistants(rows: Iterable[Row]) -> list[Row]:
+    merged: list[Row] = []
+    for row in rows:
+        if merged and _may_merge(merged[-1], row):
+            merged[-1] = _one_assistant(merged[-1], row)
+        else:
+            merged.append(row)
+    return merged
+
+
+def _may_merge(first: Row, second: Row) -> bool:
+    is_assistants = first.get("role") == second.get("role") == "assistant"
+    return is_assistants and not _is_interim(first) and not _is_interim(second)
+
+
+def _is_interim(row: Row) -> bool:
+    """A step of a Responses reply, which the provider wants back as the item it was."""
+    has_items = bool(row.get("codex_reasoning_items") or row.get("codex_message_items"))
+    return has_items or row.get("finish_reason") == "incomplete"
+
+
+def _one_assistant(first: Row, second: Row) -> Row:
+    if first.get("finish_reason") in ("verification_required", "verify_hook_continue"):
+        return second
+    both = dict(first)
+    if calls := [*_calls(first), *_calls(second)]:
+        both["tool_calls"] = calls
+    both["content"] = _joined(first.get("content"), second.get("content"))
+    if not first.get("reasoning_content") and second.get("reasoning_content"):
+        both["reasoning_content"] = second["reasoning_content"]
+    return both
+
+
+def _joined(first: object, second: object) -> object:
+    if isinstance(first, str) and isinstance(second, str):
+        return "\n".join(part for part in (first.strip(), second.strip()) if part)
+    if first and second:
+        return [*_parts(first), *_parts(second)]
+    return first or (first if second is None else second)
+
+
+def _drop_stray_results(rows: Iterable[Row]) -> list[Row]:
+    kept: list[Row] = []
+    awaited: list[set[str]] = []
+    for row in rows:
+        if row.get("role") == "tool":
+            answered = next((ids for ids in awaited if _answers(row) in ids), None)
+            if answered is None:
+                continue
+            awaited.remove(answered)
+        elif row.get("role") in ("assistant", "user"):
+            awaited = [_call_ids(call) for call in _calls(row)]
+        kept.append(row)
+    return kept
+
+
+def _merge_users(rows: Iterable[Row]) -> list[Row]:
+    """Texts are joined by a blank line. A message of parts stays by itself: where an image stands has a meaning."""
+    merged: list[Row] = []
+    for row in rows:
+        is_second = bool(merged) and merged[-1].get("role") == row.get("role") == "user"
+        if is_second and isinstance(merged[-1].get("content"), str) and isinstance(row.get("content"), str):
+            merged[-1] = _one_user(merged[-1], row)
+        else:
+            merged.append(row)
+    return merged
+
+
+def _one_user(first: Row, second: Row) -> Row:
+    both = {key: value for key, value in first.items() if key != "api_content"}
+    both["content"] = "\n\n".join(part for part in (first["content"], second["content"]) if part)
+    return both
+
+
+# ------------------------------------------------------------------------------------------------- calls and results
+
+
+def pair_results(rows: Iterable[Row]) -> list[Row]:
+    """Each call of a row has exactly one result right behind it, and each result a call (loop §3.4).
+
+    Real results keep their order and come first; calls that have none get one that says so. Ids need to be unique in
+    one row only: some servers count from 0 in every reply.
+    """
+    paired: list[Row] = []
+    awaited: dict[str, set[str]] = {}
+    for row in rows:
+        if _role(row) not in ROLES:
+            continue
+        if row.get("role") == "tool":
+            call_id = next((call_id for call_id, names in awaited.items() if _answers(row) in names), None)
+            if call_id is not None:
+                del awaited[call_id]
+                paired.append({**row, "tool_call_id": call_id})
+            continue
+        paired.extend(_result(call_id, UNAVAILABLE) for call_id in awaited)
+        row = _with_distinct_calls(row) if row.get("role") == "assistant" else row
+        awaited = {_call_id(call): _call_ids(call) for call in _calls(row)} if row.get("role") == "assistant" else {}
+        paired.append(row)
+    paired.extend(_result(call_id, UNAVAILABLE) for call_id in awaited)
+    return paired
+
+
+def _role(row: Row) -> str:
+    role = row.get("role")
+    return role if isinstance(role, str) else ""
+
+
+def _with_distinct_calls(row: Row) -> Row:
+    if "tool_calls" not in row:
+        return row
+    distinct: dict[str, Row] = {}
+    for call in _calls(row):
+        distinct.setdefault(_call_id(call), _named(call))
+    rest = {key: value for key, value in row.items() if key != "tool_calls"}
+    return {**rest, "tool_calls": list(distinct.values())} if distinct else rest
+
+
+def _named(call: Row) -> Row:
+    name = _call_name(call)
+    return call if _function(call).get("name") == name else {**call, "function": {**_function(call), "name": name}}
+
+
+# ----------------------------------------------------------------------------------------------------- thinking only
+
+
+def drop_thinking_only(rows: Iterable[Row]) -> list[Row]:
+    """Without assistant rows that hold nothing but reasoning, which providers refuse to see again. Users that stand
+    side by side because of that are merged, whatever their content (loop §3.5)."""
+    kept: list[Row] = []
+    has_dropped = False
+    for row in rows:
+        if _is_thinking_only(row):
+            has_dropped = True
+            continue
+        if has_dropped and kept and kept[-1].get("role") == row.get("role") == "user":
+            kept[-1] = {**kept[-1], "content": _both_contents(kept[-1].get("content"), row.get("content"))}
+        else:
+            kept.append(row)
+        has_dropped = False
+    return kept
+
+
+_REASONING_FIELDS = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items")
+
+
+def _is_thinking_only(row: Row) -> bool:
+    if row.get("role") != "assistant" or _calls(row) or row.get("codex_message_items"):
+        return False
+    has_reasoned = any(_says_something(row.get(field)) for field in _REASONING_FIELDS)
+    return (has_reasoned or _has_thinking_part(row.get("content"))) and not _is_visible(row.get("content"))
+
+
+def _says_something(value: object) -> bool:
+    return bool(value.strip()) if isinstance(value, str) else bool(value)
+
+
+def _has_thinking_part(content: object) -> bool:
+    return isinstance(content, list) and any(_type(part) in ("thinking", "redacted_thinking") for part in content)
+
+
+def _is_visible(content: object) -> bool:
+    if isinstance(content, list):
+        return any(_is_visible_part(part) for part in content)
+    return _says_something(content)
+
+
+def _is_visible_part(part: object) -> bool:
+    if not isinstance(part, Mapping):
+        return bool(part)
+    if _type(part) == "text":
+        return _says_something(part.get("text"))
+    return _type(part) not in ("thinking", "redacted_thinking")
+
+
+def _type(part: object) -> object:
+    return part.get("type") if isinstance(part, Mapping) else None
+
+
+def _both_contents(first: object, second: object) -> object:
+    if isinstance(first, str) and isinstance(second, str):
+        return "\n\n".join(part for part in (first, second) if part)
+    return [*_parts(first), *_parts(second)]
+
+
+def _parts(content: object) -> Iterator[object]:
+    if isinstance(content, list):
+        yield from content
+    elif content:
+        yield {"type": "text", "text": content if isinstance(content, str) else canonical_json(content)}
+
+
+# ------------------------------------------------------------------------------------------------------------- import
+
+_TEXT_FIELDS = {"assistant": ("reasoning", "reasoning_content"), "tool": ("tool_call_id",)}
+
+
+def _imported(row: Row) -> Row:
+    role, content = _role(row), _imported_content(row.get("content"))
+    texts = {key: row[key] for key in _TEXT_FIELDS.get(role, ("name",)) if isinstance(row.get(key), str)}
+    if role == "assistant" and (calls := _calls(row)):
+        return {"role": role, "content": content, "tool_calls": calls, **texts}
+    return {"role": role, "content": "" if content is None else content, **texts}
+
+
+def _with_stored_calls(row: Row) -> Row:
+    return {**row, "tool_calls": [_sent_call(call, STANDARD) for call in _calls(row)]} if _calls(row) else row
+
+
+def _imported_content(content: object) -> object:
+    if content is None or isinstance(content, list):
+        return content
+    return content.strip() if isinstance(content, str) else canonical_json(content)

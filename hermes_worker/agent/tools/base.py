@@ -1,0 +1,94 @@
+"""What a tool is: a specification and one function. A family of tools is one module; an ``Extension`` declares it.
+
+A tool gets parsed arguments and a ``ToolContext`` and returns a ``ToolResult``. It never touches the database, the
+broker or the environment. What it wants remembered for the session (the working directory, the todo list) it
+returns in ``session_updates``; the store writes that in the transaction that settles the call, so a worker that
+lost its claim cannot change a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
+from hermes_worker.core.delegation import ChildTask
+from hermes_worker.core.questions import Question, Refusal
+from hermes_worker.extension import ToolSpec
+from hermes_worker.safety.redaction import Redactor
+from hermes_worker.workspaces.base import Workspace
+from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
+
+
+class Cancellation(Protocol):
+    """Set when the run is stopped, the claim is lost or the worker drains. ``threading.Event`` satisfies it."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a call may use."""
+
+    run_id: str
+    session_id: str
+    idempotency_key: str
+    """The same for every attempt of this call and for no other call."""
+    attempt: int
+    """1 for the first try."""
+    workspace: Workspace
+    session: Mapping[str, Any]
+    """The session documents named by ``ToolSpec.session_keys``; a missing one is absent."""
+    cancelled: Cancellation
+    origin: RunOrigin = PEOPLE
+    """Where the call comes from: what its commands may reach follows from that."""
+    redactor: Redactor = field(default_factory=Redactor)
+    """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
+    returns (a file, a model) hides them itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What the model sees, and what is remembered."""
+
+    text: str
+    """JSON text for most tools."""
+    is_error: bool = False
+    session_updates: Mapping[str, Any] = field(default_factory=dict)
+    """Session documents to replace; a value of ``None`` deletes the document."""
+    refusal: Refusal | None = None
+    """Why the call did not run, where it was not allowed to; ``text`` tells the model."""
+    question: Question | None = None
+    """Instead of a result: the call has done nothing and waits for somebody's answer."""
+    consultation: Consultation | None = None
+    """Instead of a result: the call has had no effect and goes on when models have answered."""
+    delegated: Sequence[ChildTask] = ()
+    """Tasks for child runs. Their results become the result of the call, and ``text`` is not shown."""
+    is_background: bool = False
+    """The run shall not wait for them: what they leave begins a new turn of its session."""
+    sandbox: str | None = None
+    """What confined the command that the tool ran; ``None`` when it ran none."""
+    network: str | None = None
+    """The network that command had, where something confined it."""
+
+
+class Tool(Protocol):
+    """A tool. ``run`` may block; it looks at ``context.cancelled`` at least every 0.2 s while it waits."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult: ...
+
+
+@runtime_checkable
+class ConsultingTool(Tool, Protocol):
+    """A tool that needs a model, which no worker that runs tools has. Its ``run`` reads, fetches and returns a
+    consultation; whichever worker takes the call once that is answered lets it ``finish``. A tool of replay class
+    ``once`` cannot be one: its worker may die after either half, and neither may run twice."""
+
+    def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
+        """The result, from nothing but what ``run`` put aside and the answers to its questions, in their order."""

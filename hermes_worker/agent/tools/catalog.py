@@ -1,0 +1,182 @@
+"""Which tools there are, which toolset holds which, and how a model is told about them.
+
+Everything but ``get`` is answered from declarations; a tool itself is loaded and built when somebody gets it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from hermes_worker import installed
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.extension import Installed, ToolDeclaration, ToolSpec, load
+
+if TYPE_CHECKING:
+    from hermes_worker.agent.tools.base import Tool
+
+EVERYTHING: Final = ("all", "*")
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class UnknownTool(HermesError):
+    """No tool of this name is installed."""
+
+
+class Catalog:
+    """Tools by name. Every answer is computed once and then looked up; thread-safe.
+
+    Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. A tool that
+    is at hand counts as its own declaration. ``services`` is what tools may be built with, by the names that their
+    declarations use. Raises ``ConfigurationError`` when two tools have one name or a bundle has the name of a toolset.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[ToolDeclaration | Tool],
+        *,
+        bundles: Mapping[str, tuple[str, ...]] = _NOTHING,
+        services: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        self._declared: dict[str, ToolDeclaration] = {}
+        for tool in tools:
+            if tool.spec.name in self._declared:
+                raise ConfigurationError(f"two tools are named {tool.spec.name!r}")
+            self._declared[tool.spec.name] = tool if isinstance(tool, ToolDeclaration) else _at_hand(tool)
+        self._own: dict[str, frozenset[str]] = {}
+        for name, tool in self._declared.items():
+            self._own[tool.spec.toolset] = self._own.get(tool.spec.toolset, frozenset()) | {name}
+        for name in bundles.keys() & (self._own.keys() | set(EVERYTHING)):
+            raise ConfigurationError(f"{name!r} names both a toolset and a bundle of toolsets")
+        self._bundles = dict(bundles)
+        self._services = services
+        self._definitions = {name: _definition(tool.spec) for name, tool in self._declared.items()}
+        self._resolved: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
+        self._built: dict[str, Tool] = {}
+        self._building = threading.Lock()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all tools."""
+        return frozenset(self._declared)
+
+    @property
+    def toolsets(self) -> Mapping[str, tuple[str, ...]]:
+        """Every toolset that holds a tool, and its tools."""
+        resolved = {name: tuple(sorted(self._members(name))) for name in sorted({*self._own, *self._bundles})}
+        return {name: members for name, members in resolved.items() if members}
+
+    def spec(self, name: str) -> ToolSpec:
+        """Raises ``UnknownTool``."""
+        return self._declaration(name).spec
+
+    def get(self, name: str) -> Tool:
+        """The tool itself, loaded and built the first time. Raises ``UnknownTool``, and ``ConfigurationError`` for one
+        that cannot be built here."""
+        declared = self._declaration(name)
+        with self._building:
+            if name not in self._built:
+                self._built[name] = _built(declared, self._services)
+            return self._built[name]
+
+    def load_all(self) -> None:
+        """Build every tool, so that one that cannot be built is known before anybody calls it. Raises
+        ``ConfigurationError``."""
+        for name in self._declared:
+            self.get(name)
+
+    def resolve(self, toolsets: Iterable[str], *, disabled: Iterable[str] = ()) -> tuple[str, ...]:
+        """The names of the tools in ``toolsets``, without those in ``disabled``, in a stable order.
+
+        Disabling a bundle takes away no tool that belongs to a toolset of its own. Raises ``ConfigurationError`` for
+        a toolset that is unknown, or that has no tool here.
+        """
+        key = (tuple(sorted(set(toolsets))), tuple(sorted(set(disabled))))
+        if key not in self._resolved:
+            # Two threads may compute the same answer; the second replaces it by itself.
+            self._resolved[key] = self._resolve(*key)
+        return self._resolved[key]
+
+    def tool_definitions(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Canonical JSON of the chat-completions definition of each tool, sorted by name: the same names give the
+        same bytes, in whatever order they come. Raises ``UnknownTool``."""
+        wanted = sorted(set(names))
+        for name in wanted:
+            self._declaration(name)
+        return tuple(self._definitions[name] for name in wanted)
+
+    def _declaration(self, name: str) -> ToolDeclaration:
+        try:
+            return self._declared[name]
+        except KeyError:
+            raise UnknownTool(f"there is no tool {name!r}; there are {', '.join(sorted(self._declared))}") from None
+
+    def _resolve(self, toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[str, ...]:
+        chosen: set[str] = set()
+        for name in toolsets:
+            members = set(self._members(name))
+            if not members:
+                known = ", ".join(sorted({*self.toolsets, "all"}))
+                raise ConfigurationError(f"there is no toolset {name!r}; use one or more of {known}")
+            chosen |= members
+        for name in disabled:
+            chosen -= self._own.get(name, frozenset())
+        return tuple(sorted(chosen))
+
+    def _members(self, name: str) -> Iterator[str]:
+        """The tools of a toolset and of all it includes; a bundle that includes itself is no harm."""
+        if name in EVERYTHING:
+            yield from self._declared
+            return
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            toolset = waiting.pop()
+            if toolset not in seen:
+                seen.add(toolset)
+                yield from self._own.get(toolset, ())
+                waiting.extend(self._bundles.get(toolset, ()))
+
+
+@lru_cache(maxsize=4)
+def _declared_by(found: Installed) -> Catalog:
+    return catalog_of(found)
+
+
+def declared_catalog() -> Catalog:
+    """The catalogue of the tools that are in force in this process, for whoever tells of tools and runs none."""
+    return _declared_by(installed.current())
+
+
+def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
+    """The catalogue of the tools that are in force in this process, and ``more``."""
+    return catalog_of(installed.current(), *more, services=services)
+
+
+def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
+    """The catalogue of the tools of ``found``, and ``more``."""
+    return Catalog((*found.tools.values(), *more), bundles=found.bundles, services=services)
+
+
+def _at_hand(tool: Tool) -> ToolDeclaration:
+    return ToolDeclaration(spec=tool.spec, implementation=lambda: tool)
+
+
+def _built(declared: ToolDeclaration, services: Mapping[str, Any]) -> Tool:
+    if lacking := [name for name in declared.needs if name not in services]:
+        raise ConfigurationError(f"the tool {declared.name!r} needs {', '.join(lacking)}, which this process has not")
+    tool = cast("Tool", load(declared.implementation)(**{name: services[name] for name in declared.needs}))
+    if tool.spec != declared.spec:
+        raise ConfigurationError(
+            f"the tool {declared.name!r} is declared otherwise than {declared.implementation!r} is"
+        )
+    return tool
+
+
+def _definition(spec: ToolSpec) -> str:
+    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+    return canonical_json({"type": "function", "function": function})

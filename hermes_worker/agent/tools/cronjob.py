@@ -1,0 +1,42 @@
+"""``cronjob``: an agent's hand on scheduled jobs (reference, around §1.11). One tool for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.builtin import CRONJOB, JOB_ALIASES
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import canonical_json
+
+
+class JobManager(Protocol):
+    """Keeps the jobs. ``scheduler.agent_jobs``."""
+
+    def act(self, action: str, arguments: Mapping[str, Any], *, session_id: str) -> Mapping[str, Any]:
+        """Do one of the tool's actions; returns what the model is told. Raises ``HermesError``, whose message may be
+        shown to it."""
+        ...
+
+
+class CronjobTool:
+    """Hands what the model asks for to whoever keeps the jobs."""
+
+    def __init__(self, jobs: JobManager) -> None:
+        self._jobs = jobs
+
+    spec: Final = CRONJOB
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        action = JOB_ALIASES.get(arguments["action"], arguments["action"])
+        wanted = {name: value for name, value in arguments.items() if name != "action"}
+        if wanted.get("workdir"):
+            # Nobody gets at another directory by asking for it in a job.
+            wanted["workdir"] = str(context.workspace.resolve(wanted["workdir"]))
+        try:
+            told = self._jobs.act(action, wanted, session_id=context.session_id)
+        except HermesError as error:
+            return error_result(str(error))
+        return ToolResult(text=canonical_json({"success": True, **told}))

@@ -1,0 +1,146 @@
+"""From a call as the model wrote it to a result, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hermes_worker.agent.tools.arguments import coerce, violations
+from hermes_worker.agent.tools.base import ConsultingTool, Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
+from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limited
+from hermes_worker.core.auxiliary import Consulted
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
+from hermes_worker.core.replay import Replay
+from hermes_worker.observe import count, log
+from hermes_worker.safety.redaction import holds_marker, prints_configuration
+from hermes_worker.safety.untrusted import marked
+from hermes_worker.workspaces.base import WorkspaceError
+
+_QUICKLY_READ_CHARS = 20_000
+"""So much of a result is read for secrets in no time."""
+
+Gate = Callable[[Tool, Mapping[str, Any]], ToolResult | None]
+"""Looks at a call before it runs; a result it gives stands in for the call."""
+
+
+def run_tool(
+    tool: Tool,
+    arguments_json: str,
+    context: ToolContext,
+    *,
+    limits: ResultLimits | None = None,
+    gate: Gate | None = None,
+    consulted: Consulted | None = None,
+) -> ToolResult:
+    """Run one call and return its result; what goes wrong is an error result and never an exception.
+
+    With ``consulted``, what the tool asked of models in an earlier claim, the call goes on from there. A call that was
+    cancelled before it started does nothing. The result's size is within ``limits``, and secrets are hidden in it:
+    whatever becomes of a result, a row, an event, a file or a prompt, is made from what this returns.
+    """
+    arguments = _arguments(tool, arguments_json)
+    if isinstance(arguments, ToolResult):
+        return _without_secrets(arguments, context)
+    refused = _refusal(tool, arguments, context) or (gate(tool, arguments) if gate is not None else None)
+    outcome = refused or _outcome(tool, arguments, context, consulted)
+    if outcome.question is not None or outcome.consultation is not None:
+        return outcome
+    shown = limited(
+        _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments)),
+        chars_max=tool.spec.result_chars_max,
+        call_key=context.idempotency_key,
+        workspace=context.workspace,
+        limits=limits or ResultLimits(),
+    )
+    # Last, so that the closing line is never cut off; and never around words of ours.
+    return _marked(tool, shown) if tool.spec.is_untrusted and refused is None else shown
+
+
+def _marked(tool: Tool, result: ToolResult) -> ToolResult:
+    """Text of strangers in its wrapper. Once: what is stored of a call is what this returns."""
+    found = marked(result.text, tool.spec.name)
+    if found.threats:
+        count("untrusted.suspicious")
+        log.warning("untrusted.suspicious", tool=tool.spec.name, threats=list(found.threats))
+    return replace(result, text=found.text)
+
+
+def _checked(tool: Tool, result: ToolResult) -> ToolResult:
+    """``result``, unless it leaves a consultation that cannot be kept."""
+    if result.consultation is None:
+        return result
+    if tool.spec.replay is Replay.ONCE:
+        return error_result(f"{tool.spec.name} may have acted already, so it cannot ask a model any more")
+    if result.consultation.is_too_large:
+        return error_result(f"{tool.spec.name} has more to show a model than can be sent; ask for less at once")
+    return result
+
+
+def _refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult | None:
+    if context.cancelled.is_set():
+        return error_result(f"{tool.spec.name} was cancelled before it started; nothing was done")
+    if tool.spec.refuses_markers and context.redactor.is_on and holds_marker(canonical_json(arguments)):
+        return error_result(tool.spec.refuses_markers)
+    return None
+
+
+def _without_secrets(result: ToolResult, context: ToolContext, *, is_configuration: bool = False) -> ToolResult:
+    def hide() -> str:
+        return context.redactor.result(result.text, is_configuration=is_configuration)
+
+    if len(result.text) <= _QUICKLY_READ_CHARS:
+        text = hide()
+    else:
+        try:
+            text = interruptible(hide, context.cancelled)
+        except ToolInterrupted:
+            # What is not read for secrets is shown to nobody.
+            return replace(
+                result, text=error_result("the call was interrupted; its result is not shown").text, is_error=True
+            )
+    return result if text == result.text else replace(result, text=text)
+
+
+def _reads_configuration(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    names = (tool.spec.path_argument, tool.spec.command_argument)
+    said = (arguments.get(name) for name in names if name is not None)
+    return any(prints_configuration(text) for text in said if isinstance(text, str))
+
+
+def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
+    """The call's arguments, or the error result that says what is wrong with them."""
+    assessment = assess_arguments(arguments_json)
+    if assessment.outcome is not ArgumentsOutcome.OK:
+        return error_result(
+            f"the arguments of {tool.spec.name} are not valid JSON ({assessment.outcome}); send the whole call again"
+        )
+    value = json.loads(assessment.arguments)
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        return error_result(f"the arguments of {tool.spec.name} must be one JSON object")
+    arguments = coerce(value, tool.spec.parameters)
+    problems = violations(arguments, tool.spec.parameters)
+    if problems:
+        return error_result(f"{tool.spec.name} was not run: {'; '.join(problems)}")
+    return arguments
+
+
+def _outcome(tool: Tool, arguments: dict[str, Any], context: ToolContext, consulted: Consulted | None) -> ToolResult:
+    try:
+        if consulted is None:
+            return _checked(tool, tool.run(arguments, context))
+        if not isinstance(tool, ConsultingTool):
+            return error_result(f"{tool.spec.name} cannot go on: this worker's version of it asks no model")
+        return _checked(tool, tool.finish(consulted.material, consulted.answers))
+    except (WorkspaceError, ToolInterrupted) as error:
+        return error_result(str(error))
+    except Exception as error:
+        # The entry point of tools: whatever one of them does wrong must reach the model as a result, because a call
+        # without a result would hold its run for ever.
+        log.warning("tool_call.raised", tool=tool.spec.name, exc_info=error)
+        return exception_result(error)

@@ -1,0 +1,42 @@
+"""What tools need of whoever fetches for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hermes_worker.agent.tools.base import Cancellation
+from hermes_worker.core.errors import HermesError
+
+
+class FetchFailed(HermesError):
+    """Nothing could be fetched; the message may be shown to the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What is at an address."""
+
+    url: str
+    """Where it was found after redirects."""
+    media_type: str
+    """Lower case, without parameters; empty when the server did not say."""
+    charset: str | None
+    content: bytes = field(repr=False)
+    is_cut: bool
+    """There is more of it."""
+
+    @property
+    def text(self) -> str:
+        """The content by its character set; what does not fit becomes U+FFFD."""
+        try:
+            return self.content.decode(self.charset or "utf-8", "replace")
+        except LookupError:
+            return self.content.decode("utf-8", "replace")
+
+
+class Fetching(Protocol):
+    """``hermes_worker.agent.fetching.Fetcher``."""
+
+    def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> Fetched:
+        """Raises ``FetchFailed``."""

@@ -1,0 +1,380 @@
+"""``read_file``, ``write_file`` and ``patch`` (reference, loop §12.1)."""
+
+from __future__ import annotations
+
+import difflib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from hermes_worker.agent.tools import v4a
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.builtin import (
+    CWD_KEY,
+    PATCH,
+    READ_FILE,
+    READ_LINES_DEFAULT,
+    READ_LINES_MAX,
+    WRITE_FILE,
+)
+from hermes_worker.agent.tools.fuzzy import EditRefused, is_already_there, replace_text
+from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
+from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.textfile import NotText, TextFile, from_utf16, is_binary, to_utf8
+from hermes_worker.safety.redaction import prints_configuration
+from hermes_worker.workspaces.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
+
+_LINE_CHARS_MAX: Final = 2_000
+_READ_CHARS_MAX: Final = 100_000
+_SEEN_CHARS_MAX: Final = 2 * _LINE_CHARS_MAX
+"""As much of a line is looked at for secrets; less of it is shown."""
+_CONTEXT_LINES: Final = 100
+"""A private key has fewer lines."""
+_DIFF_CHARS_MAX: Final = 20_000
+_DIFF_FILE_CHARS_MAX: Final = 2_000_000
+_HINTS_MAX: Final = 5
+_NAMES_COMPARED_MAX: Final = 2_000
+"""Of a folder's names; to compare one takes some 20 microseconds."""
+_IMAGE_SUFFIXES: Final = frozenset({".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+
+def session_folder(context: ToolContext) -> str | None:
+    """The folder that relative paths of this session start from; ``None`` for the workspace's root. A folder that is
+    gone or was never valid is the root again."""
+    folder = context.session.get(CWD_KEY)
+    if not isinstance(folder, str):
+        return None
+    try:
+        context.workspace.resolve(folder)
+    except WorkspaceError:
+        return None
+    return folder
+
+
+def located(context: ToolContext, path: str, *, for_write: bool = False) -> str:
+    """The canonical path of ``path`` as the model wrote it. Raises ``WorkspaceError``."""
+    return str(context.workspace.resolve(path, cwd=session_folder(context), for_write=for_write))
+
+
+def shown(path: str, context: ToolContext) -> str:
+    """A canonical path in the form in which the session's tools take it: relative to the session's folder when it is
+    below that, otherwise absolute."""
+    return shown_from(str(context.workspace.resolve(session_folder(context) or ".")), path)
+
+
+def shown_from(folder: str, path: str) -> str:
+    """``shown``, for a caller that has many paths and asks for the session's folder once. Both are canonical."""
+    return "." if path == folder else path.removeprefix(f"{folder.rstrip('/')}/")
+
+
+# --- read_file ---
+
+
+class ReadFileTool:
+    """``read_file``: a page of a text file with numbered lines."""
+
+    spec: Final = READ_FILE
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        return interruptible(lambda: self._read(arguments, context), context.cancelled)
+
+    def _read(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        path: str = arguments["path"]
+        canonical = located(context, path)
+        try:
+            data = context.workspace.read_bytes(canonical, limit=FILE_BYTES_MAX + 1)
+        except PathNotFound:
+            return _missing(path, canonical, context)
+        data = from_utf16(data) or data
+        if is_binary(data):
+            return error_result(f"{path!r} {_what_it_is(canonical)}; it cannot be shown as text")
+        limit = min(arguments.get("limit", READ_LINES_DEFAULT), READ_LINES_MAX)
+        is_configuration = prints_configuration(path)
+        conceal = partial(context.redactor.text, is_configuration=is_configuration)
+        return _page(path, data, offset=arguments.get("offset", 1), limit=limit, conceal=conceal)
+
+
+def _what_it_is(path: str) -> str:
+    if PurePosixPath(path).suffix.lower() in _IMAGE_SUFFIXES:
+        return "is an image (look at it with vision_analyze if you have it)"
+    return "is a binary file (use terminal to look inside, for example with file, xxd or unzip -l)"
+
+
+def _missing(path: str, canonical: str, context: ToolContext) -> ToolResult:
+    """The error for a file that is not there, with names the model may have meant."""
+    target = PurePosixPath(canonical)
+    names: Sequence[str] = ()
+    with suppress(WorkspaceError):
+        names = context.workspace.entries(str(target.parent))
+    folded = {name.rstrip("/").casefold(): name for name in names}
+    compared = islice(folded, _NAMES_COMPARED_MAX)
+    similar = difflib.get_close_matches(target.name.casefold(), compared, n=_HINTS_MAX, cutoff=0.5)
+    document: dict[str, object] = {"error": f"{path!r} does not exist"}
+    if similar:
+        document["similar"] = [shown(str(target.parent / folded[name]), context) for name in similar]
+    return json_result(document, is_error=True)
+
+
+def _page(path: str, data: bytes, *, offset: int, limit: int, conceal: Callable[[str], str]) -> ToolResult:
+    is_whole = len(data) <= FILE_BYTES_MAX
+    data = data[:FILE_BYTES_MAX]
+    lines_total = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+    if data and offset > lines_total:
+        return error_result(f"{path!r} has only {lines_total} lines; there is no line {offset}")
+    rows = list(_numbered_rows(data, offset, limit, conceal))
+    end = offset + len(rows) - 1
+    document: dict[str, object] = {
+        "content": "\n".join(rows),
+        "total_lines": lines_total if is_whole else f"more than {lines_total}",
+        "file_size": len(data) if is_whole else f"more than {FILE_BYTES_MAX}",
+        "truncated": end < lines_total or not is_whole,
+    }
+    if not data:
+        document["hint"] = "the file is empty"
+    elif end < lines_total:
+        document["hint"] = f"lines {offset} to {end} of {lines_total}; read on with offset={end + 1}"
+    elif not is_whole:
+        document["hint"] = "the rest of this very long file can only be read with terminal (sed -n 'FROM,TOp')"
+    return json_result(document)
+
+
+def _numbered_rows(data: bytes, offset: int, limit: int, conceal: Callable[[str], str]) -> Iterator[str]:
+    """The page's lines, as many as fit the limit of one result and at least one."""
+    room = _READ_CHARS_MAX
+    for number, (line, chars) in enumerate(_concealed_lines(data, offset, limit, conceal), start=offset):
+        if max(chars, len(line)) > _LINE_CHARS_MAX:
+            line = f"{line[:_LINE_CHARS_MAX]}... [truncated, {chars} characters]"
+        row = f"{number}|{line}"
+        room -= len(row) + 1
+        if room < 0 and number > offset:
+            return
+        yield row
+
+
+def _concealed_lines(data: bytes, offset: int, limit: int, conceal: Callable[[str], str]) -> list[tuple[str, int]]:
+    """The page's lines without secrets, each with its length in the file. They are read together with lines before and
+    behind them, because a secret may have several lines, and before they are shortened, because half a secret is not
+    recognised."""
+    before = min(offset - 1, _CONTEXT_LINES)
+    lines = list(_lines(data, offset - 1 - before, offset - 1, limit + _CONTEXT_LINES))
+    begun = [line[:_SEEN_CHARS_MAX] for line in lines]
+    seen = conceal("\n".join(begun)).split("\n")
+    if len(seen) != len(lines):
+        seen = [conceal(line) for line in begun]
+    shown = [(line, len(whole)) for line, whole in zip(seen, lines, strict=True)]
+    return shown[before : before + limit]
+
+
+def _lines(data: bytes, first: int, page_first: int, count: int) -> Iterator[str]:
+    """The lines from number ``first`` on, from 0, and ``count`` from ``page_first`` on; fewer when they are more than
+    one result can show."""
+    room = _READ_CHARS_MAX
+    # An iterator over the bytes finds the page without making an object of every line before it.
+    for number, raw in enumerate(islice(io.BytesIO(data), first, page_first + count), start=first):
+        line = raw.rstrip(b"\r\n").decode("utf-8", "replace")
+        yield line.removeprefix("\ufeff") if number == 0 else line
+        room -= min(len(line), _LINE_CHARS_MAX) if number >= page_first else 0
+        if room < 0:
+            return
+
+
+# --- write_file ---
+
+
+class WriteFileTool:
+    """``write_file``: the whole content of a file."""
+
+    spec: Final = WRITE_FILE
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        canonical = located(context, arguments["path"], for_write=True)
+        existed = _exists(context.workspace, canonical)
+        data = to_utf8(arguments["content"])
+        context.workspace.write_bytes(canonical, data)
+        return json_result(
+            {
+                "success": True,
+                "path": shown(canonical, context),
+                "action": "overwritten" if existed else "created",
+                "bytes_written": len(data),
+            }
+        )
+
+
+def _exists(workspace: Workspace, path: str) -> bool:
+    try:
+        workspace.read_bytes(path, limit=0)
+    except PathNotFound:
+        return False
+    return True
+
+
+# --- patch ---
+
+
+class PatchTool:
+    """``patch``: change parts of files, in one place or in many."""
+
+    spec: Final = PATCH
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        mode = arguments.get("mode") or ("patch" if "patch" in arguments else "replace")
+        if mode == "patch":
+            if not arguments.get("patch"):
+                return error_result("mode 'patch' needs 'patch'")
+            return _patch_files(arguments["patch"], context)
+        missing = [name for name in ("path", "old_string", "new_string") if name not in arguments]
+        if missing:
+            return error_result(f"mode 'replace' needs {', '.join(map(repr, missing))}")
+        return _replace_in_file(arguments, context)
+
+
+def _replace_in_file(arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    path: str = arguments["path"]
+    canonical = located(context, path, for_write=True)
+    try:
+        file = _editable(context.workspace, canonical)
+    except PathNotFound:
+        return _missing(path, canonical, context)
+    except NotText as error:
+        return error_result(f"{path!r} cannot be patched: {error}")
+    old, new = (file.with_text(arguments[name]).text for name in ("old_string", "new_string"))
+    replace_all = arguments.get("replace_all", False)
+    outcome = interruptible(lambda: replace_text(file.text, old, new, replace_all=replace_all), context.cancelled)
+    if isinstance(outcome, EditRefused):
+        if is_already_there(file.text, old, new):
+            return json_result({"success": True, "note": "new_string is already in the file; nothing was changed"})
+        return error_result(f"{path!r} was not changed: {outcome.message}")
+    changed = file.with_text(outcome.text)
+    context.workspace.write_bytes(canonical, changed.encode())
+    change = v4a.Change(path=canonical, before=file, after=changed)
+    document = _report([change], context)
+    if outcome.strategy != "exact":
+        document["strategy"] = outcome.strategy
+    return json_result({**document, "replacements": outcome.count})
+
+
+def _patch_files(patch: str, context: ToolContext) -> ToolResult:
+    try:
+        operations = v4a.parse(patch)
+    except v4a.PatchSyntaxError as error:
+        return error_result(f"the patch cannot be read, no file was changed: {error}")
+    plan = interruptible(lambda: _planned(operations, context), context.cancelled)
+    if plan.errors:
+        return error_result("no file was changed, because parts of the patch do not fit:\n" + "\n".join(plan.errors))
+    if not plan.changes:
+        return json_result({"success": True, "note": "the files are already as the patch wants them"})
+    return _apply_changes(plan, context)
+
+
+def _planned(operations: Sequence[v4a.Operation], context: ToolContext) -> v4a.PatchPlan:
+    plan = v4a.PatchPlan(lambda path: _existing_text(context.workspace, path))
+    for operation in operations:
+        try:
+            names = {path: located(context, path, for_write=True) for path in _paths(operation)}
+        except WorkspaceError as error:
+            plan.errors.append(str(error))
+            continue
+        plan.take(operation, names)
+    return plan
+
+
+def _paths(operation: v4a.Operation) -> tuple[str, ...]:
+    match operation:
+        case v4a.Move(path=path, to=to):
+            return path, to
+        case v4a.Update(path=path, move_to=str(to)):
+            return path, to
+    return (operation.path,)
+
+
+def _existing_text(workspace: Workspace, path: str) -> TextFile | None:
+    try:
+        return _editable(workspace, path)
+    except PathNotFound:
+        return None
+    except WorkspaceError as error:
+        raise ValueError(str(error)) from error
+
+
+def _editable(workspace: Workspace, path: str) -> TextFile:
+    """Raises ``PathNotFound``, ``NotText`` or ``WorkspaceError``."""
+    data = workspace.read_bytes(path, limit=FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise NotText(f"it is longer than {FILE_BYTES_MAX} bytes")
+    return TextFile.decode(data)
+
+
+def _apply_changes(plan: v4a.PatchPlan, context: ToolContext) -> ToolResult:
+    """Write all changes, new content before deletions; when one fails, put back those that were made."""
+    changes = sorted(plan.changes, key=lambda change: change.after is None)
+    for index, change in enumerate(changes):
+        try:
+            _put(context.workspace, change.path, change.after)
+        except WorkspaceError as error:
+            return _undone(changes[:index], context, str(error))
+    document = _report(plan.changes, context)
+    if plan.moves:
+        document["moved"] = [f"{path} -> {to}" for path, to in plan.moves]
+    if plan.notes:
+        document["notes"] = plan.notes
+    return json_result(document)
+
+
+def _put(workspace: Workspace, path: str, file: TextFile | None) -> None:
+    if file is None:
+        workspace.remove(path)
+    else:
+        workspace.write_bytes(path, file.encode())
+
+
+def _undone(made: Sequence[v4a.Change], context: ToolContext, reason: str) -> ToolResult:
+    stuck = []
+    for change in reversed(made):
+        try:
+            _put(context.workspace, change.path, change.before)
+        except WorkspaceError:
+            stuck.append(shown(change.path, context))
+    if stuck:
+        return error_result(f"the patch failed half-way ({reason}) and these files stay changed: {', '.join(stuck)}")
+    return error_result(f"the patch could not be written and no file was changed: {reason}")
+
+
+def _report(changes: Sequence[v4a.Change], context: ToolContext) -> dict[str, object]:
+    try:
+        diff = interruptible(lambda: _short("".join(_diff(c, context) for c in changes)), context.cancelled)
+    except ToolInterrupted:  # the files are written, and that is what has to be told
+        diff = "(left out: the call was interrupted)"
+    document: dict[str, object] = {"success": True, "diff": diff}
+    for verb, selected in (
+        ("files_created", [c for c in changes if c.before is None]),
+        ("files_deleted", [c for c in changes if c.after is None]),
+        ("files_modified", [c for c in changes if c.before is not None and c.after is not None]),
+    ):
+        if selected:
+            document[verb] = [shown(change.path, context) for change in selected]
+    return document
+
+
+def _diff(change: v4a.Change, context: ToolContext) -> str:
+    name = shown(change.path, context)
+    before, after = change.before.text if change.before else "", change.after.text if change.after else ""
+    if max(len(before), len(after)) > _DIFF_FILE_CHARS_MAX:
+        return f"--- {name} changed; it is too long for a diff\n"
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        fromfile=f"a/{name}" if change.before else "/dev/null",
+        tofile=f"b/{name}" if change.after else "/dev/null",
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _short(diff: str) -> str:
+    if len(diff) <= _DIFF_CHARS_MAX:
+        return diff
+    return f"{diff[:_DIFF_CHARS_MAX]}\n... [{len(diff) - _DIFF_CHARS_MAX} more characters of diff]\n"

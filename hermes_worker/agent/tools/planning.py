@@ -1,0 +1,59 @@
+"""What the planner of ``core.segments`` must know about a call, taken from the tool and its arguments."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable
+from typing import Any
+
+from hermes_worker.agent.tools.arguments import coerce
+from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.segments import SegmentCall
+from hermes_worker.extension import ToolSpec
+from hermes_worker.workspaces.base import WorkspaceError
+
+Canonical = Callable[[str], str]
+"""From a path as a model wrote it to the one name of what it means. May raise ``WorkspaceError``."""
+
+
+_SEVERAL_PATHS = {"patch": "patch"}
+"""The argument with which a tool that otherwise touches one path touches several (V4A patches)."""
+
+
+def lexical(path: str) -> str:
+    """A ``Canonical`` for planners that cannot see the workspace: links are not followed."""
+    return posixpath.normpath(posixpath.join("/", path))
+
+
+def planned_call(spec: ToolSpec | None, name: str, arguments_json: str, *, canonical: Canonical) -> SegmentCall:
+    """The call as data. ``spec`` is ``None`` for a tool that does not exist: such a call runs alone, and fails."""
+    arguments = _arguments(arguments_json)
+    if spec is None or arguments is None:
+        return SegmentCall(name=name, is_barrier=True)
+    try:
+        path = _path(spec, arguments, canonical)
+    except WorkspaceError:
+        return SegmentCall(name=name, is_barrier=True)
+    return SegmentCall(
+        name=name,
+        is_parallel_safe=spec.is_parallel_safe,
+        path=path,
+        is_read_only=spec.replay is Replay.PURE,
+    )
+
+
+def _arguments(text: str) -> dict[str, Any] | None:
+    assessment = assess_arguments(text)
+    if assessment.outcome is not ArgumentsOutcome.OK:
+        return None
+    value = json.loads(assessment.arguments)
+    return value if isinstance(value, dict) else None
+
+
+def _path(spec: ToolSpec, arguments: dict[str, Any], canonical: Canonical) -> str | None:
+    if spec.path_argument is None or _SEVERAL_PATHS.get(spec.name) in arguments:
+        return None
+    value = coerce(arguments, spec.parameters).get(spec.path_argument)
+    return canonical(value) if isinstance(value, str) and value else None

@@ -1,0 +1,159 @@
+"""What the model sees of a result: errors without tricks, never more text than fits (reference, loop §6.5, §6.7)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hermes_worker.agent.tools.base import ToolResult
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.workspaces.base import Workspace, WorkspaceError
+
+RESULTS_FOLDER: Final = "hermes-results"
+_ERROR_PREFIX: Final = "[TOOL_ERROR] "
+_ERROR_CHARS_MAX: Final = 2_000
+_CHARS_PER_TOKEN: Final = 4
+_RESULT_SHARE: Final = 0.15
+_RESULT_CHARS_MIN: Final = 8_000
+_BATCH_SHARE: Final = 0.30
+_BATCH_CHARS_MIN: Final = 16_000
+_NAME_CHARS_MAX: Final = 100
+
+_ROLE_TAGS: Final = re.compile(
+    r"</?\s*(?:system|assistant|user|human|tool|tool_call|tool_response|function_call|function|result|response|output|input)"
+    r"(?:\s[^<>]{0,200})?/?>",
+    re.IGNORECASE,
+)
+_CDATA: Final = re.compile(r"<!\[CDATA\[|\]\]>")
+_FENCES: Final = re.compile(r"^[ \t]*`{3,}[\w+-]*[ \t]*$|`{3,}[\w+-]*", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultLimits:
+    """How much text of results goes into a prompt, in characters."""
+
+    result_chars: int = 100_000
+    """One result; a tool may set a lower limit of its own."""
+    batch_chars: int = 200_000
+    """All results of one reply together."""
+    preview_chars: int = 1_500
+    """What is shown of a result that was written to a file."""
+
+    @classmethod
+    def for_window(cls, tokens: int) -> ResultLimits:
+        """The limits for a model with a context window of ``tokens``: at most 15 % of it for one result and 30 % for
+        a batch, with a floor that keeps tools useful."""
+        chars = tokens * _CHARS_PER_TOKEN
+        return cls(
+            result_chars=max(_RESULT_CHARS_MIN, min(cls().result_chars, int(chars * _RESULT_SHARE))),
+            batch_chars=max(_BATCH_CHARS_MIN, min(cls().batch_chars, int(chars * _BATCH_SHARE))),
+        )
+
+
+def json_result(document: object, *, is_error: bool = False) -> ToolResult:
+    """A result in the form that most tools use."""
+    return ToolResult(text=canonical_json(document), is_error=is_error)
+
+
+def error_result(message: str) -> ToolResult:
+    """The result of a call that could not do what was asked; ``message`` tells the model what to do about it."""
+    return json_result({"error": message}, is_error=True)
+
+
+def exception_result(error: Exception) -> ToolResult:
+    """The result of a call whose tool raised what it should not have."""
+    return error_result(sanitised_error(f"{type(error).__name__}: {error}"))
+
+
+def sanitised_error(text: str) -> str:
+    """``text`` without what a model could take for a change of speaker, marked as a tool's error and short."""
+    for pattern in (_ROLE_TAGS, _CDATA, _FENCES):
+        text = pattern.sub("", text)
+    text = text.strip()
+    if len(text) > _ERROR_CHARS_MAX:
+        text = text[: _ERROR_CHARS_MAX - 3] + "..."
+    return _ERROR_PREFIX + text
+
+
+def result_name(call_key: str) -> str:
+    """The path of the file that holds the full text of a call's result.
+
+    Never leaves its folder, whatever the key is made of; two keys never share a file.
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", call_key)
+    if name != call_key or not 0 < len(name) <= _NAME_CHARS_MAX:
+        digest = hashlib.sha256(call_key.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        name = f"{name[:_NAME_CHARS_MAX]}-{digest}"
+    return f"{RESULTS_FOLDER}/{name}.txt"
+
+
+def limited(
+    result: ToolResult, *, chars_max: int | None, call_key: str, workspace: Workspace, limits: ResultLimits
+) -> ToolResult:
+    """``result`` as it may enter a prompt. ``chars_max`` is the tool's own limit, ``None`` for tools that page."""
+    if chars_max is None or len(result.text) <= min(chars_max, limits.result_chars):
+        return result
+    return replace(result, text=persisted(result.text, call_key=call_key, workspace=workspace, limits=limits))
+
+
+def persisted(text: str, *, call_key: str, workspace: Workspace, limits: ResultLimits) -> str:
+    """Write ``text`` to the workspace and return what stands for it. Writing the same again is the same effect.
+
+    When the file cannot be written, the middle of the text is dropped instead.
+    """
+    path = result_name(call_key)
+    try:
+        # Ignored by git from the start, so that no agent commits its own results.
+        workspace.write_bytes(f"{RESULTS_FOLDER}/.gitignore", b"*\n")
+        workspace.write_bytes(path, _readable(text).encode("utf-8", "replace"))
+    except WorkspaceError as error:
+        return _shortened(text, limits.result_chars, str(error))
+    return (
+        f"<persisted-output>\nThe result has {len(text)} characters, too many to show here. The whole of it is in "
+        f"{path}; read it in pieces with read_file (offset, limit) or look for something in it with search_files.\n\n"
+        f"It begins:\n{_preview(text, limits.preview_chars)}\n...\n</persisted-output>"
+    )
+
+
+def is_persisted(text: str) -> bool:
+    """Whether ``text`` already stands for a result in a file."""
+    return text.startswith("<persisted-output>")
+
+
+def too_much_of_a_batch(texts: Sequence[str], limits: ResultLimits) -> tuple[int, ...]:
+    """Which results of a batch to write to files, the largest first, so that the rest fits the batch's budget."""
+    excess = sum(len(text) for text in texts) - limits.batch_chars
+    chosen: list[int] = []
+    for index in sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True):
+        saved = len(texts[index]) - limits.preview_chars
+        if excess <= 0 or saved <= 0:
+            break
+        if not is_persisted(texts[index]):
+            chosen.append(index)
+            excess -= saved
+    return tuple(chosen)
+
+
+def _readable(text: str) -> str:
+    """JSON over several lines: read_file pages by lines, and a result is a single one."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False, indent=1)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _preview(text: str, chars_max: int) -> str:
+    start = text[:chars_max]
+    whole_lines = start.rpartition("\n")[0]
+    return whole_lines if len(whole_lines) > chars_max // 2 else start
+
+
+def _shortened(text: str, chars_max: int, reason: str) -> str:
+    head, tail = int(chars_max * 0.4), int(chars_max * 0.6)
+    omitted = len(text) - head - tail
+    notice = f"\n\n... [{omitted} characters omitted; the whole result could not be kept: {reason}] ...\n\n"
+    return text[:head] + notice + text[len(text) - tail :]

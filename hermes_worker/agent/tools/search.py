@@ -1,0 +1,350 @@
+"""``search_files``: look for text in files, or for files by name (reference, loop §12.1).
+
+The search runs as a command in the workspace: ripgrep where it is installed, otherwise ``treesearch``. Both look at
+the same files and their output is read by the same code, so the answer does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from hermes_worker.agent.tools import treesearch
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.builtin import HITS_DEFAULT, SEARCH_FILES, SearchOutput
+from hermes_worker.agent.tools.files import located, session_folder, shown_from
+from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.workspaces.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
+
+_TIMEOUT_S: Final = 60.0
+_OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
+_HITS_PER_FILE_MAX: Final = 1_000
+_LINE_CHARS_MAX: Final = 500
+_LIMIT_MAX: Final = 1_000
+_CONTEXT_MAX: Final = 20
+_NOT_FOUND: Final = 127
+_INTERRUPTED: Final = "the search was interrupted"
+_CUT: Final = 128 + 13
+"""Stopped because the output was long enough (SIGPIPE)."""
+_RIPGREP_FINISHED: Final = (0, 1, _CUT)
+"""Found, found nothing, cut."""
+_RIPGREP_ERROR: Final = 2
+"""The pattern is none, or an entry could not be read; what the others hold is printed all the same."""
+_OWN_FINISHED: Final = (0, _CUT)
+"""An interpreter that fails exits with 1."""
+_OWN_BAD_PATTERN: Final = 2
+_RECORD: Final = re.compile(rb"([^\0\n]+)\0(\d+)([:-])(.*)")
+_COUNT: Final = re.compile(rb"([^\0\n]+)\0(\d+)")
+# Only .gitignore files at or below the searched folder count, so that the answer is the same on every machine.
+_RIPGREP: Final = (
+    "rg --no-config --no-heading --with-filename --line-number --color never --null --no-messages --sort path "
+    "--no-ignore-global --no-ignore-parent --no-ignore-dot --no-ignore-exclude --no-require-git"
+)
+# ripgrep opens whatever is called .gitignore, waits for ever for a FIFO and reads a file of ten gigabytes into memory.
+# A tree that has such a one is left to ``treesearch``.
+_ODD_RULES: Final = (
+    r"\( -name '.?*' ! -name .gitignore -prune \) -o \( -name .gitignore ! \( -type f -size -2049 \) -print -quit \)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query:
+    """A search, with the path canonical. ``pattern`` is ``None`` when files are to be listed."""
+
+    path: str
+    pattern: str | None
+    output: SearchOutput
+    context: int
+    glob: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One line of output."""
+
+    path: str
+    number: int
+    text: str
+    is_match: bool
+
+
+class SearchFilesTool:
+    """``search_files``."""
+
+    spec: Final = SEARCH_FILES
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        path = located(context, arguments.get("path") or ".")
+        _require_searchable(context.workspace, path)
+        is_by_name = arguments.get("target") == "files"
+        query = _Query(
+            path=path,
+            pattern=None if is_by_name else arguments["pattern"],
+            output=SearchOutput.FILES
+            if is_by_name
+            else SearchOutput(arguments.get("output_mode", SearchOutput.CONTENT)),
+            context=min(arguments.get("context", 0), _CONTEXT_MAX),
+            glob=arguments.get("file_glob") or None,
+        )
+        page = _ResultPage(
+            offset=arguments.get("offset", 0), limit=min(arguments.get("limit", HITS_DEFAULT), _LIMIT_MAX)
+        )
+        try:
+            output = _searched(query, context)
+            wanted = _Wanted(context, query, name_glob=arguments["pattern"] if is_by_name else None)
+            return interruptible(lambda: json_result(_answer(output, query.output, wanted, page)), context.cancelled)
+        except _SearchFailed as failure:
+            return error_result(str(failure))
+
+
+class _SearchFailed(Exception):
+    """There is no answer, and the message says why."""
+
+
+def _require_searchable(workspace: Workspace, path: str) -> None:
+    """Raises ``WorkspaceError`` for anything but a file or a folder: a FIFO would hang the search."""
+    try:
+        workspace.read_bytes(path, limit=0)
+    except PathNotFound:
+        raise
+    except WorkspaceError:
+        workspace.require_folder(path)
+
+
+# --- running it ---
+
+
+def _searched(query: _Query, context: ToolContext) -> bytes:
+    """What ripgrep printed, or what ``treesearch`` prints when ripgrep is missing or does not know the pattern's
+    syntax (look-ahead, back-references). Raises ``_SearchFailed``."""
+    done = _execute(_ripgrep_command(query), context)
+    is_partial = done.exit_code == _RIPGREP_ERROR and done.output
+    if done.exit_code in _RIPGREP_FINISHED or is_partial:
+        return done.output
+    done = _execute(_own_command(query), context)
+    if done.exit_code == _OWN_BAD_PATTERN:
+        raise _SearchFailed(done.output.decode("utf-8", "replace")[:500])
+    if done.exit_code not in _OWN_FINISHED:
+        raise _SearchFailed(f"the search could not be run to its end (exit code {done.exit_code})")
+    return done.output
+
+
+def _own_command(query: _Query) -> str:
+    document = {
+        "path": query.path,
+        "pattern": query.pattern,
+        "output": "files" if query.output is SearchOutput.FILES else query.output.value,
+        "context": query.context,
+        "glob": _name_glob(query),
+        "hits_max": _HITS_PER_FILE_MAX,
+    }
+    program = shlex.join(["-I", "-S", "-c", _script(), json.dumps(document)])
+    interpreters = " ".join(map(shlex.quote, (sys.executable, "python3", "python")))
+    return (
+        f'for python in {interpreters}; do command -v "$python" >/dev/null 2>&1 && break; done; '
+        f'"$python" {program} 2>/dev/null'
+    )
+
+
+@cache
+def _script() -> str:
+    return Path(treesearch.__file__).read_text(encoding="utf-8")
+
+
+def _ripgrep_command(query: _Query) -> str:
+    options: list[str] = []
+    if query.pattern is None:
+        options += ["--files"]
+    else:
+        if query.output is SearchOutput.CONTENT:
+            options += ["--max-count", str(_HITS_PER_FILE_MAX), "--context", str(query.context)]
+        else:
+            options += ["--count" if query.output is SearchOutput.COUNT else "--files-with-matches"]
+        if glob := _name_glob(query):
+            # A type and not --glob, which would take back in what .gitignore excludes.
+            options += ["--type-add", f"wanted:{glob}", "--type", "wanted"]
+        options += ["--regexp", query.pattern]
+    arguments = shlex.join([*options, "--", query.path])
+    return (
+        f"command -v rg >/dev/null 2>&1 || exit {_NOT_FOUND}; "
+        f'[ -z "$(find {shlex.quote(query.path)} -mindepth 1 {_ODD_RULES} 2>/dev/null)" ] || exit {_NOT_FOUND}; '
+        f"{_RIPGREP} {arguments} 2>/dev/null"
+    )
+
+
+def _name_glob(query: _Query) -> str | None:
+    """The glob if it is about names only; one about whole paths is applied to the answer."""
+    return query.glob if query.glob and "/" not in query.glob and not query.glob.startswith("!") else None
+
+
+def _execute(command: str, context: ToolContext) -> CommandResult:
+    """Raises ``_SearchFailed`` for a command that did not end by itself."""
+    done = context.workspace.execute(
+        # Cutting the output here stops the search as soon as there is enough of it.
+        f'{{ {command}; }} | head -c {_OUTPUT_BYTES_MAX}; exit "${{PIPESTATUS[0]}}"',
+        cwd=None,
+        env={},
+        timeout_s=_TIMEOUT_S,
+        output_bytes_max=_OUTPUT_BYTES_MAX,
+        should_stop=context.cancelled.is_set,
+        origin=context.origin,
+    )
+    if done.ending is Ending.CANCELLED:
+        raise _SearchFailed(_INTERRUPTED)
+    if done.ending is Ending.TIMED_OUT:
+        raise _SearchFailed("the search took too long; search in a smaller folder or with a simpler pattern")
+    return done
+
+
+# --- reading the answer ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ResultPage:
+    offset: int
+    limit: int
+
+    def of(self, found: Sequence[Any]) -> Sequence[Any]:
+        return found[self.offset : self.offset + self.limit]
+
+
+class _Wanted:
+    """Which files may be in the answer, and under which name. Every file and every folder is judged once: nothing is
+    followed from the root down, which for each of 100,000 names took longer than the search."""
+
+    def __init__(self, context: ToolContext, query: _Query, *, name_glob: str | None) -> None:
+        self._workspace = context.workspace
+        self._cancelled = context.cancelled
+        self._shown_from = str(context.workspace.resolve(session_folder(context) or "."))
+        self._top = query.path
+        self._globs = [glob for glob in (query.glob, name_glob) if glob]
+        self._names: dict[bytes, str | None] = {}
+        self._folders: dict[str, bool] = {query.path.rstrip("/"): True}
+        """Which folders may be read. The one that is searched was resolved."""
+
+    def name(self, raw: bytes) -> str | None:
+        """The path to show; ``None`` for a file that is not asked for, or that may not be read. Raises
+        ``_SearchFailed`` once the call is cancelled."""
+        if self._cancelled.is_set():
+            raise _SearchFailed(_INTERRUPTED)
+        if raw not in self._names:
+            self._names[raw] = self._judged(raw)
+        return self._names[raw]
+
+    def _judged(self, raw: bytes) -> str | None:
+        path = raw.decode("utf-8", "surrogateescape")
+        below = path.removeprefix(self._top).lstrip("/") or PurePosixPath(path).name
+        if not all(_fits(below, glob) for glob in self._globs):
+            return None
+        return shown_from(self._shown_from, path) if path == self._top or self._may_read(path) else None
+
+    def _may_read(self, path: str) -> bool:
+        return self._may_enter(path.rpartition("/")[0]) and self._workspace.may_read(path)
+
+    def _may_enter(self, folder: str) -> bool:
+        unjudged = []
+        while folder and folder not in self._folders:
+            unjudged.append(folder)
+            folder = folder.rpartition("/")[0]
+        verdict = self._folders.get(folder, False)
+        for inner in reversed(unjudged):
+            verdict = self._folders[inner] = verdict and self._workspace.may_read(inner)
+        return verdict
+
+
+def _fits(path: str, glob: str) -> bool:
+    if glob.startswith("!"):
+        return not treesearch.matches_glob(path, glob[1:])
+    return treesearch.matches_glob(path, glob)
+
+
+def _answer(output: bytes, form: SearchOutput, wanted: _Wanted, page: _ResultPage) -> dict[str, object]:
+    separator = b"\0" if form is SearchOutput.FILES else b"\n"
+    is_cut = len(output) >= _OUTPUT_BYTES_MAX
+    records = output.split(separator)
+    if is_cut:
+        # The last record may have been cut in the middle.
+        records.pop()
+    match form:
+        case SearchOutput.CONTENT:
+            lines = _lines(records, wanted)
+            matches = [line for line in lines if line.is_match]
+            return _paged("matches", _with_context(page.of(matches), lines), len(matches), page, is_cut=is_cut)
+        case SearchOutput.FILES:
+            names = sorted((name for raw in records if raw and (name := wanted.name(raw))), key=_path_order)
+            return _paged("files", page.of(names), len(names), page, is_cut=is_cut)
+        case SearchOutput.COUNT:
+            counts = _counts(records, wanted)
+            document = _paged("counts", dict(page.of(counts)), len(counts), page, is_cut=is_cut)
+            return {**document, "matches_total": sum(count for _, count in counts)}
+
+
+def _paged(key: str, found: object, total: int, page: _ResultPage, *, is_cut: bool) -> dict[str, object]:
+    end = page.offset + page.limit
+    document: dict[str, object] = {key: found, "total_count": total, "truncated": is_cut or end < total}
+    if end < total:
+        document["hint"] = f"results {page.offset + 1} to {end} of {total}; narrow the search or use offset={end}"
+    elif is_cut:
+        document["hint"] = "there are more results than can be collected; narrow the search"
+    return document
+
+
+def _lines(records: Iterable[bytes], wanted: _Wanted) -> list[_Line]:
+    lines = []
+    for raw in records:
+        record = _RECORD.fullmatch(raw.removesuffix(b"\r"))
+        path = wanted.name(record[1]) if record else None
+        if record and path is not None:
+            text = record[4].decode("utf-8", "replace")
+            lines.append(_Line(path=path, number=int(record[2]), text=_cut(text), is_match=record[3] == b":"))
+    orders = {path: _path_order(path) for path in {line.path for line in lines}}
+    return sorted(lines, key=lambda line: (orders[line.path], line.number))
+
+
+def _counts(records: Iterable[bytes], wanted: _Wanted) -> list[tuple[str, int]]:
+    counts = [
+        (name, int(record[2]))
+        for raw in records
+        if (record := _COUNT.fullmatch(raw)) and (name := wanted.name(record[1])) is not None
+    ]
+    return sorted(counts, key=lambda entry: _path_order(entry[0]))
+
+
+def _with_context(matches: Sequence[_Line], lines: Sequence[_Line]) -> list[dict[str, object]]:
+    """The matches of a page, and the lines around them in between."""
+    near = {(line.path, line.number) for line in matches}
+    around = _neighbours(matches, lines)
+    return [
+        {"path": line.path, "line": line.number, "content": line.text} | ({} if line.is_match else {"context": True})
+        for line in lines
+        if (line.path, line.number) in (near if line.is_match else around)
+    ]
+
+
+def _neighbours(matches: Sequence[_Line], lines: Sequence[_Line]) -> set[tuple[str, int]]:
+    """The lines of context that are connected to a match of the page without a gap."""
+    context = {(line.path, line.number) for line in lines if not line.is_match}
+    found: set[tuple[str, int]] = set()
+    for match in matches:
+        for step in (-1, 1):
+            number = match.number + step
+            while (match.path, number) in context:
+                found.add((match.path, number))
+                number += step
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LINE_CHARS_MAX else f"{text[:_LINE_CHARS_MAX]}... [truncated]"
+
+
+def _path_order(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/"))

@@ -1,0 +1,310 @@
+"""Patches in the V4A format: several files, changed together or not at all (reference, loop §12.1, ``patch``).
+
+    *** Begin Patch
+    *** Update File: src/app.py
+    @@ def main @@
+     context
+    -old line
+    +new line
+    *** Add File: src/new.py
+    +content
+    *** Delete File: src/old.py
+    *** Move File: a.py -> b.py
+    *** End Patch
+
+``parse`` makes values of the text; ``PatchPlan`` works out, without touching a file, what every file becomes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from hermes_worker.agent.tools.fuzzy import EditRefused, is_already_there, replace_lines
+from hermes_worker.agent.tools.textfile import TextFile
+
+# A marker takes a whole line from its first column, so that text that only mentions one cannot end a patch.
+_BEGIN: Final = re.compile(r"\*\*\* ?Begin Patch\s*")
+_END: Final = re.compile(r"\*\*\* ?End Patch\s*")
+_END_OF_FILE: Final = re.compile(r"\*\*\* ?End of File\s*")
+_OPERATION: Final = re.compile(r"\*\*\* ?(Add|Update|Delete|Move) File: *(.*?)\s*")
+_MOVE_TO: Final = re.compile(r"\*\*\* ?Move to: *(.*?)\s*")
+_HINT: Final = re.compile(r"@@+ *(.*?) *(?:@@+)?\s*")
+_NO_NEWLINE: Final = "\\"
+
+
+class PatchSyntaxError(ValueError):
+    """The text is not a V4A patch; the message names the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunk:
+    """One change inside a file. ``old`` and ``new`` both hold the lines of context."""
+
+    hint: str
+    """Text of a line above the change; empty when none was given."""
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    path: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    path: str
+    hunks: tuple[Hunk, ...]
+    move_to: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    path: str
+    to: str
+
+
+Operation = Add | Update | Delete | Move
+
+
+# --- parsing ---
+
+
+def parse(patch: str) -> tuple[Operation, ...]:
+    """The operations of a patch, in order. Raises ``PatchSyntaxError``."""
+    sections = _sections(_inner_lines(patch))
+    if not sections:
+        raise PatchSyntaxError("the patch has no '*** Add File:', '*** Update File:', '*** Delete File:' or '*** Move")
+    return tuple(_operation(section) for section in sections)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Section:
+    """The lines that belong to one ``*** ... File:`` line."""
+
+    number: int
+    verb: str
+    target: str
+    lines: list[tuple[int, str]] = field(default_factory=list)
+
+
+def _inner_lines(patch: str) -> list[tuple[int, str]]:
+    """The numbered lines between the markers; both markers may be missing."""
+    numbered = [(number, line.removesuffix("\r")) for number, line in enumerate(patch.split("\n"), start=1)]
+    start = next((index + 1 for index, (_, line) in enumerate(numbered) if _BEGIN.fullmatch(line)), 0)
+    end = next((index for index, (_, line) in enumerate(numbered) if index >= start and _END.fullmatch(line)), None)
+    return numbered[start:end]
+
+
+def _sections(lines: Sequence[tuple[int, str]]) -> list[_Section]:
+    sections: list[_Section] = []
+    for number, line in lines:
+        operation = _OPERATION.fullmatch(line)
+        if operation:
+            sections.append(_Section(number=number, verb=operation[1], target=operation[2]))
+        elif sections:
+            sections[-1].lines.append((number, line))
+        elif line.strip():
+            raise PatchSyntaxError(
+                f"line {number}: {line[:80]!r} belongs to no file; start with '*** Update File: path'"
+            )
+    return sections
+
+
+def _operation(section: _Section) -> Operation:
+    if not section.target:
+        raise PatchSyntaxError(f"line {section.number}: the file's path is missing")
+    match section.verb:
+        case "Add":
+            return Add(path=section.target, lines=_added_lines(section))
+        case "Update":
+            return _update(section)
+        case "Delete":
+            _require_nothing(section)
+            return Delete(path=section.target)
+        case _:
+            _require_nothing(section)
+            source, arrow, to = section.target.partition(" -> ")
+            if not (arrow and source.strip() and to.strip()):
+                raise PatchSyntaxError(f"line {section.number}: write '*** Move File: old/path -> new/path'")
+            return Move(path=source.strip(), to=to.strip())
+
+
+def _require_nothing(section: _Section) -> None:
+    for number, line in section.lines:
+        if line.strip():
+            raise PatchSyntaxError(f"line {number}: a '{section.verb} File' section has no lines of its own")
+
+
+def _added_lines(section: _Section) -> tuple[str, ...]:
+    for number, line in section.lines:
+        if line and not line.startswith("+"):
+            raise PatchSyntaxError(f"line {number}: every line of an added file begins with '+'")
+    return tuple(line[1:] for _, line in section.lines if line)
+
+
+def _update(section: _Section) -> Update:
+    move_to: str | None = None
+    hunks: list[Hunk] = []
+    hint, body = "", list[str]()
+    for _, line in section.lines:
+        moved = _MOVE_TO.fullmatch(line)
+        if moved:
+            move_to = moved[1]
+        elif line.startswith("@@"):
+            hunks += _hunk(hint, body)
+            hint_line = _HINT.fullmatch(line)
+            hint, body = hint_line[1] if hint_line else "", []
+        elif not _END_OF_FILE.fullmatch(line) and not line.startswith(_NO_NEWLINE):
+            body.append(line)
+    hunks += _hunk(hint, body)
+    if not hunks and move_to is None:
+        raise PatchSyntaxError(f"line {section.number}: the update of {section.target!r} changes nothing")
+    return Update(path=section.target, hunks=tuple(hunks), move_to=move_to)
+
+
+def _hunk(hint: str, body: Sequence[str]) -> list[Hunk]:
+    """The hunk, or nothing when no line is marked: models write context between changes to say where they are."""
+    # Empty lines at the end separate sections; elsewhere an empty line is a line of context without its blank.
+    lines = list(body)
+    while lines and not lines[-1]:
+        lines.pop()
+    if not any(line[:1] in ("+", "-") for line in lines):
+        return []
+    old = tuple(_content(line) for line in lines if not line.startswith("+"))
+    new = tuple(_content(line) for line in lines if not line.startswith("-"))
+    return [Hunk(hint=hint, old=old, new=new)]
+
+
+def _content(line: str) -> str:
+    return line[1:] if line[:1] in ("+", "-", " ") else line
+
+
+# --- planning ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What becomes of one file; ``None`` means that there is no file."""
+
+    path: str
+    before: TextFile | None
+    after: TextFile | None
+
+
+class PatchPlan:
+    """The files as they would be after the operations so far. ``load`` reads a file (``None``: there is none) and may
+    raise ``ValueError`` with the reason why it cannot be edited. Paths are canonical."""
+
+    def __init__(self, load: Callable[[str], TextFile | None]) -> None:
+        self._load = load
+        self._before: dict[str, TextFile | None] = {}
+        self._after: dict[str, TextFile | None] = {}
+        self.moves: list[tuple[str, str]] = []
+        self.errors: list[str] = []
+        self.notes: list[str] = []
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What is different in the end, in the order in which the files came up."""
+        return tuple(
+            Change(path=path, before=before, after=self._after[path])
+            for path, before in self._before.items()
+            if before != self._after[path]
+        )
+
+    def take(self, operation: Operation, names: Mapping[str, str]) -> None:
+        """Apply one operation to the plan; what is wrong with it is added to ``errors``. ``names`` gives the canonical
+        path of every path in the operation."""
+        try:
+            match operation:
+                case Add():
+                    self._add(operation, names)
+                case Update():
+                    self._update(operation, names)
+                case Delete():
+                    self._existing(operation.path, names)
+                    self._after[names[operation.path]] = None
+                case Move():
+                    self._move(operation.path, operation.to, names)
+                case _:
+                    assert_never(operation)
+        except ValueError as error:
+            self.errors.append(f"{operation.path}: {error}")
+
+    def _add(self, operation: Add, names: Mapping[str, str]) -> None:
+        if self._current(names[operation.path]) is not None:
+            raise ValueError("the file is already there; use '*** Update File:' to change it")
+        text = "".join(f"{line}\n" for line in operation.lines)
+        self._after[names[operation.path]] = TextFile(text=text)
+
+    def _move(self, path: str, to: str, names: Mapping[str, str]) -> None:
+        file = self._existing(path, names)
+        if self._current(names[to]) is not None:
+            raise ValueError(f"cannot be moved to {to!r}: something is already there")
+        self._after[names[to]] = file
+        self._after[names[path]] = None
+        self.moves.append((path, to))
+
+    def _update(self, operation: Update, names: Mapping[str, str]) -> None:
+        file = self._existing(operation.path, names)
+        text = file.text
+        problems: list[str] = []
+        for number, hunk in enumerate(operation.hunks, start=1):
+            outcome = _apply(hunk, text)
+            if isinstance(outcome, str):
+                text = outcome
+            elif is_already_there(text, "\n".join(hunk.old), "\n".join(hunk.new)):
+                self.notes.append(f"{operation.path}: hunk {number} is already in the file")
+            else:
+                problems.append(f"hunk {number}{f' ({hunk.hint})' if hunk.hint else ''}: {outcome.message}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        self._after[names[operation.path]] = file.with_text(text)
+        if operation.move_to is not None:
+            self._move(operation.path, operation.move_to, names)
+
+    def _existing(self, path: str, names: Mapping[str, str]) -> TextFile:
+        file = self._current(names[path])
+        if file is None:
+            raise ValueError("there is no such file")
+        return file
+
+    def _current(self, path: str) -> TextFile | None:
+        if path not in self._after:
+            self._before[path] = self._after[path] = self._load(path)
+        return self._after[path]
+
+
+def _apply(hunk: Hunk, text: str) -> str | EditRefused:
+    """``text`` with the hunk applied. A hint is only needed when the lines alone do not say where."""
+    if not hunk.old:
+        return _inserted(hunk, text)
+    outcome = replace_lines(text, hunk.old, hunk.new)
+    if isinstance(outcome, EditRefused) and hunk.hint and hunk.hint in text:
+        above = text.rfind("\n", 0, text.index(hunk.hint)) + 1
+        below = replace_lines(text[above:], hunk.old, hunk.new)
+        return text[:above] + below.text if not isinstance(below, EditRefused) else outcome
+    return outcome if isinstance(outcome, EditRefused) else outcome.text
+
+
+def _inserted(hunk: Hunk, text: str) -> str | EditRefused:
+    """New lines alone go below the line of the hint, or to the end of the file."""
+    added = "".join(f"{line}\n" for line in hunk.new)
+    if not hunk.hint:
+        return (text if text.endswith("\n") or not text else text + "\n") + added
+    lines = text.split("\n")
+    found = [index for index, line in enumerate(lines) if hunk.hint in line]
+    if len(found) != 1:
+        return EditRefused(message=f"the line {hunk.hint!r} is there {len(found)} times; give lines of context instead")
+    after = found[0] + 1
+    return "\n".join([*lines[:after], *hunk.new, *lines[after:]])

@@ -1,0 +1,1 @@
+"""The only publisher of hints, and kombu's transport without its waste."""

@@ -1,0 +1,307 @@
+"""Kombu's Redis transport, without the work that our design makes superfluous.
+
+Kombu builds a Redis client for every publish and two for every message consumed, a quarter to a third of the CPU of a
+message; here a channel keeps one. And it copies each message into ``unacked`` before handing it over and deletes it
+there afterwards: emulated acknowledgement, which neither closes the window between BRPOP and the copy nor knows how
+long a task may take. Our guarantee is the sweeper, which finds an unclaimed row whatever became of its message, so the
+emulation is off (``ack_emulation``) and a pop is all that a message costs: BLMPOP, which brings up to ``POPPED_MAX`` of
+them when they wait already, and whose bytes are packed once. Priorities, for which kombu reads four lists instead of
+one, are not used; and the sockets are handed to the event loop when they are new, not before every poll.
+
+Whoever reaches the broker can send anything. Celery acts on what it is sent: it would keep a place for a message that
+is due in ten years, publish whatever a message wants called when it is done, and give a task a time limit that ends its
+process. So of a message in a queue of ours only what our own messages say is handed on (``_plain``): the name of one of
+our tasks and its arguments. What is no such message is dropped, and costs time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from queue import Empty
+from time import monotonic, time
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, _transport_cache, redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from hermes_worker.broker.queue import QueueName, TaskName
+from hermes_worker.observe import count, log
+
+_MESSAGE_BYTES_MAX = 16_384
+"""A message names ids and numbers: ours have about 1,100 bytes."""
+_OURS = frozenset(QueueName)
+POPPED_MAX = 4
+"""Messages that one command may bring: saves most of a round trip, and leaves some for other workers."""
+
+
+class Channel(redis.Channel):  # type: ignore[misc]
+    """A channel with one client for everything that is not a blocking read."""
+
+    ack_emulation = False
+    priority_steps = (0,)
+
+    _pops_many = True
+    """Until the server turns out to be a Redis before 7, which has no BLMPOP."""
+
+    @cached_property
+    def _packed(self) -> dict[tuple[tuple[str, ...], int], list[bytes]]:
+        """Commands by queues and number of messages."""
+        return {}
+
+    @cached_property
+    def _shared_client(self) -> Any:
+        return self._create_client()
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        yield client or self._shared_client
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        queues = tuple(self._queue_cycle.consume(len(self.active_queues)))
+        if not queues:
+            return
+        connection = self.client.connection
+        packed = self._pop(queues, timeout or self.brpop_timeout or 0)
+        self._in_poll = connection
+        self._brpop_sent_at = monotonic()
+        connection.send_packed_command(packed)
+
+    def _pop(self, queues: tuple[str, ...], timeout: float) -> list[bytes]:
+        """The command, packed: how many messages it may return is what the worker has room for."""
+        room = self.qos.can_consume_max_estimate()
+        count = POPPED_MAX if room is None else min(room, POPPED_MAX)
+        packed = self._packed.get((queues, count))
+        if packed is None:
+            keys = [f"{self.global_keyprefix}{queue}" for queue in queues]
+            command = ("BLMPOP", timeout, len(keys), *keys, "RIGHT", "COUNT", count)
+            if not self._pops_many:
+                command = ("BRPOP", *keys, timeout)
+            packed = self._packed[queues, count] = self.client.connection.pack_command(*command)
+        return packed
+
+    def _brpop_read(self, **options: Any) -> bool:
+        try:
+            queue, messages = self._popped()
+            self._queue_cycle.rotate(queue)
+            self._deliver_all(messages, queue)
+            return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+
+    def _popped(self) -> tuple[str, list[bytes]]:
+        """The reply to the command. Raises ``Empty`` when nothing came in time."""
+        connection = self.client.connection
+        try:
+            popped = connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            if not (self._pops_many and "unknown command" in str(error).lower()):
+                raise
+            self._pops_many = False
+            self._packed.clear()
+            raise Empty from error
+        except self.connection_errors:
+            connection.disconnect()
+            raise
+        if not popped:
+            raise Empty
+        key, messages = popped
+        return key.decode().removeprefix(self.global_keyprefix), messages if self._pops_many else [messages]
+
+    def _deliver_all(self, messages: list[bytes], queue: str) -> None:
+        """One that cannot be handled must not take those behind it along: they are in no queue any more."""
+        failure: Exception | None = None
+        for message in messages:
+            try:
+                payload = _plain(message, queue) if queue in _OURS else json.loads(message)
+            except (ValueError, TypeError, LookupError, RecursionError) as error:
+                _dropped.note(queue=queue, bytes=len(message), error=type(error).__name__)
+                continue
+            try:
+                self.connection._deliver(payload, queue)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _receive_one(self, c: Any) -> Any:
+        """What is published to remote control. Kombu would end the worker because of what is no message at all."""
+        try:
+            return super()._receive_one(c)
+        except (ValueError, RecursionError) as error:  # a channel that is no text, or JSON that is too deep
+            _dropped.note(queue="remote control", error=type(error).__name__)
+            return None
+
+    def _deliver_fanout_message(self, message: object, exchange: str) -> bool:
+        """JSON that was published to remote control, and so may be anything."""
+        try:
+            super()._deliver_fanout_message(message, exchange)
+        except Exception as error:
+            # A missing field is a lost connection in kombu's eyes (KeyError), and every worker would connect anew.
+            if isinstance(error, self.connection_errors) and not isinstance(error, LookupError):
+                raise
+            _dropped.note(queue=exchange, error=type(error).__name__)
+        return True
+
+
+class _Dropped:
+    """Says that messages were dropped: at most once in so many seconds, however many a stranger sends."""
+
+    def __init__(self, every_s: float = 10.0) -> None:
+        self._every_s = every_s
+        self._say_at = 0.0
+        self._unsaid = 0
+
+    def note(self, **facts: object) -> None:
+        count("message.dropped")
+        now = monotonic()
+        if now < self._say_at:
+            self._unsaid += 1
+            return
+        log.warning("message.dropped", **facts, more=self._unsaid)
+        self._say_at, self._unsaid = now + self._every_s, 0
+
+
+_dropped = _Dropped()
+
+
+def _plain(message: bytes, queue: str) -> dict[str, Any]:
+    """A message of one of our tasks, without anything else that Celery might act on.
+
+    Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` for whatever is no such message.
+    """
+    if len(message) > _MESSAGE_BYTES_MAX:
+        raise ValueError("too long")
+    payload = json.loads(message)
+    headers = payload["headers"]
+    task, known_as, tag = headers["task"], headers["id"], payload["properties"]["delivery_tag"]
+    if not isinstance(known_as, str) or not isinstance(tag, str):
+        raise TypeError("no id")
+    if payload["content-type"] != "application/json" or queue not in _QUEUES[task]:
+        raise ValueError("not one of our tasks here")
+    label = headers.get("argsrepr")
+    return {
+        "body": _body(payload, _ARGUMENTS[task]),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            **_HEADERS,
+            "task": task,
+            "id": known_as,
+            "root_id": known_as,
+            "argsrepr": label if isinstance(label, str) else "",
+        },
+        "properties": {
+            "correlation_id": known_as,
+            "reply_to": "",
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "priority": 0,
+            "body_encoding": "base64",
+            "delivery_tag": tag,
+        },
+    }
+
+
+def _body(payload: Mapping[str, Any], takes: Sequence[Callable[[object], bool]]) -> str:
+    body = payload["body"]
+    if payload["properties"]["body_encoding"] != "base64" or not isinstance(body, str):
+        raise ValueError("no body")
+    arguments, more, canvas = json.loads(base64.b64decode(body, validate=True))
+    if more != {} or canvas != _NO_CANVAS or not isinstance(arguments, list):
+        raise ValueError("not only arguments")
+    if not all(fits(argument) for fits, argument in zip(takes, arguments, strict=True)):
+        raise ValueError("arguments that are no ids and numbers")
+    return body
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _NUMBER_MAX
+
+
+def _is_time(value: object) -> bool:
+    """Epoch seconds of a hint. One in the future would make the sweeper believe that the queue had come that far."""
+    return type(value) in (int, float) and 0 <= value <= time() + _CLOCKS_APART_S  # type: ignore[operator]
+
+
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+_NUMBER_MAX = 2**53
+_CLOCKS_APART_S = 86_400.0
+"""Times of hints are the database's; the clocks of machines may differ."""
+_ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
+    TaskName.ITERATE: (_is_id, _is_number, _is_number, _is_time),
+    TaskName.CALL_TOOL: (_is_id, _is_number, _is_number, _is_number, _is_time),
+    TaskName.ASK_AUXILIARY: (_is_id, _is_number, _is_number, _is_number, _is_time),
+    TaskName.DELIVER: (_is_id, _is_number, _is_time),
+    TaskName.COLLECT: (_is_number, _is_time),
+    TaskName.MAINTAIN: (),
+}
+_QUEUES: Mapping[str, frozenset[QueueName]] = {
+    TaskName.ITERATE: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
+    TaskName.CALL_TOOL: frozenset({QueueName.TOOLS, QueueName.SUSPECT_TOOLS}),
+    TaskName.ASK_AUXILIARY: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
+    TaskName.DELIVER: frozenset({QueueName.DELIVERY, QueueName.SUSPECT_DELIVERY}),
+    TaskName.COLLECT: frozenset({QueueName.TOOLS}),
+    TaskName.MAINTAIN: frozenset({QueueName.SYSTEM}),
+}
+"""Where each is done: a worker for tools may have no key for a model, and would fail a run that it is sent."""
+_HEADERS: Mapping[str, Any] = {
+    "lang": "py",
+    "shadow": None,
+    "eta": None,
+    "expires": None,
+    "group": None,
+    "group_index": None,
+    "retries": 0,
+    "timelimit": [None, None],
+    "parent_id": None,
+    "kwargsrepr": "{}",
+    "origin": "hermes-worker",
+    "ignore_result": True,
+    "replaced_task_nesting": 0,
+    "stamped_headers": None,
+    "stamps": {},
+}
+_NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
+class Transport(redis.Transport):  # type: ignore[misc]
+    """See the module's docstring."""
+
+    Channel = Channel
+    connection_errors = (*redis.Transport.connection_errors, NoPermissionError)
+    """A broker that forbids what we need may allow it again: a worker waits for that as for one that is away."""
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        before = set(loop.on_tick)
+        super().register_with_event_loop(connection, loop)
+        loop.on_tick -= loop.on_tick - before
+        cycle, readers = self.cycle, loop.readers
+
+        def on_poll_start() -> None:
+            cycle.on_poll_start()
+            for fd in cycle.fds:
+                if fd not in readers:
+                    loop.add_reader(fd, self.on_readable, fd)
+
+        loop.on_tick.add(on_poll_start)
+
+
+def install() -> None:
+    """Be what kombu takes for ``redis://``, ``rediss://`` and ``redis+socket://`` in this process. Idempotent.
+
+    Under its usual names, because Celery's own tools look at the scheme of a URL.
+    """
+    ours = f"{__name__}:Transport"
+    for name in ("redis", "rediss"):
+        TRANSPORT_ALIASES[name] = ours
+        _transport_cache.pop(name, None)

@@ -1,0 +1,147 @@
+"""``apprise:<url>``: everything that the library apprise speaks to over HTTP and we do not (github.com/caronc/apprise).
+
+Apprise says whether a service took a message, and why not only in its log. So a failure is read from there: a status
+is what it always is, and a connection that was made and failed may have delivered.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import re
+import sys
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from hermes_worker.channels.catalog import APPRISE, TextLimit, text_limit
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind, classify_text, kind_of_status
+from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable
+from hermes_worker.channels.splitting import SIZE_MIN
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.net.guard import ConnectionWatch, watching
+from hermes_worker.net.urls import UrlPolicy
+
+if TYPE_CHECKING:
+    from apprise import NotifyBase
+
+TOTAL_S = 60.0
+"""Of one message. Whatever is not known by then may have been delivered."""
+
+_STATUS = re.compile(r"error=(?P<status>[1-5][0-9]{2})\b")
+
+
+def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Outcome:
+    """Try once. Raises ``Unsendable``, and ``ConfigurationError`` when the library is not installed."""
+    if part.attachment is not None:
+        raise Unsendable("files cannot be sent to 'apprise:' targets")
+    attempt = _Attempt(_service(url, policy), part, policy)
+    attempt.start()
+    attempt.join(total_s)
+    return attempt.outcome
+
+
+def limit_of(url: str) -> TextLimit:
+    """How long a text of the service may be; the general limit when that cannot be found out."""
+    try:
+        size_max = int(_service(url, UrlPolicy()).body_maxlen)
+    except (ConfigurationError, Unsendable):
+        return text_limit(APPRISE)
+    return TextLimit(size_max=max(size_max, SIZE_MIN * 2))
+
+
+class _Attempt(threading.Thread):
+    """In a thread of its own: a server that answers a byte a second does not hold the worker."""
+
+    def __init__(self, service: NotifyBase, part: Part, policy: UrlPolicy) -> None:
+        super().__init__(name="apprise", daemon=True)
+        self._service = service
+        self._part = part
+        self._policy = policy
+        self.outcome: Outcome = _failed(SendErrorKind.AMBIGUOUS, "the service did not answer in time")
+
+    def run(self) -> None:
+        said = _Said()
+        logger = logging.getLogger("apprise")
+        logger.addHandler(said)
+        watch = ConnectionWatch(self._policy)
+        try:
+            with watching(watch):
+                was_taken = self._service.notify(body=self._part.text, title=self._part.title)
+        except Exception as error:  # what a plug-in of the library raises is not ours to know
+            if watch.refusal is not None:
+                self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
+                return
+            self.outcome = _failed(SendErrorKind.AMBIGUOUS, f"the library failed: {type(error).__name__}")
+            return
+        finally:
+            logger.removeHandler(said)
+        if was_taken:
+            self.outcome = Receipt()
+        elif watch.refusal is not None:
+            self.outcome = _failed(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
+        else:
+            self.outcome = _judged(said.text, has_sent=watch.has_sent)
+
+
+class _Said(logging.Handler):
+    """The warnings of this thread."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._thread = threading.get_ident()
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            self._lines.append(record.getMessage())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._lines)
+
+
+def _judged(said: str, *, has_sent: bool) -> DeliveryError:
+    """``said`` is not repeated: it names hosts, and a server may have written part of it."""
+    status = _STATUS.search(said)
+    if status is not None:
+        code = int(status["status"])
+        return DeliveryError(kind=kind_of_status(code), message=f"HTTP {code} from the service", status=code)
+    if not has_sent:
+        return _failed(SendErrorKind.TRANSIENT, "no connection to the service")
+    kind = classify_text(said)
+    if kind in (SendErrorKind.UNKNOWN, SendErrorKind.TRANSIENT):
+        return _failed(SendErrorKind.AMBIGUOUS, "the service did not say that it took the message")
+    return _failed(kind, f"the service refused the message: {kind.value}")
+
+
+def _failed(kind: SendErrorKind, message: str) -> DeliveryError:
+    return DeliveryError(kind=kind, message=message)
+
+
+def _service(url: str, policy: UrlPolicy) -> NotifyBase:
+    apprise = require_library()
+    # Nothing on disk, and only what comes with the library.
+    asset = apprise.AppriseAsset(storage_mode="memory", secure_logging=True)
+    watch = ConnectionWatch(policy)
+    with watching(watch):
+        service: NotifyBase | None = apprise.Apprise.instantiate(url, asset=asset)
+    if watch.refusal is not None:
+        raise Unsendable(f"this URL of apprise is refused: {watch.refusal}")
+    if service is None:
+        raise Unsendable("apprise cannot read this URL; check it with the 'apprise' command")
+    # What speaks HTTP does so through requests, in this thread, where its connections are watched. The others talk to
+    # the machine itself (syslog, the desktop) or hold connections in threads of their own.
+    if "requests" not in vars(sys.modules[type(service).__module__]):
+        raise Unsendable("this service of apprise does not speak HTTP and cannot be a target")
+    service.redirects = False
+    return service
+
+
+def require_library() -> ModuleType:
+    """Raises ``ConfigurationError`` when it is not installed."""
+    if importlib.util.find_spec("apprise") is None:
+        raise ConfigurationError("'apprise:' targets need the library: pip install 'hermes-worker[apprise]'")
+    import apprise
+
+    return apprise

@@ -1,0 +1,149 @@
+"""Takes one part to one target, whatever kind of target it is."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from hermes_worker.channels import apprise_services
+from hermes_worker.channels.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials, secret_variables
+from hermes_worker.channels.catalog import APPRISE, LOCAL, PLATFORMS, WEBHOOK, ChatForm, TextLimit, text_limit
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable, perform
+from hermes_worker.channels.platforms import email
+from hermes_worker.channels.smtp import send_mail, tls_of
+from hermes_worker.channels.targets import Target, TargetError, parse_chat
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.net.urls import UrlPolicy
+from hermes_worker.net.wire import sender
+
+_SECRET_CHARS_MIN = 8
+"""A shorter one is in every other text by chance."""
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119}(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,119})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatcher:
+    """Sends with the credentials of one installation. Thread-safe."""
+
+    values: Mapping[str, str] = field(repr=False)
+    """The variables that credentials and home channels are read from."""
+    directory: Path
+    """Where ``local`` deliveries are kept."""
+    allows_private: bool = False
+    """``webhook:`` and ``apprise:`` targets may name addresses of the local network."""
+    channels: Sequence[str] = ()
+    """Names for chats, each as ``platform:name=id``."""
+
+    def send(self, part: Part, target: Target, *, at: datetime, file_name: str) -> Outcome:
+        """Try once. ``file_name`` is the place of a ``local`` delivery below ``directory``."""
+        try:
+            match target.platform:
+                case "local":
+                    return self._save(part, file_name)
+                case "apprise":
+                    return apprise_services.send(part, target.chat, UrlPolicy(allows_private=self.allows_private))
+                case "email":
+                    return self._mail(part, target, at)
+                case _:
+                    return self._request(part, target, at)
+        except (ConfigurationError, Unsendable) as error:
+            return _refused(str(error))
+
+    def key_kept_s(self, platform: str) -> float:
+        """For how long sending a part again leaves one message, in seconds; 0 where nobody recognises it."""
+        if platform == LOCAL:
+            return math.inf
+        adapter = ADAPTERS.get(platform)
+        return adapter.key_kept_s if adapter is not None else 0.0
+
+    def takes_files(self, platform: str) -> bool:
+        return platform == EMAIL or (platform in ADAPTERS and ADAPTERS[platform].takes_files)
+
+    def caption_limit(self, platform: str) -> TextLimit | None:
+        """The longest text that goes with a file; ``None`` where a text does not."""
+        if platform == EMAIL:
+            return text_limit(EMAIL)
+        adapter = ADAPTERS.get(platform)
+        return adapter.caption if adapter is not None else None
+
+    def limit(self, target: Target) -> TextLimit:
+        """The longest text of one message."""
+        return apprise_services.limit_of(target.chat) if target.platform == APPRISE else text_limit(target.platform)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The credentials themselves, which no message must contain."""
+        found = (self.values.get(name, "").strip() for name in secret_variables())
+        return tuple(value for value in found if len(value) >= _SECRET_CHARS_MIN)
+
+    def homes(self) -> dict[str, Target]:
+        """The home channels that are configured, by platform. One that cannot be read counts as none."""
+        found = {}
+        for name, row in PLATFORMS.items():
+            reference = self.values.get(row.home_variable or "", "").strip()
+            thread = self.values.get(f"{row.home_variable}_THREAD_ID", "").strip()
+            if not reference:
+                continue
+            try:
+                found[name] = parse_chat(name, f"{reference}:{thread}" if thread else reference)
+            except TargetError:
+                continue
+        return found
+
+    def named(self, platform: str, name: str) -> Target | None:
+        """The chat that has this name on a platform, whatever the case, with or without ``#``."""
+        wanted = (platform, _bare(name))
+        for channel in self.channels:
+            known, _, reference = channel.rpartition("=")
+            its_platform, _, its_name = known.partition(":")
+            if (its_platform, _bare(its_name)) == wanted:
+                try:
+                    target = parse_chat(its_platform, reference)
+                except TargetError:
+                    return None
+                return target if target.form is not ChatForm.NAME else None
+        return None
+
+    def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
+        adapter = ADAPTERS[target.platform]
+        exchange = adapter.send(part, target, credentials_for(target.platform, self.values), at)
+        # The address of a platform is the operator's own setting; that of a webhook may be anybody's.
+        policy = UrlPolicy(allows_private=self.allows_private or target.platform != WEBHOOK)
+        return perform(exchange, sender(policy))
+
+    def _mail(self, part: Part, target: Target, at: datetime) -> Outcome:
+        credentials = email_credentials(self.values)
+        tls = tls_of(self.values.get("EMAIL_SMTP_TLS", ""), credentials.port)
+        return send_mail(email.build(part, target, credentials, at=at), credentials, tls)
+
+    def _save(self, part: Part, file_name: str) -> Outcome:
+        if not _FILE_NAME.fullmatch(file_name) or ".." in file_name:
+            return _refused("the name of the file is not a plain name")
+        path = self.directory / file_name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+                file.write(part.text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            return DeliveryError(kind=SendErrorKind.TRANSIENT, message=f"the file was not written: {error.strerror}")
+        return Receipt(message_id=str(path))
+
+
+def _bare(name: str) -> str:
+    return name.strip().removeprefix("#").casefold()
+
+
+def _refused(message: str) -> DeliveryError:
+    return DeliveryError(kind=SendErrorKind.REFUSED, message=message)

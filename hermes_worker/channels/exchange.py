@@ -1,0 +1,332 @@
+"""What an adapter is: a conversation of requests and responses, as values.
+
+An adapter never opens a connection. It is a generator that yields ``HttpRequest`` values, is sent the ``HttpResponse``
+to each, and returns a ``Receipt`` or a ``DeliveryError``; most have one request, some upload a file or open a chat
+first. Whoever drives it resolves names, checks addresses, does not follow redirects and keeps time, so that these rules
+exist once. *See* ``httpx._auth.Auth.auth_flow``, which has the same shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
+from urllib.parse import quote
+
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.core.errors import HermesError
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
+
+USER_AGENT = "hermes-worker"
+REASON_CHARS_MAX = 300
+_JSON_BYTES_MAX = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file to send, already read."""
+
+    name: str
+    kind: MediaKind
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One message of a delivery: a text, or a file with the text as its caption. The text fits the platform's limit."""
+
+    text: str = field(repr=False)
+    idempotency_key: str
+    """The same for every attempt of this part and for no other part."""
+    title: str = ""
+    """Where the platform has a place for one: the subject of a mail, the heading of a notification."""
+    may_be_duplicate: bool = False
+    """An earlier attempt may have arrived, which the key tells; a request that cannot carry it says so in words."""
+    is_plain: bool = False
+    """Send without formatting: the platform did not understand it the first time."""
+    attachment: Attachment | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What a program may want to know of the run that the text is from; people are not shown it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """A request to make. URL, headers and body may hold secrets, so none of them is shown."""
+
+    method: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False, default_factory=dict)
+    body: bytes = field(repr=False, default=b"")
+    delivers: bool = True
+    """False for a request that only prepares (a token, an upload): without an answer to it nothing can have arrived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpResponse:
+    """What came back. Header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The platform took the message."""
+
+    message_id: str | None = None
+    """The platform's id of it; ``None`` where there is none."""
+
+
+Outcome = Receipt | DeliveryError
+Exchange = Generator[HttpRequest, HttpResponse, Outcome]
+
+
+class Unsendable(HermesError):
+    """A setting or a target cannot be used in a request; nothing was sent."""
+
+
+class NoAnswer(Exception):
+    """Raised by whoever makes the requests: there is no response. ``was_sent`` is false when the connection was never
+    made, so that nothing can have arrived."""
+
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.was_sent = was_sent
+
+
+def perform(exchange: Exchange, send: Callable[[HttpRequest], HttpResponse]) -> Outcome:
+    """Drive an exchange to its end. ``send`` makes one request without following redirects and raises ``NoAnswer`` or
+    ``UnsafeUrl``; these, and ``Unsendable`` from the adapter, become the failure they mean."""
+    request: HttpRequest | None = None
+    try:
+        request = next(exchange)
+        while True:
+            request = exchange.send(send(request))
+    except StopIteration as end:
+        return _judged(end.value, request)
+    except NoAnswer as error:
+        kind = SendErrorKind.AMBIGUOUS if error.was_sent else SendErrorKind.TRANSIENT
+        return _judged(DeliveryError(kind=kind, message=one_line(error.reason)), request)
+    except (Unsendable, UnsafeUrl) as error:
+        return DeliveryError(kind=SendErrorKind.REFUSED, message=str(error))
+
+
+def _judged(outcome: Outcome, last: HttpRequest | None) -> Outcome:
+    """What is open after a request that only prepares is whether it worked, not whether the message arrived."""
+    if not isinstance(outcome, DeliveryError) or outcome.kind is not SendErrorKind.AMBIGUOUS:
+        return outcome
+    if last is None or last.delivers:
+        return outcome
+    return replace(outcome, kind=SendErrorKind.TRANSIENT)
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def json_request(method: str, url: str, payload: object, *, headers: Mapping[str, str] | None = None) -> HttpRequest:
+    """A request with a JSON body."""
+    body = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return HttpRequest(
+        method=method,
+        url=url,
+        headers={"Content-Type": "application/json", "User-Agent": USER_AGENT} | dict(headers or {}),
+        body=body.encode("utf-8", "replace"),
+    )
+
+
+def form_request(url: str, fields: Mapping[str, str], *, headers: Mapping[str, str] | None = None) -> HttpRequest:
+    """A POST of form fields."""
+    body = "&".join(f"{name}={quote(value, safe='', errors='replace')}" for name, value in fields.items())
+    own = {"Content-Type": "application/x-www-form-urlencoded", "User-Agent": USER_AGENT}
+    return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=body.encode())
+
+
+def multipart_request(
+    url: str,
+    fields: Mapping[str, str],
+    file_field: str,
+    attachment: Attachment,
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> HttpRequest:
+    """A POST of form fields and one file (RFC 7578). The boundary follows from the content, so a repetition has the
+    same bytes."""
+    boundary = f"hermes-{hashlib.sha256(attachment.content).hexdigest()[:32]}"
+    chunks = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode("utf-8", "replace")
+        for name, value in fields.items()
+    ]
+    disposition = f'form-data; name="{file_field}"; filename="{form_filename(attachment.name)}"'
+    head = f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: {media_type(attachment.name)}\r\n\r\n"
+    chunks += [head.encode("utf-8", "replace"), attachment.content, f"\r\n--{boundary}--\r\n".encode()]
+    own = {"Content-Type": f"multipart/form-data; boundary={boundary}", "User-Agent": USER_AGENT}
+    return HttpRequest(method="POST", url=url, headers=own | dict(headers or {}), body=b"".join(chunks))
+
+
+def preparing(request: HttpRequest) -> HttpRequest:
+    """``request``, marked as one that does not deliver by itself."""
+    return replace(request, delivers=False)
+
+
+def form_filename(name: str) -> str:
+    """A file's name as it may stand in a header: quotes and line ends are percent-encoded (RFC 7578 §2)."""
+    return re.sub(r"[\x00-\x1f\x7f\"\\/]", lambda match: f"%{ord(match[0]):02X}", name)[:200] or "file"
+
+
+def media_type(name: str) -> str:
+    """The media type for a file's name."""
+    return _MEDIA_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+
+
+_MEDIA_TYPES = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "gif": "image/gif",
+    "webp": "image/webp",
+    "svg": "image/svg+xml",
+    "ogg": "audio/ogg",
+    "opus": "audio/ogg",
+    "mp3": "audio/mpeg",
+    "m4a": "audio/mp4",
+    "wav": "audio/wav",
+    "flac": "audio/flac",
+    "mp4": "video/mp4",
+    "mov": "video/quicktime",
+    "webm": "video/webm",
+    "pdf": "application/pdf",
+    "zip": "application/zip",
+    "json": "application/json",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "html": "text/html",
+    "xml": "application/xml",
+}
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header of a token. Raises ``Unsendable`` for one that could add headers."""
+    return {"Authorization": f"Bearer {header_value(token)}"}
+
+
+def header_value(value: str) -> str:
+    """``value`` if it may stand in a header. Raises ``Unsendable``."""
+    if not value.isascii() or not value.isprintable():
+        raise Unsendable("A credential contains characters that cannot be sent in a header; check the setting.")
+    return value
+
+
+def service_url(base: str, path: str) -> str:
+    """``path`` below the configured address of a service. Raises ``Unsendable`` for an address that is none; where it
+    may point to is for whoever connects to decide."""
+    try:
+        parse_http_url(base, UrlPolicy(allows_private=True))
+    except UnsafeUrl as error:
+        raise Unsendable(f"The address of the service cannot be used: {error}") from None
+    return f"{base.rstrip('/')}/{path.lstrip('/')}"
+
+
+def path_segment(value: str) -> str:
+    """``value`` as one segment of a path: it cannot leave its place. Raises ``Unsendable`` for a step up."""
+    if value in ("", ".", ".."):
+        raise Unsendable("An id of the target is empty or a step in a path; check the target.")
+    return quote(value, safe="", errors="replace")
+
+
+def key_token(key: str, length: int) -> str:
+    """A short form of an idempotency key for platforms that limit its length: hexadecimal, at most 64 characters."""
+    return hashlib.sha256(key.encode()).hexdigest()[:length]
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def json_object(response: HttpResponse) -> dict[str, object]:
+    """The body as a JSON object; empty for anything else, so that a proxy's HTML page is not an exception."""
+    if len(response.body) > _JSON_BYTES_MAX:
+        return {}
+    try:
+        value = json.loads(response.body)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def text_of(value: object) -> str:
+    """A string or a number of a JSON answer as text; anything else is empty."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def object_of(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def number_of(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def is_success(response: HttpResponse) -> bool:
+    return 200 <= response.status < 300
+
+
+def failure(
+    response: HttpResponse,
+    said: str = "",
+    *,
+    kind: SendErrorKind | None = None,
+    retry_after_s: float | None = None,
+    is_thread_missing: bool = False,
+) -> DeliveryError:
+    """The failure a response stands for. ``said`` is the platform's own explanation; ``kind`` what it says is wrong,
+    otherwise the status decides."""
+    message = f"HTTP {response.status}" + (f": {one_line(said)}" if said else "")
+    if 300 <= response.status < 400:
+        kind, message = SendErrorKind.REFUSED, f"{message}: redirects are not followed; write the final address"
+    return DeliveryError(
+        kind=kind or kind_of_status(response.status),
+        message=message,
+        status=response.status,
+        retry_after_s=retry_after_s if retry_after_s is not None else retry_after(response),
+        is_thread_missing=is_thread_missing,
+    )
+
+
+def failure_of_code(
+    response: HttpResponse, code: object, said: str, kinds: Mapping[int, SendErrorKind]
+) -> DeliveryError:
+    """The failure of a platform that answers with error numbers, often under status 200."""
+    kind = kinds.get(code) if isinstance(code, int) else None
+    if kind is None and is_success(response):
+        kind = SendErrorKind.UNKNOWN
+    return failure(response, " ".join(word for word in (text_of(code), said) if word), kind=kind)
+
+
+def retry_after(response: HttpResponse) -> float | None:
+    """Seconds that the server asks us to wait, from a number or a date. A date is read against the server's own
+    clock."""
+    value = response.headers.get("retry-after", "").strip()
+    if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", value):
+        return float(value)
+    try:
+        until = parsedate_to_datetime(value)
+        return max(0.0, (until - parsedate_to_datetime(response.headers.get("date", ""))).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def one_line(text: str) -> str:
+    """Foreign text fit for a message of ours: printable, on one line, short."""
+    printable = "".join(character if character.isprintable() else " " for character in text[: REASON_CHARS_MAX * 4])
+    words = " ".join(printable.split())
+    return words if len(words) <= REASON_CHARS_MAX else words[: REASON_CHARS_MAX - 1] + "…"

@@ -1,0 +1,97 @@
+"""Looking at files and reading those that were judged. What may leave is ``media``'s to say."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+from hermes_worker.channels.exchange import Attachment
+from hermes_worker.channels.media import (
+    ExtractedMedia,
+    FileFacts,
+    MediaFile,
+    MediaKind,
+    MediaPolicy,
+    MediaRefusal,
+    extract_media,
+    judge_media,
+)
+from hermes_worker.system.plainfiles import open_plain
+
+
+class FileGone(Exception):
+    """A file is not what was judged any more: it was removed, replaced, or it grew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOutbox:
+    """Hands out the files of one session. Thread-safe."""
+
+    root: str
+    """The workspace: relative paths are relative to it, and everything in it but credentials may leave."""
+    more_roots: Sequence[str] = ()
+    denied: Sequence[str] = ()
+    is_strict: bool = True
+    """Outside the roots only files of the last ten minutes may leave."""
+
+    def extract(self, text: str) -> ExtractedMedia:
+        return extract_media(text, lambda path: look(self._absolute(path)))
+
+    def judge(self, path: str) -> MediaFile | MediaRefusal:
+        policy = MediaPolicy(
+            allowed_roots=tuple(os.path.realpath(root) for root in (self.root, *self.more_roots)),
+            denied_prefixes=tuple(os.path.realpath(place) for place in self.denied),
+            is_strict=self.is_strict,
+        )
+        return judge_media(self._absolute(path), policy=policy, look=look, now=datetime.now(UTC))
+
+    def _absolute(self, path: str) -> str:
+        return path if path.startswith("/") else str(PurePosixPath(self.root, path))
+
+
+def look(path: str) -> FileFacts | None:
+    """What is at ``path``, every link followed; ``None`` for nothing or nothing that can be seen."""
+    if "\0" in path:
+        return None
+    try:
+        real_path = os.path.realpath(path, strict=True)
+        found = Path(real_path).lstat()
+    except (OSError, ValueError):
+        return None
+    return FileFacts(
+        real_path=real_path,
+        is_regular=stat.S_ISREG(found.st_mode),
+        size=found.st_size,
+        modified_at=datetime.fromtimestamp(found.st_mtime, UTC),
+    )
+
+
+def read(file: MediaFile, kind: MediaKind) -> Attachment:
+    """The file that was judged, whole. Raises ``FileGone``.
+
+    Between judging and opening somebody may have put a link in its place, or in that of a directory above it: what was
+    opened has to lie where the judgement was made.
+    """
+    try:
+        opened = open_plain(file.path, follows_links=False)
+    except OSError as error:
+        raise FileGone(error.strerror or "it cannot be opened") from None
+    with opened:
+        if _place_of(opened.fileno(), file.path) != file.path:
+            raise FileGone("it was replaced while it was looked at")
+        content = opened.read(file.size + 1)
+    if len(content) > file.size:
+        raise FileGone("it is still being written")
+    return Attachment(name=file.name, kind=kind, content=content)
+
+
+def _place_of(descriptor: int, path: str) -> str:
+    """Where an open file lies. Where the kernel does not say, where its path leads now."""
+    try:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    except OSError:
+        return os.path.realpath(path)

@@ -1,0 +1,104 @@
+"""Discord REST API v10 (discord.com/developers/docs)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+from hermes_worker.channels.errors import DUPLICATE_REMARK, SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    failure,
+    header_value,
+    is_success,
+    json_object,
+    json_request,
+    key_token,
+    multipart_request,
+    number_of,
+    path_segment,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 120.0
+"""A message with the nonce of an earlier one of the last minutes is not created again."""
+NONCE_CHARS_MAX = 25
+THREAD_NAME_CHARS_MAX = 100
+
+_USER_AGENT = "DiscordBot (https://hermes-worker.invalid, 1)"
+_NOT_A_TEXT_CHANNEL = 50008
+
+_KIND_OF_CODE = {
+    10003: SendErrorKind.NOT_FOUND,
+    10004: SendErrorKind.NOT_FOUND,
+    10013: SendErrorKind.NOT_FOUND,
+    40001: SendErrorKind.AUTH,
+    40005: SendErrorKind.TOO_LONG,
+    50001: SendErrorKind.FORBIDDEN,
+    50007: SendErrorKind.FORBIDDEN,
+    50013: SendErrorKind.FORBIDDEN,
+    50014: SendErrorKind.AUTH,
+    50035: SendErrorKind.BAD_FORMAT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    token: str = field(repr=False)
+    base_url: str = "https://discord.com/api/v10"
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """Raises ``Unsendable`` for a setting that cannot be used."""
+    channel = path_segment(target.thread or target.chat)
+    url = service_url(credentials.base_url, f"channels/{channel}/messages")
+    payload = _message(part) | {"nonce": key_token(part.idempotency_key, NONCE_CHARS_MAX), "enforce_nonce": True}
+    if part.attachment is None:
+        return json_request("POST", url, payload, headers=_headers(credentials))
+    form = {"payload_json": json.dumps(payload, ensure_ascii=False)}
+    return multipart_request(url, form, "files[0]", part.attachment, headers=_headers(credentials))
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response):
+        return Receipt(message_id=text_of(answer.get("id")) or None)
+    code = answer.get("code")
+    kind = _KIND_OF_CODE.get(code) if isinstance(code, int) else None
+    return failure(
+        response, text_of(answer.get("message")), kind=kind, retry_after_s=number_of(answer.get("retry_after"))
+    )
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    """A forum takes no messages, only threads: when a channel turns out to be one, a thread is opened."""
+    response = yield build(part, target, credentials)
+    is_forum = target.thread is None and json_object(response).get("code") == _NOT_A_TEXT_CHANNEL
+    if not is_forum or part.attachment is not None:
+        return classify(response)
+    return classify((yield _build_thread(part, target, credentials)))
+
+
+def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    url = service_url(credentials.base_url, f"channels/{path_segment(target.chat)}/threads")
+    name = " ".join((part.title or part.text).split())[:THREAD_NAME_CHARS_MAX] or "Hermes"
+    # A new thread has no nonce: nothing but words can tell that it is the second.
+    if part.may_be_duplicate:
+        part = replace(part, text=f"{DUPLICATE_REMARK}\n\n{part.text}")
+    return json_request("POST", url, {"name": name, "message": _message(part)}, headers=_headers(credentials))
+
+
+def _message(part: Part) -> dict[str, object]:
+    # Discord renders Markdown itself. Nobody is notified by what a model writes: no @everyone, no roles, no users.
+    return {"content": part.text, "allowed_mentions": {"parse": []}}
+
+
+def _headers(credentials: Credentials) -> dict[str, str]:
+    return {"Authorization": f"Bot {header_value(credentials.token)}", "User-Agent": _USER_AGENT}

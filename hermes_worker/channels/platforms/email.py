@@ -1,0 +1,107 @@
+"""Mail: the message, and what an SMTP server's answers mean. Connecting is the caller's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime
+
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import Part, Unsendable, key_token, media_type, one_line
+from hermes_worker.channels.markup import matrix_html
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+"""The Message-ID is the same for every attempt and many mailboxes show it once, but no server promises to."""
+DEFAULT_SUBJECT = "Hermes Agent"
+SUBJECT_CHARS_MAX = 200
+
+_ADDRESS = re.compile(
+    r"(?P<user>[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64})@(?P<domain>[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    host: str
+    sender: str
+    """The address that mails come from."""
+    port: int = 587
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    sender_name: str = "Hermes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """A message and its envelope, ready for ``MAIL FROM``, ``RCPT TO`` and ``DATA``."""
+
+    sender: str
+    recipient: str
+    content: bytes = field(repr=False)
+
+
+def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Mail:
+    """The mail for a part. Raises ``Unsendable`` for an address that is none: nothing is sent."""
+    sender, recipient = _address(credentials.sender), _address(target.chat)
+    message = EmailMessage(policy=SMTP)
+    message["From"] = Address(display_name=one_line(credentials.sender_name), addr_spec=sender)
+    message["To"] = Address(addr_spec=recipient)
+    message["Subject"] = one_line(part.title)[:SUBJECT_CHARS_MAX] or DEFAULT_SUBJECT
+    message["Date"] = format_datetime(at)
+    message["Message-ID"] = f"<{key_token(part.idempotency_key, 40)}@{sender.rpartition('@')[2]}>"
+    # RFC 3834: no holiday notice answers a machine.
+    message["Auto-Submitted"] = "auto-generated"
+    text = part.text.encode("utf-8", "replace").decode()
+    message.set_content(text + "\n", cte="quoted-printable")
+    if not part.is_plain:
+        message.add_alternative(
+            f"<html><body>{matrix_html(text)}</body></html>", subtype="html", cte="quoted-printable"
+        )
+    if part.attachment is not None:
+        main, _, sub = media_type(part.attachment.name).partition("/")
+        name = one_line(part.attachment.name)
+        message.add_attachment(part.attachment.content, maintype=main, subtype=sub, filename=name)
+    return Mail(sender=sender, recipient=recipient, content=message.as_bytes())
+
+
+def classify_reply(code: int, text: str, *, command: str) -> DeliveryError:
+    """What a refusal means. ``command`` is what was refused: ``AUTH``, ``MAIL``, ``RCPT``, ``DATA`` (RFC 5321,
+    enhanced codes of RFC 3463)."""
+    enhanced = re.match(r"\s*([245])\.(\d{1,3})\.(\d{1,3})\b", text)
+    subject, detail = (enhanced[2], enhanced[3]) if enhanced else ("", "")
+    return DeliveryError(
+        kind=_kind(code, command, subject, detail), message=f"SMTP {code} to {command}: {one_line(text)}", status=code
+    )
+
+
+def classify_lost(reason: str, *, was_data_sent: bool) -> DeliveryError:
+    """The connection ended without an answer. Once the content is out the server may have taken the mail."""
+    kind = SendErrorKind.AMBIGUOUS if was_data_sent else SendErrorKind.TRANSIENT
+    return DeliveryError(kind=kind, message=one_line(reason))
+
+
+def _kind(code: int, command: str, subject: str, detail: str) -> SendErrorKind:
+    if 400 <= code < 500:
+        # 4.7.x and 450/451 to RCPT is grey-listing as often as not: come back later.
+        return SendErrorKind.TRANSIENT
+    if command == "AUTH" or code in (530, 534, 535, 538):
+        return SendErrorKind.AUTH
+    if code == 552 or (subject, detail) == ("3", "4"):
+        return SendErrorKind.TOO_LONG
+    if (subject, detail) in (("1", "1"), ("1", "2"), ("1", "10"), ("2", "1")) or (
+        code in (550, 551, 553) and command == "RCPT" and subject != "7"
+    ):
+        return SendErrorKind.NOT_FOUND
+    return SendErrorKind.FORBIDDEN if subject == "7" or code in (550, 554) else SendErrorKind.UNKNOWN
+
+
+def _address(text: str) -> str:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or ".." in text or match["user"].startswith(".") or match["user"].endswith("."):
+        raise Unsendable(f"{text[:80]!r} is not an e-mail address.")
+    return text

@@ -1,0 +1,134 @@
+"""Feishu and Lark (open.feishu.cn/document/server-docs/im-v1/message/create)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    Attachment,
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    bearer,
+    failure,
+    failure_of_code,
+    is_success,
+    json_object,
+    json_request,
+    key_token,
+    multipart_request,
+    object_of,
+    path_segment,
+    preparing,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 3600.0
+"""A message with the ``uuid`` of an earlier one of the last hour is not created again."""
+UUID_CHARS_MAX = 50
+
+_ID_TYPES = {"ou": "open_id", "on": "union_id"}
+
+_KINDS: Mapping[int, SendErrorKind] = {
+    10003: SendErrorKind.AUTH,
+    10014: SendErrorKind.AUTH,
+    230001: SendErrorKind.BAD_FORMAT,
+    230002: SendErrorKind.FORBIDDEN,
+    230006: SendErrorKind.AUTH,
+    230013: SendErrorKind.FORBIDDEN,
+    230018: SendErrorKind.FORBIDDEN,
+    230020: SendErrorKind.RATE_LIMITED,
+    230025: SendErrorKind.TOO_LONG,
+    230027: SendErrorKind.AUTH,
+    230034: SendErrorKind.NOT_FOUND,
+    11232: SendErrorKind.RATE_LIMITED,
+    99991400: SendErrorKind.RATE_LIMITED,
+    99991661: SendErrorKind.AUTH,
+    99991663: SendErrorKind.AUTH,
+    99991664: SendErrorKind.AUTH,
+    99991672: SendErrorKind.AUTH,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    app_id: str
+    app_secret: str = field(repr=False)
+    base_url: str = "https://open.feishu.cn"
+    """``https://open.larksuite.com`` for Lark."""
+
+
+def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
+    """The request for a text, with the token of the tenant. Raises ``Unsendable`` for a setting that cannot be used."""
+    return _build_message("text", {"text": part.text}, part, target, credentials, token=token)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response) and answer.get("code") == 0:
+        return Receipt(message_id=text_of(object_of(answer.get("data")).get("message_id")) or None)
+    return failure_of_code(response, answer.get("code"), text_of(answer.get("msg")), _KINDS)
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    """Gets the tenant's token, uploads a file if there is one, sends."""
+    identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
+    granted = yield preparing(json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity))
+    token = text_of(json_object(granted).get("tenant_access_token"))
+    if not token:
+        return _denied(granted)
+    if part.attachment is None:
+        return classify((yield build(part, target, credentials, token=token)))
+    uploaded = yield from _upload(part.attachment, credentials, token)
+    if isinstance(uploaded, HttpResponse):
+        return classify(uploaded)
+    kind, content = uploaded
+    return classify((yield _build_message(kind, content, part, target, credentials, token=token)))
+
+
+def _upload(
+    attachment: Attachment, credentials: Credentials, token: str
+) -> Generator[HttpRequest, HttpResponse, tuple[str, dict[str, str]] | HttpResponse]:
+    is_image = attachment.kind is MediaKind.IMAGE
+    fields = {"image_type": "message"} if is_image else {"file_type": "stream", "file_name": attachment.name}
+    kind, name = ("image", "image_key") if is_image else ("file", "file_key")
+    url = _url("im/v1/images" if is_image else "im/v1/files", credentials)
+    response = yield preparing(multipart_request(url, fields, kind, attachment, headers=bearer(token)))
+    key = text_of(object_of(json_object(response).get("data")).get(name))
+    return (kind, {name: key}) if key else response
+
+
+def _build_message(
+    kind: str, content: Mapping[str, str], part: Part, target: Target, credentials: Credentials, *, token: str
+) -> HttpRequest:
+    payload: dict[str, object] = {
+        "msg_type": kind,
+        "content": json.dumps(content, ensure_ascii=False),
+        "uuid": key_token(part.idempotency_key, UUID_CHARS_MAX),
+    }
+    if target.thread is not None:
+        path = f"im/v1/messages/{path_segment(target.thread)}/reply"
+        payload["reply_in_thread"] = True
+    else:
+        id_type = _ID_TYPES.get(target.chat.partition("_")[0], "chat_id")
+        path = f"im/v1/messages?receive_id_type={id_type}"
+        payload["receive_id"] = target.chat
+    return json_request("POST", _url(path, credentials), payload, headers=bearer(token))
+
+
+def _denied(response: HttpResponse) -> Outcome:
+    said = text_of(json_object(response).get("msg")) or "no token was granted"
+    return failure(response, said, kind=SendErrorKind.AUTH if is_success(response) else None)
+
+
+def _url(path: str, credentials: Credentials) -> str:
+    return service_url(credentials.base_url, f"open-apis/{path}")

@@ -1,0 +1,84 @@
+"""Google Chat (developers.google.com/workspace/chat/api/reference/rest/v1/spaces.messages/create)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode, urlsplit
+
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    Unsendable,
+    bearer,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+    key_token,
+    object_of,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 600.0
+"""The request id: the message it created before is returned."""
+
+_SPACE = re.compile(r"spaces/[A-Za-z0-9_-]{1,128}")
+
+_KINDS: Mapping[str, SendErrorKind] = {
+    "INVALID_ARGUMENT": SendErrorKind.BAD_FORMAT,
+    "UNAUTHENTICATED": SendErrorKind.AUTH,
+    "PERMISSION_DENIED": SendErrorKind.FORBIDDEN,
+    "NOT_FOUND": SendErrorKind.NOT_FOUND,
+    "RESOURCE_EXHAUSTED": SendErrorKind.RATE_LIMITED,
+    "UNAVAILABLE": SendErrorKind.TRANSIENT,
+    "DEADLINE_EXCEEDED": SendErrorKind.AMBIGUOUS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A token of the app, or the incoming webhook of one space."""
+
+    access_token: str | None = field(default=None, repr=False)
+    webhook_url: str | None = field(default=None, repr=False)
+    base_url: str = "https://chat.googleapis.com"
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """Files are left out: uploading needs the token of a person. Raises ``Unsendable``."""
+    query = {"requestId": key_token(part.idempotency_key, 40)}
+    payload: dict[str, object] = {"text": part.text}
+    if target.thread is not None:
+        query["messageReplyOption"] = "REPLY_MESSAGE_FALLBACK_TO_NEW_THREAD"
+        payload["thread"] = {"name": f"{target.chat}/{target.thread}"}
+    if credentials.webhook_url:
+        parts = urlsplit(credentials.webhook_url)
+        base = service_url(f"{parts.scheme}://{parts.netloc}", parts.path)
+        return json_request("POST", f"{base}?{parts.query}&{urlencode(query)}", payload)
+    if not credentials.access_token:
+        raise Unsendable("Google Chat needs an access token or the webhook of a space; none is set.")
+    if not _SPACE.fullmatch(target.chat):
+        raise Unsendable(f"A space of Google Chat is written 'spaces/<id>', not {target.chat[:40]!r}.")
+    url = service_url(credentials.base_url, f"v1/{target.chat}/messages?{urlencode(query)}")
+    return json_request("POST", url, payload, headers=bearer(credentials.access_token))
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response):
+        return Receipt(message_id=text_of(answer.get("name")) or None)
+    error = object_of(answer.get("error"))
+    return failure(response, text_of(error.get("message")), kind=_KINDS.get(text_of(error.get("status"))))
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    return classify((yield build(part, target, credentials)))

@@ -1,0 +1,60 @@
+"""LINE Messaging API (developers.line.biz/en/reference/messaging-api)."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    bearer,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+    key_token,
+    list_of,
+    object_of,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 86_400.0
+"""The retry key: a request that was accepted is answered with 409 when it comes again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    token: str = field(repr=False)
+    base_url: str = "https://api.line.me"
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """Files have to be on a public server and are left out. Raises ``Unsendable`` for a setting that cannot be used."""
+    payload = {"to": target.chat, "messages": [{"type": "text", "text": part.text}]}
+    key = str(uuid.UUID(hex=key_token(part.idempotency_key, 32)))
+    headers = bearer(credentials.token) | {"X-Line-Retry-Key": key}
+    return json_request("POST", service_url(credentials.base_url, "v2/bot/message/push"), payload, headers=headers)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    sent = list_of(answer.get("sentMessages"))
+    was_accepted_before = response.status == 409 and "x-line-accepted-request-id" in response.headers
+    if is_success(response) or was_accepted_before:
+        return Receipt(message_id=text_of(object_of(sent[0]).get("id")) or None if sent else None)
+    said = text_of(answer.get("message"))
+    # A person who blocked the account or an id that never was one: LINE says no more than this.
+    kind = SendErrorKind.NOT_FOUND if response.status == 400 and "'to'" in said else None
+    return failure(response, said, kind=kind)
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    return classify((yield build(part, target, credentials)))

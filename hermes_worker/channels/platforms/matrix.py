@@ -1,0 +1,164 @@
+"""Matrix client-server API v3 (spec.matrix.org). Rooms are written to unencrypted."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from hermes_worker.channels.catalog import ChatForm
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    Attachment,
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    bearer,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+    key_token,
+    list_of,
+    media_type,
+    number_of,
+    path_segment,
+    preparing,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.markup import matrix_html
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 1800.0
+"""The transaction id: the server returns the event it already has."""
+FORMATTED_BYTES_MAX = 40_000
+"""An event has at most 65,536 bytes; without the formatted text the plain one always fits."""
+
+_MESSAGE_TYPES = {
+    MediaKind.IMAGE: "m.image",
+    MediaKind.AUDIO: "m.audio",
+    MediaKind.VOICE: "m.audio",
+    MediaKind.VIDEO: "m.video",
+    MediaKind.DOCUMENT: "m.file",
+}
+
+_KINDS: Mapping[str, SendErrorKind] = {
+    "M_FORBIDDEN": SendErrorKind.FORBIDDEN,
+    "M_NOT_FOUND": SendErrorKind.NOT_FOUND,
+    "M_TOO_LARGE": SendErrorKind.TOO_LONG,
+    "M_LIMIT_EXCEEDED": SendErrorKind.RATE_LIMITED,
+    "M_UNKNOWN_TOKEN": SendErrorKind.AUTH,
+    "M_MISSING_TOKEN": SendErrorKind.AUTH,
+    "M_USER_DEACTIVATED": SendErrorKind.AUTH,
+    "M_BAD_JSON": SendErrorKind.BAD_FORMAT,
+    "M_NOT_JSON": SendErrorKind.BAD_FORMAT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    homeserver: str
+    access_token: str = field(repr=False)
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
+    content: dict[str, object] = {"msgtype": "m.text", "body": part.text}
+    formatted = matrix_html(part.text)
+    if not part.is_plain and len(formatted.encode("utf-8", "replace")) <= FORMATTED_BYTES_MAX:
+        content |= {"format": "org.matrix.custom.html", "formatted_body": formatted}
+    return _build_event(content, part, target, credentials)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response):
+        return Receipt(message_id=text_of(answer.get("event_id")) or None)
+    code = text_of(answer.get("errcode"))
+    wait_ms = number_of(answer.get("retry_after_ms"))
+    return failure(
+        response,
+        " ".join(word for word in (code, text_of(answer.get("error"))) if word),
+        kind=_KINDS.get(code),
+        retry_after_s=None if wait_ms is None else wait_ms / 1000,
+    )
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    """To a person: finds the direct room or opens one. A file: uploads it first."""
+    if target.form is ChatForm.USER:
+        room = yield from _direct_room(target.chat, credentials)
+        if not isinstance(room, str):
+            return classify(room)
+        target = Target(platform=target.platform, chat=room)
+    if part.attachment is None:
+        return classify((yield build(part, target, credentials)))
+    uploaded = yield _build_upload(part.attachment, credentials)
+    address = text_of(json_object(uploaded).get("content_uri"))
+    if not address:
+        return classify(uploaded) if not is_success(uploaded) else failure(uploaded, "the upload has no address")
+    content: dict[str, object] = {
+        "msgtype": _MESSAGE_TYPES[part.attachment.kind],
+        "body": part.text or part.attachment.name,
+        "filename": part.attachment.name,
+        "url": address,
+        "info": {"mimetype": media_type(part.attachment.name), "size": len(part.attachment.content)},
+    }
+    return classify((yield _build_event(content, part, target, credentials)))
+
+
+def _build_event(content: dict[str, object], part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    if target.thread is not None:
+        content["m.relates_to"] = {
+            "rel_type": "m.thread",
+            "event_id": target.thread,
+            "is_falling_back": True,
+            "m.in_reply_to": {"event_id": target.thread},
+        }
+    room, transaction = path_segment(target.chat), key_token(part.idempotency_key, 40)
+    return _request("PUT", f"v3/rooms/{room}/send/m.room.message/{transaction}", content, credentials)
+
+
+def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpRequest:
+    query = urlencode({"filename": attachment.name}, errors="replace")
+    return HttpRequest(
+        method="POST",
+        url=service_url(credentials.homeserver, f"_matrix/media/v3/upload?{query}"),
+        headers=bearer(credentials.access_token) | {"Content-Type": media_type(attachment.name)},
+        body=attachment.content,
+        delivers=False,
+    )
+
+
+def _direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | HttpResponse]:
+    """The id of the direct room with ``user``, or the response that failed. A room that is opened is noted in the
+    account's ``m.direct``, so that the next message finds it."""
+    me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
+    own_id = text_of(json_object(me).get("user_id"))
+    if not own_id:
+        return me
+    path = f"v3/user/{path_segment(own_id)}/account_data/m.direct"
+    known = yield preparing(_request("GET", path, None, credentials))
+    direct = json_object(known) if is_success(known) else {}
+    rooms = [text_of(room) for room in list_of(direct.get(user)) if text_of(room)]
+    if rooms:
+        return rooms[-1]
+    invitation = {"preset": "trusted_private_chat", "is_direct": True, "invite": [user]}
+    created = yield preparing(_request("POST", "v3/createRoom", invitation, credentials))
+    room_id = text_of(json_object(created).get("room_id"))
+    if not room_id:
+        return created
+    yield preparing(_request("PUT", path, direct | {user: [room_id]}, credentials))
+    return room_id
+
+
+def _request(method: str, path: str, content: object | None, credentials: Credentials) -> HttpRequest:
+    url = service_url(credentials.homeserver, f"_matrix/client/{path}")
+    if content is None:
+        return HttpRequest(method=method, url=url, headers=bearer(credentials.access_token))
+    return json_request(method, url, content, headers=bearer(credentials.access_token))

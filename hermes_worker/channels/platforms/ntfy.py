@@ -1,0 +1,88 @@
+"""ntfy (docs.ntfy.sh/publish)."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from email.header import Header
+
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    USER_AGENT,
+    Attachment,
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    bearer,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+    path_segment,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+TITLE_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A token, or a user name and a password, or neither for a public topic."""
+
+    base_url: str = "https://ntfy.sh"
+    token: str | None = field(default=None, repr=False)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """Raises ``Unsendable`` for a setting that cannot be used."""
+    if part.attachment is not None:
+        return _build_file(part, part.attachment, target, credentials)
+    payload: dict[str, object] = {"topic": target.chat, "message": part.text, "markdown": not part.is_plain}
+    if part.title:
+        payload["title"] = " ".join(part.title.split())[:TITLE_CHARS_MAX]
+    # Published as JSON to the root: a header could not carry a title that is not ASCII.
+    return json_request("POST", service_url(credentials.base_url, "/"), payload, headers=_authorization(credentials))
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response):
+        return Receipt(message_id=text_of(answer.get("id")) or None)
+    # Without credentials every topic is open, so a 403 is about ours and not about a chat that is closed for good.
+    kind = SendErrorKind.AUTH if response.status in (401, 403) else None
+    return failure(response, text_of(answer.get("error")), kind=kind)
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    return classify((yield build(part, target, credentials)))
+
+
+def _build_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> HttpRequest:
+    headers = {"User-Agent": USER_AGENT, "Filename": _encoded(attachment.name)} | _authorization(credentials)
+    if part.text:
+        headers["Message"] = _encoded(" ".join(part.text.split()))
+    url = service_url(credentials.base_url, path_segment(target.chat))
+    return HttpRequest(method="PUT", url=url, headers=headers, body=attachment.content)
+
+
+def _authorization(credentials: Credentials) -> dict[str, str]:
+    if credentials.token:
+        return bearer(credentials.token)
+    if credentials.username and credentials.password:
+        pair = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
+        return {"Authorization": f"Basic {pair}"}
+    return {}
+
+
+def _encoded(text: str) -> str:
+    """RFC 2047, which ntfy reads in its headers; on one line."""
+    printable = "".join(character for character in text if character.isprintable())
+    return printable if printable.isascii() else Header(printable, "utf-8").encode(maxlinelen=0)

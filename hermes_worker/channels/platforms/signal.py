@@ -1,0 +1,93 @@
+"""Signal, through the HTTP interface of a signal-cli daemon (signal-cli-jsonrpc(5))."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from hermes_worker.channels.errors import SendErrorKind, classify_text
+from hermes_worker.channels.exchange import (
+    Attachment,
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+    list_of,
+    media_type,
+    object_of,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+
+_RESULT_KINDS: Mapping[str, SendErrorKind] = {
+    "NETWORK_FAILURE": SendErrorKind.TRANSIENT,
+    "UNREGISTERED_FAILURE": SendErrorKind.NOT_FOUND,
+    "IDENTITY_FAILURE": SendErrorKind.FORBIDDEN,
+    "RATE_LIMIT_FAILURE": SendErrorKind.RATE_LIMITED,
+    "PROOF_REQUIRED_FAILURE": SendErrorKind.RATE_LIMITED,
+}
+_ERROR_KINDS: Mapping[int, SendErrorKind] = {
+    -3: SendErrorKind.TRANSIENT,
+    -4: SendErrorKind.FORBIDDEN,
+    -5: SendErrorKind.RATE_LIMITED,
+    -32602: SendErrorKind.BAD_FORMAT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    base_url: str
+    """Of the daemon, such as ``http://signal:8080``."""
+    account: str
+    """The number that messages come from."""
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """Raises ``Unsendable`` for a setting that cannot be used."""
+    params: dict[str, object] = {"account": credentials.account, "message": part.text}
+    if target.chat.startswith("group:"):
+        params["groupId"] = target.chat.removeprefix("group:")
+    else:
+        params["recipient"] = [target.chat]
+    if part.attachment is not None:
+        params["attachments"] = [_data_uri(part.attachment)]
+    call = {"jsonrpc": "2.0", "method": "send", "id": part.idempotency_key, "params": params}
+    return json_request("POST", service_url(credentials.base_url, "api/v1/rpc"), call)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    error = object_of(answer.get("error"))
+    if error or not is_success(response):
+        code, said = error.get("code"), text_of(error.get("message"))
+        kind = _ERROR_KINDS.get(code) if isinstance(code, int) else None
+        if kind is None and is_success(response):
+            kind = classify_text(said)
+        return failure(response, said, kind=kind)
+    result = object_of(answer.get("result"))
+    outcomes = [text_of(object_of(item).get("type")) for item in list_of(result.get("results"))]
+    # A group message that reached somebody was delivered; the rest will see it when they can.
+    if result and (not outcomes or "SUCCESS" in outcomes):
+        return Receipt(message_id=text_of(result.get("timestamp")) or None)
+    said = outcomes[0] if outcomes else "no answer of signal-cli's"
+    return failure(response, said, kind=_RESULT_KINDS.get(said, SendErrorKind.UNKNOWN))
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    return classify((yield build(part, target, credentials)))
+
+
+def _data_uri(attachment: Attachment) -> str:
+    name, content = quote(attachment.name, safe="", errors="replace"), base64.b64encode(attachment.content).decode()
+    return f"data:{media_type(attachment.name)};filename={name};base64,{content}"

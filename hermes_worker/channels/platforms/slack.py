@@ -1,0 +1,145 @@
+"""Slack Web API (docs.slack.dev/reference/methods). Errors come with status 200 and ``ok: false``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.catalog import ChatForm
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import (
+    Attachment,
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    bearer,
+    failure,
+    form_request,
+    is_success,
+    json_object,
+    json_request,
+    list_of,
+    media_type,
+    object_of,
+    preparing,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.markup import slack_mrkdwn
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+
+_KINDS: Mapping[str, SendErrorKind] = {
+    "msg_too_long": SendErrorKind.TOO_LONG,
+    "invalid_blocks": SendErrorKind.BAD_FORMAT,
+    "no_text": SendErrorKind.BAD_FORMAT,
+    "channel_not_found": SendErrorKind.NOT_FOUND,
+    "user_not_found": SendErrorKind.NOT_FOUND,
+    "thread_not_found": SendErrorKind.NOT_FOUND,
+    "invalid_thread_ts": SendErrorKind.NOT_FOUND,
+    "is_archived": SendErrorKind.FORBIDDEN,
+    "not_in_channel": SendErrorKind.FORBIDDEN,
+    "cannot_dm_bot": SendErrorKind.FORBIDDEN,
+    "user_disabled": SendErrorKind.FORBIDDEN,
+    "restricted_action": SendErrorKind.FORBIDDEN,
+    "ratelimited": SendErrorKind.RATE_LIMITED,
+    "rate_limited": SendErrorKind.RATE_LIMITED,
+    "message_limit_exceeded": SendErrorKind.RATE_LIMITED,
+    "internal_error": SendErrorKind.TRANSIENT,
+    "fatal_error": SendErrorKind.AMBIGUOUS,
+    "service_unavailable": SendErrorKind.TRANSIENT,
+    "request_timeout": SendErrorKind.TRANSIENT,
+    "invalid_auth": SendErrorKind.AUTH,
+    "not_authed": SendErrorKind.AUTH,
+    "account_inactive": SendErrorKind.AUTH,
+    "token_revoked": SendErrorKind.AUTH,
+    "token_expired": SendErrorKind.AUTH,
+    "missing_scope": SendErrorKind.AUTH,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    token: str = field(repr=False)
+    base_url: str = "https://slack.com/api"
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
+    payload: dict[str, object] = {
+        "channel": target.chat,
+        "text": part.text if part.is_plain else slack_mrkdwn(part.text),
+        "mrkdwn": not part.is_plain,
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
+    if target.thread is not None:
+        payload["thread_ts"] = target.thread
+    return _call("chat.postMessage", payload, credentials)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response) and answer.get("ok") is True:
+        return Receipt(message_id=text_of(answer.get("ts")) or None)
+    return _refusal(response)
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    """To a person: opens the conversation first. A file: asks for an address, uploads, publishes."""
+    if target.form is ChatForm.USER:
+        opened = yield preparing(_call("conversations.open", {"users": target.chat}, credentials))
+        channel = text_of(object_of(json_object(opened).get("channel")).get("id"))
+        if not channel:
+            return _refusal(opened)
+        target = Target(platform=target.platform, chat=channel, thread=target.thread)
+    if part.attachment is None:
+        return classify((yield build(part, target, credentials)))
+    return (yield from _send_file(part, part.attachment, target, credentials))
+
+
+def _send_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> Exchange:
+    fields = {"filename": attachment.name[:200], "length": str(len(attachment.content))}
+    url = service_url(credentials.base_url, "files.getUploadURLExternal")
+    offered = yield preparing(form_request(url, fields, headers=bearer(credentials.token)))
+    answer = json_object(offered)
+    upload_url, file_id = text_of(answer.get("upload_url")), text_of(answer.get("file_id"))
+    if not upload_url or not file_id:
+        return _refusal(offered)
+    uploaded = yield HttpRequest(
+        method="POST",
+        url=upload_url,
+        headers={"Content-Type": media_type(attachment.name)},
+        body=attachment.content,
+        delivers=False,
+    )
+    if not is_success(uploaded):
+        return failure(uploaded, "the file could not be uploaded")
+    payload: dict[str, object] = {"files": [{"id": file_id, "title": attachment.name}], "channel_id": target.chat}
+    if part.text:
+        payload["initial_comment"] = slack_mrkdwn(part.text)
+    if target.thread is not None:
+        payload["thread_ts"] = target.thread
+    completed = yield _call("files.completeUploadExternal", payload, credentials)
+    published = list_of(json_object(completed).get("files"))
+    if json_object(completed).get("ok") is not True:
+        return _refusal(completed)
+    return Receipt(message_id=text_of(object_of(published[0]).get("id")) if published else None)
+
+
+def _refusal(response: HttpResponse) -> DeliveryError:
+    error = text_of(json_object(response).get("error"))
+    kind = _KINDS.get(error)
+    if kind is None and is_success(response):
+        kind = SendErrorKind.UNKNOWN
+    is_thread_missing = error in ("thread_not_found", "invalid_thread_ts")
+    return failure(response, error or "no answer of Slack's", kind=kind, is_thread_missing=is_thread_missing)
+
+
+def _call(method: str, payload: Mapping[str, object], credentials: Credentials) -> HttpRequest:
+    headers = bearer(credentials.token) | {"Content-Type": "application/json; charset=utf-8"}
+    return json_request("POST", service_url(credentials.base_url, method), payload, headers=headers)

@@ -1,0 +1,71 @@
+"""SMS through Twilio (www.twilio.com/docs/messaging/api/message-resource)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    failure_of_code,
+    form_request,
+    is_success,
+    json_object,
+    path_segment,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+
+_KINDS: Mapping[int, SendErrorKind] = {
+    20003: SendErrorKind.AUTH,
+    20429: SendErrorKind.RATE_LIMITED,
+    14107: SendErrorKind.RATE_LIMITED,
+    21211: SendErrorKind.NOT_FOUND,
+    21214: SendErrorKind.NOT_FOUND,
+    21217: SendErrorKind.NOT_FOUND,
+    21408: SendErrorKind.FORBIDDEN,
+    21608: SendErrorKind.FORBIDDEN,
+    21610: SendErrorKind.FORBIDDEN,
+    21614: SendErrorKind.NOT_FOUND,
+    21617: SendErrorKind.TOO_LONG,
+    21606: SendErrorKind.AUTH,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    account_sid: str
+    auth_token: str = field(repr=False)
+    sender: str
+    """A number of the account (``+15551234567``), or the id of a messaging service (``MG...``)."""
+    base_url: str = "https://api.twilio.com"
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """Files cannot be sent and are left out. Raises ``Unsendable`` for a setting that cannot be used."""
+    sender_field = "MessagingServiceSid" if credentials.sender.startswith("MG") else "From"
+    fields = {"To": target.chat, sender_field: credentials.sender, "Body": part.text}
+    pair = base64.b64encode(f"{credentials.account_sid}:{credentials.auth_token}".encode()).decode()
+    path = f"2010-04-01/Accounts/{path_segment(credentials.account_sid)}/Messages.json"
+    return form_request(service_url(credentials.base_url, path), fields, headers={"Authorization": f"Basic {pair}"})
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response):
+        return Receipt(message_id=text_of(answer.get("sid")) or None)
+    return failure_of_code(response, answer.get("code"), text_of(answer.get("message")), _KINDS)
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    return classify((yield build(part, target, credentials)))

@@ -1,0 +1,81 @@
+"""Microsoft Teams through the Bot Framework (learn.microsoft.com, Bot Connector REST API)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    bearer,
+    failure,
+    form_request,
+    is_success,
+    json_object,
+    json_request,
+    object_of,
+    path_segment,
+    preparing,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+
+_KINDS = {
+    "ConversationNotFound": SendErrorKind.NOT_FOUND,
+    "BotNotInConversationRoster": SendErrorKind.FORBIDDEN,
+    "MessageWritesBlocked": SendErrorKind.FORBIDDEN,
+    "ConversationBlockedByUser": SendErrorKind.FORBIDDEN,
+    "MessageSizeTooBig": SendErrorKind.TOO_LONG,
+    "BadSyntax": SendErrorKind.BAD_FORMAT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    app_id: str
+    app_password: str = field(repr=False)
+    tenant: str = "botframework.com"
+    """The id of the tenant for a bot of one tenant."""
+    service_url: str = "https://smba.trafficmanager.net/teams"
+    login_url: str = "https://login.microsoftonline.com"
+
+
+def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
+    """Files are left out: Teams asks the person to agree first. Raises ``Unsendable``."""
+    activity = {"type": "message", "text": part.text, "textFormat": "plain" if part.is_plain else "markdown"}
+    path = f"v3/conversations/{path_segment(target.chat)}/activities"
+    return json_request("POST", service_url(credentials.service_url, path), activity, headers=bearer(token))
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response):
+        return Receipt(message_id=text_of(answer.get("id")) or None)
+    error = object_of(answer.get("error"))
+    return failure(response, text_of(error.get("message")), kind=_KINDS.get(text_of(error.get("code"))))
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    """Gets a token, then sends."""
+    fields = {
+        "grant_type": "client_credentials",
+        "client_id": credentials.app_id,
+        "client_secret": credentials.app_password,
+        "scope": "https://api.botframework.com/.default",
+    }
+    path = f"{path_segment(credentials.tenant)}/oauth2/v2.0/token"
+    granted = yield preparing(form_request(service_url(credentials.login_url, path), fields))
+    token = text_of(json_object(granted).get("access_token"))
+    if not token:
+        said = text_of(json_object(granted).get("error")) or "no token was granted"
+        is_refused = is_success(granted) or granted.status in (400, 401)
+        return failure(granted, said, kind=SendErrorKind.AUTH if is_refused else None)
+    return classify((yield build(part, target, credentials, token=token)))

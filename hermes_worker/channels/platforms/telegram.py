@@ -1,0 +1,112 @@
+"""Telegram Bot API (core.telegram.org/bots/api)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.catalog import TextUnit
+from hermes_worker.channels.errors import SendErrorKind, classify_text
+from hermes_worker.channels.exchange import (
+    Attachment,
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    Unsendable,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+    multipart_request,
+    number_of,
+    object_of,
+    path_segment,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.markup import telegram_html
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.splitting import measure
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+CAPTION_SIZE_MAX = 1024
+"""UTF-16 units."""
+PHOTO_BYTES_MAX = 10_000_000
+GENERAL_TOPIC = "1"
+"""The general topic of a forum: sending to it by its number is an error (tdlib/telegram-bot-api issue 798)."""
+
+_METHODS = {
+    MediaKind.IMAGE: ("sendPhoto", "photo"),
+    MediaKind.VOICE: ("sendVoice", "voice"),
+    MediaKind.AUDIO: ("sendAudio", "audio"),
+    MediaKind.VIDEO: ("sendVideo", "video"),
+    MediaKind.DOCUMENT: ("sendDocument", "document"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    token: str = field(repr=False)
+    base_url: str = "https://api.telegram.org"
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """Raises ``Unsendable`` for a setting that cannot be used."""
+    fields: dict[str, object] = {"chat_id": target.chat}
+    if target.thread is not None and target.thread != GENERAL_TOPIC:
+        fields["message_thread_id"] = _topic(target.thread)
+    if part.attachment is not None:
+        return _build_file(part.attachment, part.text, fields, credentials)
+    fields |= {"text": part.text} if part.is_plain else {"text": telegram_html(part.text), "parse_mode": "HTML"}
+    return json_request("POST", _method_url("sendMessage", credentials), fields)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response) and answer.get("ok") is True:
+        return Receipt(message_id=text_of(object_of(answer.get("result")).get("message_id")) or None)
+    said = text_of(answer.get("description"))
+    parameters = object_of(answer.get("parameters"))
+    kind = classify_text(said) if said else SendErrorKind.UNKNOWN
+    if migrated := text_of(parameters.get("migrate_to_chat_id")):
+        said, kind = f"{said} (the chat is now {migrated}; change the target)", SendErrorKind.NOT_FOUND
+    return failure(
+        response,
+        said,
+        # "Unauthorized" is the token; "Not Found" without more is a token that is not one.
+        kind=SendErrorKind.AUTH if said in ("Unauthorized", "Not Found") else _known(kind),
+        retry_after_s=number_of(parameters.get("retry_after")),
+        is_thread_missing="thread not found" in said.lower() or "topic_closed" in said.lower(),
+    )
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    return classify((yield build(part, target, credentials)))
+
+
+def _build_file(
+    attachment: Attachment, caption: str, fields: dict[str, object], credentials: Credentials
+) -> HttpRequest:
+    is_large_photo = attachment.kind is MediaKind.IMAGE and len(attachment.content) > PHOTO_BYTES_MAX
+    method, name = _METHODS[MediaKind.DOCUMENT if is_large_photo else attachment.kind]
+    form = {key: str(value) for key, value in fields.items()}
+    if caption and measure(caption, TextUnit.UTF16) <= CAPTION_SIZE_MAX:
+        form["caption"] = caption
+    return multipart_request(_method_url(method, credentials), form, name, attachment)
+
+
+def _topic(thread: str) -> int:
+    if not (thread.isascii() and thread.isdigit()):
+        raise Unsendable(f"A topic of Telegram is a number, not {thread[:40]!r}; change the target.")
+    return int(thread)
+
+
+def _method_url(method: str, credentials: Credentials) -> str:
+    return service_url(credentials.base_url, f"bot{path_segment(credentials.token).replace('%3A', ':')}/{method}")
+
+
+def _known(kind: SendErrorKind) -> SendErrorKind | None:
+    return kind if kind is not SendErrorKind.UNKNOWN else None

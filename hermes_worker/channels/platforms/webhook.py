@@ -1,0 +1,81 @@
+"""A plain HTTP POST to an address of the user's: JSON, signed, with an idempotency key. Ours; the reference has none.
+
+    {"event": "delivery", "id": "<idempotency key>", "title": "...", "text": "...",
+     "run": {"id": "...", "status": "completed", "session_id": "..."}}
+
+A receiver checks the signature (``hermes_worker.channels.signature``), drops ids that it has seen, and answers with any
+status of 200 to 299.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hermes_worker.channels.exchange import (
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    Unsendable,
+    failure,
+    header_value,
+    is_success,
+    json_object,
+    json_request,
+    media_type,
+    text_of,
+)
+from hermes_worker.channels.signature import sign
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = math.inf
+"""The id of the message: receivers are asked to drop ids that they have seen."""
+ATTACHMENT_BYTES_MAX = 5_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    secret: str | None = field(default=None, repr=False)
+    """Signs the request; ``None`` sends it unsigned."""
+
+
+def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
+    """``at`` is the time that is signed. The address was checked when the target was read and is checked again, with
+    what it resolves to, by whoever connects. Raises ``Unsendable`` for a file that is too large."""
+    payload: dict[str, object] = {"event": "delivery", "id": part.idempotency_key, "text": part.text}
+    if part.title:
+        payload["title"] = part.title
+    if part.facts:
+        payload["run"] = dict(part.facts)
+    if part.attachment is not None:
+        if len(part.attachment.content) > ATTACHMENT_BYTES_MAX:
+            raise Unsendable(f"a file for a webhook has at most {ATTACHMENT_BYTES_MAX} bytes")
+        payload["file"] = {
+            "name": part.attachment.name,
+            "media_type": media_type(part.attachment.name),
+            "content_base64": base64.b64encode(part.attachment.content).decode(),
+        }
+    request = json_request(
+        "POST", target.chat, payload, headers={"Idempotency-Key": header_value(part.idempotency_key)}
+    )
+    if not credentials.secret:
+        return request
+    signed = dict(request.headers) | sign(request.body, credentials.secret, at)
+    return HttpRequest(method="POST", url=target.chat, headers=signed, body=request.body)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    if is_success(response):
+        return Receipt(message_id=text_of(answer.get("id")) or None)
+    # What a foreign server says is not repeated: it may be anything, to anybody.
+    return failure(response)
+
+
+def send(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Exchange:
+    return classify((yield build(part, target, credentials, at=at)))

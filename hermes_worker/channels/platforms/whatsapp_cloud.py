@@ -1,0 +1,112 @@
+"""WhatsApp Cloud API (developers.facebook.com/docs/whatsapp/cloud-api)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hermes_worker.channels.errors import SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    HttpRequest,
+    HttpResponse,
+    Outcome,
+    Part,
+    Receipt,
+    bearer,
+    failure_of_code,
+    is_success,
+    json_object,
+    json_request,
+    list_of,
+    media_type,
+    multipart_request,
+    object_of,
+    path_segment,
+    preparing,
+    service_url,
+    text_of,
+)
+from hermes_worker.channels.media import MediaKind
+from hermes_worker.channels.targets import Target
+
+KEY_KEPT_S = 0.0
+CAPTION_CHARS_MAX = 1024
+
+_KINDS: Mapping[int, SendErrorKind] = {
+    0: SendErrorKind.AUTH,
+    3: SendErrorKind.AUTH,
+    4: SendErrorKind.RATE_LIMITED,
+    10: SendErrorKind.AUTH,
+    100: SendErrorKind.BAD_FORMAT,
+    190: SendErrorKind.AUTH,
+    368: SendErrorKind.AUTH,
+    80007: SendErrorKind.RATE_LIMITED,
+    130429: SendErrorKind.RATE_LIMITED,
+    131000: SendErrorKind.TRANSIENT,
+    131005: SendErrorKind.AUTH,
+    131016: SendErrorKind.TRANSIENT,
+    131026: SendErrorKind.NOT_FOUND,
+    131030: SendErrorKind.FORBIDDEN,
+    131031: SendErrorKind.AUTH,
+    # More than 24 hours since the person last wrote. They may write again, so the chat is not dead.
+    131047: SendErrorKind.UNKNOWN,
+    131048: SendErrorKind.RATE_LIMITED,
+    131056: SendErrorKind.RATE_LIMITED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    phone_number_id: str
+    token: str = field(repr=False)
+    base_url: str = "https://graph.facebook.com/v23.0"
+
+
+def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
+    """The request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
+    content: dict[str, object] = {"type": "text", "text": {"body": part.text, "preview_url": False}}
+    return _build_message(content, target, credentials)
+
+
+def classify(response: HttpResponse) -> Outcome:
+    answer = json_object(response)
+    messages = list_of(answer.get("messages"))
+    if is_success(response) and messages:
+        return Receipt(message_id=text_of(object_of(messages[0]).get("id")) or None)
+    error = object_of(answer.get("error"))
+    details = text_of(object_of(error.get("error_data")).get("details")) or text_of(error.get("message"))
+    return failure_of_code(response, error.get("code"), details, _KINDS)
+
+
+def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
+    """A file is uploaded first and sent by its id."""
+    attachment = part.attachment
+    if attachment is None:
+        return classify((yield build(part, target, credentials)))
+    fields = {"messaging_product": "whatsapp", "type": media_type(attachment.name)}
+    url = _url("media", credentials)
+    uploaded = yield preparing(multipart_request(url, fields, "file", attachment, headers=bearer(credentials.token)))
+    media_id = text_of(json_object(uploaded).get("id"))
+    if not media_id:
+        return classify(uploaded)
+    kind = {MediaKind.VOICE: "audio"}.get(attachment.kind, attachment.kind.value)
+    file: dict[str, object] = {"id": media_id}
+    if part.text and kind != "audio":
+        file["caption"] = part.text[:CAPTION_CHARS_MAX]
+    if kind == "document":
+        file["filename"] = attachment.name
+    return classify((yield _build_message({"type": kind, kind: file}, target, credentials)))
+
+
+def _build_message(content: dict[str, object], target: Target, credentials: Credentials) -> HttpRequest:
+    head: dict[str, object] = {
+        "messaging_product": "whatsapp",
+        "recipient_type": "individual",
+        "to": target.chat.lstrip("+"),
+    }
+    return json_request("POST", _url("messages", credentials), head | content, headers=bearer(credentials.token))
+
+
+def _url(method: str, credentials: Credentials) -> str:
+    return service_url(credentials.base_url, f"{path_segment(credentials.phone_number_id)}/{method}")

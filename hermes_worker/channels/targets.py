@@ -1,0 +1,321 @@
+"""The one grammar of delivery targets, and what a list of targets comes to at the time of sending.
+
+A job or a run says ``deliver`` as text: a comma list of ``local``, ``origin``, ``all``, ``<platform>``,
+``<platform>:<chat>[:<thread>]``, ``webhook:<url>`` and ``apprise:<url>`` (reference §2.1). It is read when it is
+written down, so that a mistake is told to the person who makes it, and resolved when there is something to send, so
+that a home channel set meanwhile counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, assert_never
+from urllib.parse import urlsplit
+
+from hermes_worker.channels.catalog import (
+    APPRISE,
+    LOCAL,
+    PLATFORMS,
+    WEBHOOK,
+    ChatForm,
+    match_chat,
+    platform_named,
+)
+from hermes_worker.core.errors import HermesError
+from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
+
+TARGETS_MAX = 50
+ACCEPTED = (
+    "'local', 'origin', 'all', a platform such as 'telegram', '<platform>:<chat>[:<thread>]', 'webhook:<url>' or "
+    "'apprise:<url>', separated by commas"
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+# Services of apprise that act on the machine of the worker, or post to any address without the checks of 'webhook:'.
+_APPRISE_LOCAL = frozenset({"dbus", "qt", "kde", "glib", "gnome", "growl", "macosx", "windows", "syslog", "file"})
+_APPRISE_GENERIC = frozenset({"json", "jsons", "xml", "xmls", "form", "forms", "http", "https"})
+
+
+class TargetError(HermesError):
+    """A delivery target cannot be read; the message is one sentence for the person who wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A place that a message is sent to."""
+
+    platform: str
+    """A name of the catalogue, ``webhook``, ``apprise`` or ``local``."""
+    chat: str
+    """A chat id, an address or a URL; empty for ``local``."""
+    thread: str | None = None
+    form: ChatForm = ChatForm.ID
+
+    @property
+    def shown(self) -> str:
+        """For people and logs: without what may be a secret in a URL."""
+        match self.platform:
+            case "webhook":
+                return f"webhook:{_without_path(self.chat)}"
+            case "apprise":
+                return f"apprise:{self.chat.partition('://')[0]}://***"
+            case "local":
+                return LOCAL
+            case _:
+                return f"{self.platform}:{self.chat}" + (f":{self.thread}" if self.thread else "")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialRef:
+    """``local``, ``origin`` or ``all``."""
+
+    word: Literal["local", "origin", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformRef:
+    """The chat of that platform that the job came from, or its home channel."""
+
+    platform: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRef:
+    """One chat. With the form ``name`` it is looked up when there is something to send."""
+
+    target: Target
+
+
+TargetRef = SpecialRef | PlatformRef | ChatRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unresolved:
+    """A target that came to nothing, and why."""
+
+    reference: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Where a message goes. Each unresolved reference is a failed delivery that somebody is told about."""
+
+    targets: tuple[Target, ...]
+    unresolved: tuple[Unresolved, ...] = ()
+
+
+Lookup = Callable[[str, str], Target | None]
+"""Platform and name to a target: the channel directory."""
+
+
+def normalize_deliver(deliver: str | Sequence[str] | None, *, has_origin: bool = False) -> str:
+    """The text that is stored: lists become comma lists, nothing becomes ``origin`` when there is one, else
+    ``local``."""
+    text = deliver if isinstance(deliver, str) else ",".join(deliver or ())
+    parts = [part.strip() for part in _split_list(text)]
+    kept = ",".join(part for part in parts if part)
+    return kept or ("origin" if has_origin else LOCAL)
+
+
+def parse_targets(deliver: str) -> tuple[TargetRef, ...]:
+    """Read a comma list. Raises ``TargetError`` that points at the part which cannot be read."""
+    parts = [part.strip() for part in _split_list(deliver)]
+    references = tuple(dict.fromkeys(_parse_one(part) for part in parts if part))
+    if not references:
+        raise TargetError(f"No delivery target is given; write {ACCEPTED}.")
+    if len(references) > TARGETS_MAX:
+        raise TargetError(f"At most {TARGETS_MAX} delivery targets can be given, not {len(references)}.")
+    return references
+
+
+def text_of(reference: TargetRef) -> str:
+    """``reference`` as ``parse_targets`` reads it."""
+    match reference:
+        case SpecialRef(word=word):
+            return word
+        case PlatformRef(platform=platform):
+            return platform
+        case ChatRef(target=target):
+            thread = f":{target.thread}" if target.thread else ""
+            return f"{target.platform}:{target.chat}{thread}"
+        case _:
+            assert_never(reference)
+
+
+def shown(reference: str) -> str:
+    """A stored target for people and logs: without what may be a secret in a URL."""
+    try:
+        return ",".join(
+            item.target.shown if isinstance(item, ChatRef) else text_of(item) for item in parse_targets(reference)
+        )
+    except TargetError:
+        return "(cannot be read)"
+
+
+def resolve(
+    references: Iterable[TargetRef],
+    *,
+    origin: Target | None,
+    homes: Mapping[str, Target],
+    lookup: Lookup | None = None,
+) -> Resolution:
+    """Where to send now. ``homes`` maps the names of platforms to their home channels. Never raises: what comes to
+    nothing is listed with its reason. A target named twice is sent to once."""
+    # Jobs created over the API have an origin that nothing can be sent to.
+    origin = origin if origin is not None and _is_sendable(origin.platform) else None
+    found: list[Target | Unresolved] = []
+    for reference in references:
+        match reference:
+            case SpecialRef():
+                found += _resolve_special(reference, origin, homes)
+            case PlatformRef():
+                found.append(_resolve_platform(reference, origin, homes))
+            case ChatRef():
+                found.append(_resolve_chat(reference, lookup))
+            case _:
+                assert_never(reference)
+    targets = dict.fromkeys(item for item in found if isinstance(item, Target))
+    return Resolution(targets=tuple(targets), unresolved=tuple(item for item in found if isinstance(item, Unresolved)))
+
+
+def parse_chat(platform_name: str, reference: str) -> Target:
+    """``reference`` on a platform, as in ``<platform>:<reference>``. Raises ``TargetError``."""
+    platform = platform_named(platform_name)
+    if platform is None:
+        raise TargetError(f"{platform_name[:60]!r} is not a platform; write {ACCEPTED}.")
+    matched = match_chat(platform, reference)
+    return Target(platform=platform.name, chat=matched.chat, thread=matched.thread, form=matched.form)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _split_list(text: str) -> list[str]:
+    """Split at commas. A comma inside a URL belongs to it unless a target follows."""
+    parts: list[str] = []
+    for piece in text.split(","):
+        if parts and _is_url_target(parts[-1]) and not _begins_target(piece):
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
+    return parts
+
+
+def _is_url_target(part: str) -> bool:
+    return part.strip().lower().startswith((f"{WEBHOOK}:", f"{APPRISE}:"))
+
+
+def _begins_target(piece: str) -> bool:
+    head = piece.strip().partition(":")[0].lower()
+    return head in ("", LOCAL, "origin", "all", WEBHOOK, APPRISE) or platform_named(head) is not None
+
+
+def _parse_one(part: str) -> TargetRef:
+    if _CONTROL.search(part):
+        raise TargetError(f"The delivery target {part[:60]!r} contains control characters; take them out.")
+    head, colon, rest = part.partition(":")
+    word = head.strip().lower()
+    match word, colon, rest.strip():
+        case ("local" | "origin" | "all") as special, "", _:
+            return SpecialRef(special)
+        case "webhook", ":", url if url:
+            return ChatRef(Target(platform=WEBHOOK, chat=_webhook_url(url)))
+        case "apprise", ":", url if url:
+            return ChatRef(Target(platform=APPRISE, chat=_apprise_url(url)))
+        case (("webhook" | "apprise"), _, _):
+            raise TargetError(f"{word!r} needs the URL to send to, as in '{word}:{_EXAMPLES[word]}'.")
+        case _, "", _ if (platform := platform_named(word)) is not None:
+            return PlatformRef(platform.name)
+        case _, ":", reference if reference and platform_named(word) is not None:
+            return ChatRef(parse_chat(word, reference))
+        case _:
+            raise TargetError(f"{part[:80]!r} is not a delivery target; write {ACCEPTED}.")
+
+
+_EXAMPLES = {WEBHOOK: "https://example.org/hook", APPRISE: "pover://user@token"}
+
+
+def _webhook_url(url: str) -> str:
+    """Only the form is checked here: where the name points to is decided when it is sent to."""
+    try:
+        return parse_http_url(url, UrlPolicy(allows_private=True)).url
+    except UnsafeUrl as error:
+        raise TargetError(f"The webhook target cannot be used: {error}") from None
+
+
+def _apprise_url(url: str) -> str:
+    scheme = url.partition("://")[0].lower()
+    if "://" not in url or not re.fullmatch(r"[a-z][a-z0-9+.-]{0,30}", scheme):
+        raise TargetError(f"'apprise:' needs a URL of apprise, as in 'apprise:{_EXAMPLES[APPRISE]}'.")
+    if scheme in _APPRISE_GENERIC:
+        raise TargetError(f"'apprise:{scheme}://' posts to any address; write 'webhook:<url>' for that.")
+    if scheme in _APPRISE_LOCAL:
+        raise TargetError(f"'apprise:{scheme}://' acts on the worker's machine and cannot be a target.")
+    return url
+
+
+# --- resolving -------------------------------------------------------------------------------------------------------
+
+
+def _resolve_special(
+    reference: SpecialRef, origin: Target | None, homes: Mapping[str, Target]
+) -> list[Target | Unresolved]:
+    match reference.word:
+        case "local":
+            return [Target(platform=LOCAL, chat="")]
+        case "origin":
+            return [origin or next(iter(_homes_in_order(homes)), Target(platform=LOCAL, chat=""))]
+        case "all":
+            return [*_homes_in_order(homes)] or [_unresolved("all", "no platform has a home channel")]
+        case _:
+            assert_never(reference.word)
+
+
+def _resolve_platform(
+    reference: PlatformRef, origin: Target | None, homes: Mapping[str, Target]
+) -> Target | Unresolved:
+    if not _is_sendable(reference.platform):
+        return _unresolved(reference.platform, _NO_ADAPTER)
+    if origin is not None and origin.platform == reference.platform:
+        return origin
+    home = homes.get(reference.platform)
+    if home is not None:
+        return home
+    variable = PLATFORMS[reference.platform].home_variable
+    advice = f"set {variable} or name a chat" if variable else "name a chat"
+    return _unresolved(reference.platform, f"it has no home channel; {advice}")
+
+
+def _resolve_chat(reference: ChatRef, lookup: Lookup | None) -> Target | Unresolved:
+    target = reference.target
+    if not _is_sendable(target.platform):
+        return _unresolved(target.shown, _NO_ADAPTER)
+    if target.form is not ChatForm.NAME:
+        return target
+    known = lookup(target.platform, target.chat) if lookup is not None else None
+    return known or _unresolved(target.shown, "no chat of that name is known; write its id")
+
+
+_NO_ADAPTER = "nothing can be sent there without a bridge; use an 'apprise:' or 'webhook:' target"
+
+
+def _homes_in_order(homes: Mapping[str, Target]) -> list[Target]:
+    return [homes[name] for name in PLATFORMS if name in homes and _is_sendable(name)]
+
+
+def _is_sendable(platform: str) -> bool:
+    row = PLATFORMS.get(platform)
+    return row.has_adapter if row is not None else platform in (WEBHOOK, APPRISE, LOCAL)
+
+
+def _unresolved(reference: str, reason: str) -> Unresolved:
+    return Unresolved(reference=reference, reason=reason)
+
+
+def _without_path(url: str) -> str:
+    """Hooks often carry their secret in the path or the query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}" + ("/***" if parts.path.strip("/") or parts.query else "/")

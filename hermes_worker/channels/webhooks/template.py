@@ -1,0 +1,110 @@
+"""Prompts with parts of a payload in them: ``{a.b.c}``.
+
+There is nothing to a template but names: no expressions, no attributes, no formats. What is put in is not looked at
+again, so a payload that contains ``{other.field}`` shows that text and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from hermes_worker.safety.untrusted import WRAPPED_CHARS_MIN, Marked, Provenance, marked
+
+PLACEHOLDER = re.compile(r"\{(?P<path>[A-Za-z0-9_][A-Za-z0-9_.-]{0,199})\}")
+NESTED_CHARS_MAX = 2_000
+PAYLOAD_CHARS_MAX = 4_000
+
+_MISSING = object()
+_OWN_NAMES = ("__raw__", "event_type")
+"""Names that stand for the event itself."""
+
+
+def render(template: str, payload: Mapping[str, Any], event: str) -> str:
+    """``template`` with its names replaced (reference §4). ``{__raw__}`` is the whole payload, ``{event_type}`` the
+    event; a name that the payload does not have stays as it is."""
+    return "".join(text for _, text in _pieces(template, payload, event))
+
+
+def prompt_of(template: str, payload: Mapping[str, Any], event: str, route: str) -> Marked:
+    """The same for a model: what the payload says stands apart from what the route says. Short values stay in their
+    line; neighbours count as one text, so that nothing can be put together from parts."""
+    text = ""
+    threats: list[str] = []
+    for is_theirs, piece in _joined(_pieces(template, payload, event)):
+        if not is_theirs:
+            text += piece
+            continue
+        found = marked(piece, route, Provenance.WEBHOOK)
+        threats += found.threats
+        is_block = len(piece) >= WRAPPED_CHARS_MIN
+        text += f"\n{found.text}\n" if is_block else found.text
+    return Marked(text=text, threats=tuple(dict.fromkeys(threats)))
+
+
+def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[tuple[bool, str]]:
+    """The text of the result in order, and whether the sender of the event wrote it."""
+    after = 0
+    for match in PLACEHOLDER.finditer(template):
+        yield False, template[after : match.start()]
+        path = match["path"]
+        found = payload if path == "__raw__" else event if path == "event_type" else at_path(payload, path)
+        if path == "__raw__":
+            yield True, shown(payload, PAYLOAD_CHARS_MAX)
+        else:
+            yield found is not _MISSING, match[0] if found is _MISSING else _text(found)
+        after = match.end()
+    yield False, template[after:]
+
+
+def _joined(pieces: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
+    written = (piece for piece in pieces if piece[1])
+    for is_theirs, group in groupby(written, key=itemgetter(0)):
+        yield is_theirs, "".join(text for _, text in group)
+
+
+def missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
+    """The names in ``template`` that ``payload`` does not have, in order."""
+    names = dict.fromkeys(match["path"] for match in PLACEHOLDER.finditer(template))
+    return [name for name in names if name not in _OWN_NAMES and is_missing(at_path(payload, name))]
+
+
+def default_template(route: str) -> str:
+    """For a route without a prompt."""
+    return f"Webhook event '{{event_type}}' on route {route!r}:\n\n{{__raw__}}"
+
+
+def at_path(value: Any, path: str) -> Any:
+    """What stands at a dotted path of objects and lists; ``is_missing`` tells when nothing does."""
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part, _MISSING)
+        elif isinstance(value, list) and part.isascii() and part.isdigit() and len(part) < 7 and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return _MISSING
+        if value is _MISSING:
+            return _MISSING
+    return value
+
+
+def is_missing(value: Any) -> bool:
+    return value is _MISSING
+
+
+def shown(value: Any, chars_max: int) -> str:
+    """As JSON, cut."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping | list):
+        return shown(value, NESTED_CHARS_MAX)
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    return str(value)

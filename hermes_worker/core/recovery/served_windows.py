@@ -1,0 +1,106 @@
+"""How large a context window a server says that a model has: where to ask, and how to read the answers. Pure.
+
+Only what is in force counts. The length a model was trained with says nothing about the memory of a server, so
+llama-server's ``n_ctx_train``, Ollama's ``model_info`` and what LM Studio says of a model that is not loaded are not
+read. Fields as in lmstudio.ai/docs (REST API v0), llama.cpp (``GET /props``, build 8681), Ollama 0.12 (``/api/ps``,
+``/api/show``), TGI 2.1 (``max_total_tokens``) and, for lists of models, ``agent/model_metadata.py`` of the original, as
+looked up in November 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from hermes_worker.core.recovery.reported_limits import plausible_window
+
+_NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d{1,12})\s*$", re.MULTILINE)
+_MODEL_FIELDS = (
+    "max_model_len",  # vLLM, SGLang
+    "loaded_context_length",  # LM Studio
+    "context_length",  # OpenRouter, Together, Nous; Ollama for what is loaded
+    "context_window",  # Groq
+    "max_input_tokens",  # Anthropic
+)
+
+Reader = Callable[[object, str], int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One question to a server."""
+
+    path: str
+    """Behind the root of the server, or behind the address of the API where ``is_of_api``."""
+    read: Reader
+    """The window in the parsed answer, for the model of that name; ``None`` when it does not say."""
+    is_of_api: bool = False
+    names_model: bool = False
+    """The model is named in a posted document; otherwise nothing is sent but the question."""
+
+
+def _served(document: object, model: str) -> int | None:
+    """From the list of what is served; a server of a single model serves it under whatever name it is asked for."""
+    entries = list(_entries(document))
+    return _told(_named(entries, model) or (entries if len(entries) == 1 else []))
+
+
+def _loaded(document: object, model: str) -> int | None:
+    """From a list of models of which others may be loaded as well."""
+    return _told(_named(_entries(document), model))
+
+
+def _named(entries: Iterable[Mapping[str, object]], model: str) -> list[Mapping[str, object]]:
+    names = (model, f"{model}:latest")  # Ollama's way to name a model without a tag
+    return [entry for entry in entries if any(entry.get(key) in names for key in ("id", "name", "model"))]
+
+
+def _told(entries: Iterable[Mapping[str, object]]) -> int | None:
+    return next((window for entry in entries if (window := _window_of(entry)) is not None), None)
+
+
+def _entries(document: object) -> Iterator[Mapping[str, object]]:
+    listed = _mapping(document).get("data") or _mapping(document).get("models") or document  # Together: a bare list
+    yield from (entry for entry in listed if isinstance(entry, Mapping)) if isinstance(listed, list) else ()
+
+
+def _window_of(entry: Mapping[str, object]) -> int | None:
+    return next((window for name in _MODEL_FIELDS if (window := plausible_window(entry.get(name))) is not None), None)
+
+
+def _props(document: object, _: str) -> int | None:
+    """llama-server: what one slot holds."""
+    return plausible_window(_mapping(_mapping(document).get("default_generation_settings")).get("n_ctx"))
+
+
+def _shown(document: object, _: str) -> int | None:
+    """Ollama: what the model's own parameters ask for."""
+    parameters = _mapping(document).get("parameters")
+    match = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
+    return plausible_window(int(match[1])) if match else None
+
+
+def _info(document: object, _: str) -> int | None:
+    """Text Generation Inference."""
+    return plausible_window(_mapping(document).get("max_total_tokens"))
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+MODELS = Place(path="/models", read=_served, is_of_api=True)
+OF_OWN_SERVERS: tuple[Place, ...] = (
+    Place(path="/props", read=_props),
+    Place(path="/api/v0/models", read=_loaded),
+    Place(path="/api/ps", read=_loaded),
+    Place(path="/api/show", read=_shown, names_model=True),
+    Place(path="/info", read=_info),
+)
+"""Asked of a server of the user's own, which may be any: llama-server, LM Studio, Ollama, TGI."""
+
+
+def places(*, is_own_server: bool) -> tuple[Place, ...]:
+    """What to ask, in order, until one answer holds a window."""
+    return (MODELS, *OF_OWN_SERVERS) if is_own_server else (MODELS,)

@@ -1,0 +1,104 @@
+"""What a turn remembers from one model call to the next, beside its transcript.
+
+The next call may be made by another worker, so it is a document of the run. It says what earlier replies left behind
+(counters, scaffold rows, a larger output limit), what requests of this turn have to do without, and which provider of
+the chain is in use. Nothing of it is ever shown or stored as part of the conversation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.recovery.empty import ReplyCounters, counters_document, counters_from
+
+VERSION = 1
+"""Of the document. A worker that reads a newer one leaves out what it does not know."""
+
+
+class Amendment(StrEnum):
+    """What the requests of a turn are changed by, because its provider refused them as they were."""
+
+    NO_REASONING_REPLAY = "no_reasoning_replay"
+    """Signed or encrypted reasoning is not sent back."""
+    NO_IMAGES = "no_images"
+    SMALL_IMAGES = "small_images"
+    """Images are scaled down to ``RunMemory.image_side_px_max``."""
+    NO_TOOL_IMAGES = "no_tool_images"
+    """Images in tool results are replaced by a text."""
+    PLAIN_TOOL_SCHEMAS = "plain_tool_schemas"
+    """Tool schemas without ``pattern`` and ``format``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMemory:
+    """Equal to a new one when there is nothing to remember."""
+
+    counters: ReplyCounters = field(default_factory=ReplyCounters)
+    output_tokens_max: int | None = None
+    """Output limit of the next call only."""
+    summaries: int = 0
+    """Final summaries that came back empty."""
+    amendments: frozenset[Amendment] = frozenset()
+    image_side_px_max: int = 0
+    """The longest side of images in requests of this turn, while that is amended."""
+    provider: int = 0
+    """Position in the chain: 0 is the provider that was configured, 1 the first to fall back on."""
+    compactions: int = 0
+    """How often the conversation was compacted in this turn."""
+    window: int = 0
+    """The model's context window as its provider told it in this turn; 0 when it did not."""
+
+
+_NOTHING = RunMemory()
+
+
+def memory_document(memory: RunMemory) -> str | None:
+    """The memory as it is stored; ``None`` when there is nothing to store. Equal memories give equal bytes."""
+    if memory == _NOTHING:
+        return None
+    values: dict[str, object] = {
+        "counters": counters_document(memory.counters),
+        "output_tokens_max": memory.output_tokens_max,
+        "summaries": memory.summaries,
+        "amendments": sorted(memory.amendments),
+        "image_side_px_max": memory.image_side_px_max,
+        "provider": memory.provider,
+        "compactions": memory.compactions,
+        "window": memory.window,
+    }
+    return canonical_json({"version": VERSION, **{name: value for name, value in values.items() if value}})
+
+
+def memory_from(document: str | None) -> RunMemory:
+    """The memory that ``memory_document`` wrote. Raises ``ValueError`` when it makes no sense."""
+    if document is None:
+        return _NOTHING
+    read = json.loads(document)
+    if not isinstance(read, dict) or not isinstance(read.get("version"), int):
+        raise ValueError("the memory of a turn must be an object with a version")
+    counters = read.get("counters", {})
+    amendments = read.get("amendments", [])
+    if not isinstance(counters, dict) or not isinstance(amendments, list):
+        raise ValueError("the memory of a turn has a field of the wrong type")
+    known = {amendment.value for amendment in Amendment}
+    return RunMemory(
+        counters=counters_from(counters),
+        output_tokens_max=_count(read, "output_tokens_max") or None,
+        summaries=_count(read, "summaries"),
+        amendments=frozenset(Amendment(name) for name in amendments if name in known),
+        image_side_px_max=_count(read, "image_side_px_max"),
+        provider=_count(read, "provider"),
+        compactions=_count(read, "compactions"),
+        window=_count(read, "window"),
+    )
+
+
+def _count(document: Mapping[str, object], name: str) -> int:
+    value = document.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name!r} must be a number of 0 or more, not {value!r}")
+    return value

@@ -1,0 +1,360 @@
+"""After the faults: does the database agree with itself, and with what really happened?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import TERMINAL, ExitReason
+from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName
+from hermes_worker.lab.sink import Effect, read_sink
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.tables import blobs, budgets, events, messages, runs, sessions, tool_calls, waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFinding:
+    """One invariant and how often it was found broken. Zero everywhere is what we sell."""
+
+    invariant: str
+    broken: int
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _BrokenInvariant:
+    cases: list[str] = field(default_factory=list)
+
+    def add(self, case: str) -> None:
+        self.cases.append(case)
+
+    def finding(self, invariant: str) -> AuditFinding:
+        return AuditFinding(invariant=invariant, broken=len(self.cases), examples=tuple(self.cases[:5]))
+
+
+def audit(
+    database: Database,
+    sink: Path,
+    *,
+    submitted: Sequence[str],
+    expected: Mapping[str, int],
+    model_requests: int,
+    poisons: Collection[str] = (),
+) -> list[AuditFinding]:
+    """Check every invariant. ``submitted`` are the run ids that were accepted; ``expected`` maps a run id to the model
+    calls it takes when nothing goes wrong, so that one charged twice is seen. ``model_requests`` is how often the model
+    was asked, as its server counted; 0 when it was another's server. ``poisons`` are the runs that kill whatever works
+    on them."""
+    effects = read_sink(sink)
+    with database.read() as connection:
+        return [
+            _runs_lost(connection, submitted),
+            _runs_failed(connection),
+            *_verdicts(connection, poisons),
+            _held_at_rest(connection),
+            _results_per_call(connection),
+            _once_repeated(effects),
+            _once_pretended(connection, effects),
+            _keyed_with_new_key(effects),
+            _charged_twice(connection, expected),
+            _events_with_gaps(connection),
+            _transcripts_with_gaps(connection),
+            _sessions_held(connection),
+            _orphans(connection),
+            _budgets_off(connection),
+            _questions_open(connection),
+            _unbooked(connection, model_requests),
+        ]
+
+
+def _runs_lost(connection: Connection, submitted: Sequence[str]) -> AuditFinding:
+    ended = [status.value for status in TERMINAL]
+    rows = connection.execute(sa.select(runs.c.run_id, runs.c.status)).all()
+    status_of = {row.run_id: row.status for row in rows}
+    lost = _BrokenInvariant()
+    for run_id in submitted:
+        status = status_of.get(run_id)
+        if status not in ended:
+            lost.add(f"{run_id} is {status or 'not in the database'}")
+    return lost.finding("runs lost")
+
+
+def _runs_failed(connection: Connection) -> AuditFinding:
+    rows = connection.execute(
+        sa.select(runs.c.run_id, runs.c.exit_reason, runs.c.failure_message).where(runs.c.status == "failed")
+    )
+    failed = _BrokenInvariant()
+    for row in rows:
+        if row.exit_reason != "step_quarantined":  # the verdicts are looked at below
+            failed.add(f"{row.run_id}: {row.exit_reason}: {row.failure_message}")
+    return failed.finding("runs failed for no stated reason")
+
+
+def _verdicts(connection: Connection, poisons: Collection[str]) -> list[AuditFinding]:
+    """Who takes workers down is found out, and nobody else is taken for it."""
+    condemned, spared = _BrokenInvariant(), _BrokenInvariant()
+    for row in connection.execute(sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason)):
+        is_condemned = row.exit_reason == "step_quarantined"
+        if is_condemned and row.run_id not in poisons:
+            condemned.add(f"{row.run_id} was quarantined and harmed nobody")
+        if not is_condemned and row.run_id in poisons:
+            spared.add(f"{row.run_id} is {row.status} ({row.exit_reason}) and kills its workers")
+    return [condemned.finding("innocents quarantined"), spared.finding("poisons not quarantined")]
+
+
+def _held_at_rest(connection: Connection) -> AuditFinding:
+    held = _BrokenInvariant()
+    rows = connection.execute(
+        sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.status)
+        .join(runs, runs.c.pk == tool_calls.c.run_pk)
+        .where(runs.c.exit_reason.is_not(None), tool_calls.c.status.in_(["pending", "running"]))
+    )
+    for row in rows:
+        held.add(f"call {row.iteration}.{row.position} of run {row.run_pk} is {row.status} after the run's end")
+    return held.finding("calls left open by an ended run")
+
+
+def _results_per_call(connection: Connection) -> AuditFinding:
+    """Every call the model made is answered once, right behind its reply and in the order of the calls."""
+    broken = _BrokenInvariant()
+    for session_pk, rows in _transcripts(connection).items():
+        awaited: list[str] = []
+        for seq, body in rows:
+            if body["role"] == "tool":
+                if not awaited or awaited.pop(0) != body["tool_call_id"]:
+                    broken.add(f"session {session_pk}, row {seq}: an answer that was not awaited here")
+                continue
+            if awaited:
+                broken.add(f"session {session_pk}, row {seq}: {len(awaited)} calls before it have no answer")
+            awaited = [call["id"] for call in body.get("tool_calls") or []]
+        if awaited:
+            broken.add(f"session {session_pk}: {len(awaited)} calls at the end have no answer")
+    return broken.finding("calls settled twice or not at all")
+
+
+def _once_repeated(effects: Sequence[Effect]) -> AuditFinding:
+    counts = Counter(effect.mark for effect in effects if effect.replay is Replay.ONCE)
+    repeated = _BrokenInvariant()
+    for mark, count in counts.items():
+        if count > 1:
+            repeated.add(f"{mark} happened {count} times")
+    return repeated.finding("'once' effects repeated")
+
+
+def _once_pretended(connection: Connection, effects: Sequence[Effect]) -> AuditFinding:
+    """A ``once`` call that is said to have succeeded did happen."""
+    happened = {effect.key for effect in effects}
+    pretended = _BrokenInvariant()
+    rows = connection.execute(
+        sa.select(runs.c.run_id, tool_calls.c.iteration, tool_calls.c.position)
+        .join(tool_calls, tool_calls.c.run_pk == runs.c.pk)
+        .where(tool_calls.c.status == "succeeded", tool_calls.c.name.like("sink_%"))
+    )
+    for row in rows:
+        key = f"{row.run_id}.{row.iteration}.{row.position}"
+        if key not in happened:
+            pretended.add(f"{key} succeeded without an effect")
+    return pretended.finding("successes without an effect")
+
+
+def _keyed_with_new_key(effects: Sequence[Effect]) -> AuditFinding:
+    keys: dict[str, set[str]] = defaultdict(set)
+    for effect in effects:
+        if effect.replay is Replay.KEYED:
+            keys[effect.mark].add(effect.key)
+    broken = _BrokenInvariant()
+    for mark, used in keys.items():
+        if len(used) > 1:
+            broken.add(f"{mark} was written under {len(used)} keys")
+    return broken.finding("'keyed' effects with a new key")
+
+
+def _charged_twice(connection: Connection, expected: Mapping[str, int]) -> AuditFinding:
+    """Tokens and iterations are those of the replies that stand in the transcript, each counted once."""
+    broken = _BrokenInvariant()
+    replies = Counter(
+        row.run_pk
+        for row in connection.execute(
+            sa.select(messages.c.run_pk).where(messages.c.role == "assistant", messages.c.run_pk != 0)
+        )
+    )
+    columns = (runs.c.pk, runs.c.run_id, runs.c.iteration, runs.c.status, runs.c.exit_reason)
+    for row in connection.execute(sa.select(*columns)):
+        if row.status != "completed":
+            continue
+        # The summary that ends a run without a model call left is a reply that is not counted.
+        counted = replies[row.pk] - int(row.exit_reason in ("max_iterations_reached", "budget_exhausted"))
+        if row.iteration != counted or row.iteration != expected.get(row.run_id, row.iteration):
+            wanted = expected.get(row.run_id)
+            broken.add(f"{row.run_id}: {row.iteration} iterations, {replies[row.pk]} replies, {wanted} expected")
+    return broken.finding("iterations charged twice")
+
+
+def _events_with_gaps(connection: Connection) -> AuditFinding:
+    """Numbers without gaps, exactly one end, and nothing after it."""
+    broken = _BrokenInvariant()
+    streams: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for row in connection.execute(sa.select(events.c.run_pk, events.c.seq, events.c.event).order_by(events.c.seq)):
+        streams[row.run_pk].append((row.seq, row.event))
+    for run in connection.execute(sa.select(runs.c.pk, runs.c.run_id, runs.c.event_seq, runs.c.exit_reason)):
+        stream = streams[run.pk]
+        if [seq for seq, _ in stream] != list(range(1, run.event_seq + 1)):
+            broken.add(f"{run.run_id}: the stream has {len(stream)} of {run.event_seq} events")
+        ends = [position for position, (_, name) in enumerate(stream, start=1) if name in TERMINAL_EVENTS]
+        if run.exit_reason is not None and ends != [len(stream)]:
+            broken.add(f"{run.run_id}: the stream ends at {ends} of {len(stream)}")
+    return broken.finding("events missing or out of order")
+
+
+def _transcripts_with_gaps(connection: Connection) -> AuditFinding:
+    broken = _BrokenInvariant()
+    for session_pk, rows in _transcripts(connection).items():
+        if [seq for seq, _ in rows] != list(range(1, len(rows) + 1)):
+            broken.add(f"session {session_pk} has {len(rows)} rows up to number {rows[-1][0]}")
+    return broken.finding("transcripts with gaps")
+
+
+def _sessions_held(connection: Connection) -> AuditFinding:
+    broken = _BrokenInvariant()
+    rows = connection.execute(
+        sa.select(sessions.c.session_id)
+        .join(runs, runs.c.pk == sessions.c.active_run_pk)
+        .where(runs.c.exit_reason.is_not(None))
+    )
+    for row in rows:
+        broken.add(f"session {row.session_id} is held by a run that has ended")
+    return broken.finding("sessions held by ended runs")
+
+
+def _orphans(connection: Connection) -> AuditFinding:
+    """A run is over for all below it: nobody works on for a parent that has ended."""
+    broken = _BrokenInvariant()
+    parents = runs.alias("parents")
+    rows = connection.execute(
+        sa.select(runs.c.run_id, runs.c.status)
+        .join(parents, parents.c.pk == runs.c.parent_pk)
+        .where(runs.c.exit_reason.is_(None), parents.c.exit_reason.is_not(None), runs.c.is_background == 0)
+    )
+    for row in rows:
+        broken.add(f"{row.run_id} is {row.status} and its parent has ended")
+    return broken.finding("children that outlive their parent")
+
+
+def _budgets_off(connection: Connection) -> AuditFinding:
+    """What a tree has spent is what its runs have used, and nothing stays reserved by nobody."""
+    broken = _BrokenInvariant()
+    root = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
+    used = {
+        row.root_pk: row
+        for row in connection.execute(
+            sa.select(
+                root.label("root_pk"),
+                sa.func.sum(runs.c.iteration - runs.c.refunds).label("iterations"),
+                sa.func.count(runs.c.lease_token).label("held"),
+            )
+            .where(runs.c.has_budget == 1)
+            .group_by(root)
+        )
+    }
+    for row in connection.execute(sa.select(budgets)):
+        tree = used.get(row.root_pk)
+        if tree is None:
+            continue
+        if row.iterations_spent != tree.iterations or row.iterations_reserved > tree.held:
+            broken.add(
+                f"tree {row.root_pk}: {row.iterations_spent} spent and {row.iterations_reserved} reserved, but its "
+                f"runs used {tree.iterations} and hold {tree.held}"
+            )
+    return broken.finding("budgets that do not add up")
+
+
+def _questions_open(connection: Connection) -> AuditFinding:
+    broken = _BrokenInvariant()
+    rows = connection.execute(
+        sa.select(runs.c.run_id)
+        .join(waits, waits.c.run_pk == runs.c.pk)
+        .where(waits.c.closed_at.is_(None), runs.c.exit_reason.is_not(None))
+    )
+    for row in rows:
+        broken.add(f"{row.run_id} has ended and still asks somebody")
+    return broken.finding("questions of ended runs")
+
+
+def _unbooked(connection: Connection, model_requests: int) -> AuditFinding:
+    """Every request that the model's server got stands in a total: as a reply, as refused, or as of unknown outcome."""
+    broken = _BrokenInvariant()
+    totals = model_totals(connection)
+    if model_requests > totals.booked:
+        broken.add(f"the model was asked {model_requests} times, and {totals.booked} requests are booked: {totals}")
+    if model_requests and totals.replies > model_requests:
+        broken.add(f"{totals.replies} replies are booked, and the model was asked {model_requests} times")
+    return broken.finding("model requests that stand in no total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTotals:
+    """Requests to models, as the rows know them."""
+
+    replies: int
+    """Written as an answer, or discarded and asked for again."""
+    ending: int
+    """At most so many more were the last word of a run that wanted it no more: paid for, and told by no event."""
+    refused: int
+    unknown: int
+    held: int
+    """Claims on model calls at this moment."""
+
+    @property
+    def booked(self) -> int:
+        return self.replies + self.ending + self.refused + self.unknown + self.held
+
+
+def model_totals(connection: Connection) -> ModelTotals:
+    """What all runs of the database know of their requests."""
+    replied = [RunEventName.MESSAGE_COMPLETED.value, RunEventName.REPLY_DISCARDED.value, RunEventName.COMPACTED.value]
+    replies = sa.select(sa.func.count()).select_from(events).where(events.c.event.in_(replied))
+    row = connection.execute(
+        sa.select(
+            sa.func.count().filter(runs.c.exit_reason.in_(_PAID_AND_NOT_TOLD)).label("ending"),
+            sa.func.coalesce(sa.func.sum(runs.c.refused_attempts), 0).label("refused"),
+            sa.func.coalesce(sa.func.sum(runs.c.unknown_attempts), 0).label("unknown"),
+            sa.func.count(runs.c.lease_token).label("held"),
+        )
+    ).one()
+    return ModelTotals(
+        replies=int(connection.execute(replies).scalar_one()),
+        ending=int(row.ending),
+        refused=int(row.refused),
+        unknown=int(row.unknown),
+        held=int(row.held),
+    )
+
+
+_PAID_AND_NOT_TOLD = [
+    ExitReason.INTERRUPTED_DURING_API_CALL.value,
+    ExitReason.EMPTY_RESPONSE_EXHAUSTED.value,
+    ExitReason.CONTENT_POLICY_BLOCKED.value,
+    ExitReason.MODEL_CALL_REFUSED.value,
+    ExitReason.TRUNCATED.value,
+    ExitReason.UNKNOWN_TOOLS.value,
+]
+
+
+def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:
+    found: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    rows = connection.execute(
+        sa.select(messages.c.session_pk, messages.c.seq, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
+        .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+        .order_by(messages.c.session_pk, messages.c.seq)
+    )
+    for row in rows:
+        found[row.session_pk].append((row.seq, json.loads(row.body)))
+    return found

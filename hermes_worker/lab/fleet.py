@@ -1,0 +1,219 @@
+"""The workers of the crash lab: start, kill, freeze and replace them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.lab.plan import FleetRole
+
+ARM_SIGNAL = signal.SIGRTMIN + 2
+QUEUES: Mapping[FleetRole, Sequence[str]] = {FleetRole.MODEL: ("model", "system"), FleetRole.TOOLS: ("tools",)}
+
+
+@dataclass(slots=True)
+class Worker:
+    """One place in the fleet, and the process that fills it now."""
+
+    role: FleetRole
+    index: int
+    pid: int
+    name: str
+    generation: int = 0
+    is_frozen: bool = False
+    has_left: bool = field(default=False)
+
+
+def plan_path(directory: Path, pid: int) -> Path:
+    """Where a worker finds its fault plan when it gets ``ARM_SIGNAL``."""
+    return directory / f"faults-{pid}.txt"
+
+
+class Zygote:
+    """The process that workers are forked from (``lab.zygote``). Use as a context manager; its children end with it.
+
+    Warming it up costs over a second of CPU, so fleets may share one.
+    """
+
+    def __init__(self, directory: Path, environ: Mapping[str, str], *, more_imports: Sequence[str] = ()) -> None:
+        """What it complains about goes to ``zygote.log`` in ``directory``. ``more_imports`` are modules that workers
+        need beside those that all of them need."""
+        self._more_imports = tuple(more_imports)
+        self._log = directory / "zygote.log"
+        self._environ = dict(environ)
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Zygote:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hermes_worker.lab.zygote", *self._more_imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log.open("a"),
+            text=True,
+            env=self._environ,
+        )
+        self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        assert process is not None and process.stdin is not None
+        process.stdin.close()  # its end takes along whatever it forked
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def bury(self, workers: Sequence[int]) -> None:
+        """Kill everything that workers with these process numbers have started and left behind."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps({'bury': list(workers)})}\n")
+        self._process.stdin.flush()
+        self._read()
+
+    def spawn(self, request: Mapping[str, Any]) -> int:
+        """Fork a worker (``lab.zygote.main`` has the fields); its process number. Raises ``HermesError``."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps(request)}\n")
+        self._process.stdin.flush()
+        return int(self._read()["pid"])
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise HermesError(f"the crash lab's worker factory ended; see {self._log}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class Fleet:
+    """Two kinds of workers, forked from one warm process. Use as a context manager: nothing survives the block."""
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        directory: Path,
+        workers_per_role: int,
+        concurrency: int,
+        work_s: float,
+        queues: Mapping[FleetRole, Sequence[str]] = QUEUES,
+        zygote: Zygote | None = None,
+    ) -> None:
+        """``zygote`` is one that outlives this fleet; without it the fleet brings its own."""
+        self._environ = dict(environ)
+        self._directory = directory
+        self._per_role = workers_per_role
+        self._concurrency = concurrency
+        self._work_s = work_s
+        self._queues = queues
+        self.sink = directory / "sink.jsonl"
+        self.workers: list[Worker] = []
+        self.started = 0
+        self._pids: list[int] = []
+        self._zygote = zygote or Zygote(directory, environ)
+        self._owns_zygote = zygote is None
+
+    def __enter__(self) -> Fleet:
+        if self._owns_zygote:
+            self._zygote.__enter__()
+        for role in FleetRole:
+            for index in range(self._per_role):
+                self.workers.append(self._start(role, index, generation=0))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            self._signal(worker, signal.SIGCONT)
+            self._signal(worker, signal.SIGKILL)
+        self._zygote.bury(self._pids)
+        if self._owns_zygote:
+            self._zygote.__exit__()
+        for worker in self.workers:
+            self._await_end(worker)
+
+    def at(self, role: FleetRole, index: int) -> Worker:
+        return next(worker for worker in self.workers if worker.role is role and worker.index == index)
+
+    def kill(self, worker: Worker) -> None:
+        """SIGKILL, as a power cut would do it."""
+        self._signal(worker, signal.SIGKILL)
+        self._await_end(worker)
+
+    def terminate(self, worker: Worker) -> None:
+        """SIGTERM: an orderly deploy. Returns at once; ``is_alive`` tells when it has gone."""
+        self._signal(worker, signal.SIGTERM)
+
+    def freeze(self, worker: Worker) -> None:
+        worker.is_frozen = True
+        self._signal(worker, signal.SIGSTOP)
+
+    def arm(self, worker: Worker, plan: str) -> None:
+        """Arm fault points in a process that runs already."""
+        plan_path(self._directory, worker.pid).write_text(plan, encoding="utf-8")
+        self._signal(worker, ARM_SIGNAL)
+
+    def thaw(self, worker: Worker) -> None:
+        worker.is_frozen = False
+        self._signal(worker, signal.SIGCONT)
+
+    def replace(self, worker: Worker, *, faults: str = "", clock_offset_s: float = 0.0) -> Worker:
+        """Put a new process into a place whose process has gone."""
+        fresh = self._start(
+            worker.role,
+            worker.index,
+            generation=worker.generation + 1,
+            faults=faults,
+            clock_offset_s=clock_offset_s,
+        )
+        self.workers[self.workers.index(worker)] = fresh
+        return fresh
+
+    def is_alive(self, worker: Worker) -> bool:
+        try:
+            stat = Path(f"/proc/{worker.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] != "Z"
+
+    def _start(
+        self, role: FleetRole, index: int, *, generation: int, faults: str = "", clock_offset_s: float = 0.0
+    ) -> Worker:
+        name = f"chaos-{role.value}-{index}-{generation}"
+        environ = {**self._environ, "HERMES_FAULTS": faults} if faults else self._environ
+        pid = self._zygote.spawn(
+            {
+                "name": name,
+                "queues": self._queues[role],
+                "concurrency": self._concurrency,
+                "environ": environ,
+                "log": str(self._directory / f"{role.value}-{index}.log"),
+                "sink": str(self.sink),
+                "work_s": self._work_s,
+                "clock_offset_s": clock_offset_s,
+            }
+        )
+        self.started += 1
+        self._pids.append(pid)
+        return Worker(role=role, index=index, pid=pid, name=name, generation=generation)
+
+    def _signal(self, worker: Worker, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(worker.pid, number)
+
+    def _await_end(self, worker: Worker) -> None:
+        deadline = time.monotonic() + 5
+        while self.is_alive(worker) and time.monotonic() < deadline:
+            time.sleep(0.005)

@@ -1,0 +1,75 @@
+"""What the runs of the crash lab do: every step calls one sink of each replay class, each with a mark of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from hermes_worker.core.delegation import DELEGATE_TOOL
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.replay import Replay
+
+MODEL_DELAY_S = 0.02
+"""Long enough for a kill to fall into a model call."""
+CHILDREN = 4
+CHILD_STEPS = 3
+_LONG = 200
+"""Steps of a child that is there to be stopped."""
+
+
+class ScriptPart(StrEnum):
+    """What a run is there for, beside its steps."""
+
+    WORKS = "works"
+    DELEGATES = "delegates"
+    """It begins with children, whose steps count like its own."""
+    ASKS = "asks"
+    """It begins with a command that somebody has to allow."""
+    IS_STOPPED = "is_stopped"
+    """Its children would work for ever; it is stopped in the middle of that."""
+
+
+def part_of(number: int, *, has_trees: bool) -> ScriptPart:
+    return list(ScriptPart)[number % len(ScriptPart)] if has_trees else ScriptPart.WORKS
+
+
+def prompt_for(number: int, steps: int, part: ScriptPart = ScriptPart.WORKS) -> str:
+    """The prompt of run ``number``: a script for the scripted model."""
+    own = {"calls": _sinks(f"{number}.{{i}}"), "repeat": steps}
+    return _script([*_opening(number, part), own])
+
+
+def expected_iterations(steps: int, part: ScriptPart = ScriptPart.WORKS) -> int:
+    """Model replies of a run that goes undisturbed: one for each step, and the answer."""
+    return steps + 1 + int(part is not ScriptPart.WORKS)
+
+
+def _opening(number: int, part: ScriptPart) -> list[dict[str, Any]]:
+    match part:
+        case ScriptPart.WORKS:
+            return []
+        case ScriptPart.ASKS:
+            return [_step("terminal", {"command": f"rm -rf not-there-{number}"})]
+        case ScriptPart.DELEGATES:
+            goals = [_child(number, child, CHILD_STEPS) for child in range(CHILDREN)]
+        case ScriptPart.IS_STOPPED:
+            goals = [_child(number, child, _LONG) for child in range(CHILDREN)]
+    return [_step(DELEGATE_TOOL, {"tasks": [{"goal": goal} for goal in goals]})]
+
+
+def _child(number: int, child: int, steps: int) -> str:
+    # Written out step by step: a placeholder in here would be filled by the parent's script.
+    return _script([{"calls": _sinks(f"{number}.{child}.{step}")} for step in range(steps)])
+
+
+def _step(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"calls": [{"name": tool, "arguments": dict(arguments)}]}
+
+
+def _sinks(mark: str) -> list[dict[str, Any]]:
+    return [{"name": f"sink_{replay.value}", "arguments": {"mark": f"{mark}.{replay.value}"}} for replay in Replay]
+
+
+def _script(steps: list[dict[str, Any]]) -> str:
+    return f"scripted: {canonical_json({'steps': steps, 'final': 'done', 'delay_s': MODEL_DELAY_S})}"

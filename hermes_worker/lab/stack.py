@@ -1,0 +1,144 @@
+"""The servers of the crash lab: a broker, a database, a model. All ours, so that they may be broken."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.postgres import EmbeddedPostgres
+from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.models.scripted.server import ScriptedServer
+from hermes_worker.settings.kinds import DATABASE_URL
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.migrate import migrate
+
+_APPEND_ONLY = "appendonlydir"
+
+
+class LabStack:
+    """Use as a context manager: whatever was started is stopped at the end of the block."""
+
+    def __init__(self, directory: Path, *, database_url: str | None, own_postgres: bool, ttl_s: float) -> None:
+        self._directory = directory
+        self._given_url = None if database_url is None else _usable(database_url)
+        self._ttl_s = ttl_s
+        self._exit = ExitStack()
+        self._valkey = EmbeddedValkey(directory / "valkey", has_administrator=True)
+        self._postgres = EmbeddedPostgres(directory / "postgres") if own_postgres else None
+        self._model = ScriptedServer()
+        self.database_url = ""
+
+    def __enter__(self) -> LabStack:
+        try:
+            self._exit.enter_context(self._valkey)
+            self._exit.enter_context(self._model)
+            self.database_url = self._open_database()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    @property
+    def may_restart_database(self) -> bool:
+        return self._postgres is not None
+
+    @property
+    def broker_url(self) -> str:
+        return self._valkey.url
+
+    @property
+    def breaking_url(self) -> str:
+        """The broker for who breaks it."""
+        return self._valkey.administrator_url
+
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The environment of the workers: of ``base`` only what every process needs."""
+        kept = {name: base[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV") if name in base}
+        return {
+            **kept,
+            "HOME": str(self._directory),
+            "HERMES_HOME": str(self._directory / "home"),
+            "HERMES_DATABASE_URL": self.database_url,
+            "HERMES_BROKER_URL": self.broker_url,
+            "HERMES_BASE_URL": self._model.base_url,
+            "HERMES_PROVIDER": "custom",
+            "HERMES_MODEL": "scripted",
+            "HERMES_LEASE_TTL_S": str(self._ttl_s),
+            "HERMES_SWEEP_INTERVAL_S": "1",
+            "HERMES_RESEND_GRACE_S": "1",
+            "HERMES_DRAIN_S": "5",
+            "HERMES_MAX_CONCURRENT_CHILDREN": "8",
+        }
+
+    @property
+    def model_requests(self) -> int:
+        """How often the model was asked."""
+        return self._model.requests.completions
+
+    def wipe_broker(self) -> None:
+        """Kill the broker and start it again with nothing on disk."""
+        self._valkey.kill()
+        shutil.rmtree(self._valkey.directory / _APPEND_ONLY, ignore_errors=True)
+        self._valkey.start()
+
+    def restart_database(self, away_s: float) -> None:
+        """Kill PostgreSQL, leave it down for ``away_s`` seconds, and start it again."""
+        assert self._postgres is not None
+        self._postgres.kill()
+        time.sleep(away_s)
+        self._postgres.start()
+
+    def _open_database(self) -> str:
+        if self._postgres is not None:
+            self._exit.enter_context(self._postgres)
+            url = self._postgres.create_database("chaos")
+        else:
+            url = self._given_url or f"sqlite:///{self._directory / 'chaos.db'}"
+        _require_no_file(url)
+        database = Database(url)
+        try:
+            _require_empty(database)
+            migrate(database)
+        finally:
+            database.close()
+        return url
+
+
+def _usable(url: str) -> str:
+    """Raises ``ConfigurationError``."""
+    try:
+        return DATABASE_URL.parse(url)
+    except (ValueError, TypeError):
+        raise ConfigurationError(f"the database of the crash lab must be {DATABASE_URL.allowed}") from None
+
+
+def _require_no_file(url: str) -> None:
+    """Raises ``ConfigurationError`` for an SQLite file that holds anything: only to open one may change it."""
+    parsed = sa.make_url(url)
+    path = Path(parsed.database or "")
+    if parsed.get_backend_name() == "sqlite" and path.exists() and path.stat().st_size > 0:
+        raise _refusal(f"{str(path)!r} is not an empty file")
+
+
+def _require_empty(database: Database) -> None:
+    """Raises ``ConfigurationError`` when the database holds anything."""
+    with database.read() as connection:
+        tables = sa.inspect(connection).get_table_names()
+    if tables:
+        raise _refusal(f"it holds {len(tables)} tables (such as {tables[0]!r})")
+
+
+def _refusal(why: str) -> ConfigurationError:
+    """The lab only breaks what is its own."""
+    return ConfigurationError(
+        f"the crash lab refuses to touch this database: {why}; give it an empty database of its own"
+    )

@@ -1,0 +1,72 @@
+"""The process that ``forked.Nursery`` starts: it imports, waits, and forks children for who started it.
+
+It opens no connection, starts no thread and reads no secret, so its children have nothing that they are not given.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from hermes_worker.local.forked import RESET_SIGNALS, Entry, Life, live
+from hermes_worker.local.process import die_with, title_process
+from hermes_worker.settings.handover import begin
+
+_DESCRIPTORS_MAX = 64
+_LOOK_AGAIN_S = 0.0005
+
+
+def main(arguments: Sequence[str]) -> None:
+    """``arguments`` are the descriptor of the line to who asks, and what to call first: its place and its words."""
+    number, *preload = arguments
+    title_process("nursery")
+    signal.pthread_sigmask(signal.SIG_BLOCK, RESET_SIGNALS)
+    line = socket.socket(fileno=int(number))  # open to the end: who asks may hear of it only when all has been said
+    if preload:
+        Entry(preload[0], preload[1:])()
+    while _serve(line):
+        pass
+
+
+def _serve(line: socket.socket) -> bool:
+    """One child; False when nobody will ask any more."""
+    message, descriptors, _, _ = socket.recv_fds(line, 1, _DESCRIPTORS_MAX)
+    if not message:
+        return False
+    request, output, *held = descriptors
+    life, parent, kept = Life.from_bytes(os.pread(request, os.fstat(request).st_size, 0))
+    gc.freeze()  # nothing of ours is collected in the child, where its descriptors belong to somebody else
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        _be_between(life, parent, writer, output, dict(zip(kept, held, strict=True)))
+    os.waitpid(between, 0)
+    line.send(os.read(reader, 32))
+    for descriptor in (*descriptors, reader, writer):
+        os.close(descriptor)
+    return True
+
+
+def _be_between(life: Life, parent: int, writer: int, output: int, kept: dict[int, int]) -> None:
+    """Fork the child, say its number and end, so that the kernel gives the child to ``parent``. Never returns."""
+    try:
+        own = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            while os.getppid() == own:
+                time.sleep(_LOOK_AGAIN_S)
+            die_with(parent)
+            live(life, output, kept)
+        os.write(writer, str(pid).encode())
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    begin()
+    main(sys.argv[1:])

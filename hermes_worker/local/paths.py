@@ -1,0 +1,276 @@
+"""What a home directory holds, and who runs a stack on it.
+
+A *stack* is the process tree of one ``hermes-worker up`` or ``hermes-worker run``. It holds an exclusive lock for as
+long as it lives, which the kernel takes back however it dies, and beside the lock it leaves a note that says where its
+servers listen. A note without a lock is a dead stack's and is not believed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
+from hermes_worker.observe import log
+from hermes_worker.system.plainfiles import read_note
+
+_LOCK_PATIENCE_S = 0.5
+"""A reader holds the lock for an instant, to see whether somebody else does; a stack that starts waits that long."""
+
+
+class HomeBusy(HermesError):
+    """Another stack runs on this home."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackNote:
+    """What a running stack says about itself to other commands of the same user."""
+
+    pid: int
+    command: str
+    """``up`` or ``run``."""
+    started_at: float
+    """Epoch seconds."""
+    broker_url: str
+    """Holds the broker's password: the note can be read by its owner only."""
+    model: str
+    """Which model answers, for people."""
+    model_key: str
+    """The same for comparison: equal when a run would be answered by the same endpoint."""
+    model_name: str | None = None
+    """The model of runs that name none; ``None`` when they have to."""
+    api_url: str | None = None
+
+
+def embedded_database_url(home: Path) -> str:
+    """The SQLite file of this home."""
+    return f"sqlite:///{quote(str(home / 'hermes-worker.db'))}"
+
+
+def embedded_broker_url(home: Path) -> str | None:
+    """The broker of the stack that runs on this home; ``None`` when none does."""
+    note = running_stack(home)
+    return note.broker_url if note else None
+
+
+def output_dir(home: Path) -> Path:
+    """Where deliveries to ``local`` are kept (reference, around §1.1)."""
+    return home / "cron" / "output"
+
+
+def job_data_dir(home: Path, job_id: str) -> Path:
+    """What the script of a job may write to, and finds again the next time."""
+    return home / "cron" / "data" / job_id
+
+
+def workspaces_dir(home: Path) -> Path:
+    """Where sessions that name no directory get one of their own."""
+    return home / "workspaces"
+
+
+def logs_dir(home: Path) -> Path:
+    return home / "logs"
+
+
+def running_stack(home: Path) -> StackNote | None:
+    """The note of the stack that runs on this home; ``None`` when none does, or when it is not up yet."""
+    if not is_held(home):
+        return None
+    try:
+        document = json.loads(read_note(_note_path(home)))
+        return StackNote(**document)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigurationError(
+            f"{str(_note_path(home))!r} cannot be read ({reason_of(error)}); "
+            "stop the hermes-worker that runs on this home"
+        ) from error
+
+
+@contextmanager
+def holding_home(home: Path) -> Iterator[HeldHome]:
+    """Be the one stack of this home while the block runs.
+
+    Raises ``HomeBusy`` when there is another, ``ConfigurationError`` when the home cannot be written.
+    """
+    prepare_home(home)
+    descriptor = _open_lock(home)
+    try:
+        _lock(descriptor, home)
+        _note_path(home).unlink(missing_ok=True)  # a dead stack's
+        yield HeldHome(home)
+    finally:
+        # Closing gives the lock back. The file stays: whoever removed it would let two stacks lock two files.
+        os.close(descriptor)
+
+
+class HeldHome:
+    """The right to run a stack on a home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def announce(self, note: StackNote) -> None:
+        """Tell other commands where this stack is. The last word counts."""
+        path = _note_path(self.home)
+        draft = path.with_suffix(f".{os.getpid()}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(note), file)
+        draft.rename(path)
+        _failure_path(self.home).unlink(missing_ok=True)
+
+    def note_failure(self, sentence: str) -> None:
+        """Tell 'hermes-worker doctor' why the start of a stack failed. The next start that succeeds takes it back."""
+        path = _failure_path(self.home)
+        path.touch(mode=0o600)
+        path.write_text(sentence, encoding="utf-8", errors="replace")
+
+    def withdraw(self) -> None:
+        """Take the note away. Idempotent."""
+        _note_path(self.home).unlink(missing_ok=True)
+
+
+def prepare_home(home: Path) -> None:
+    """Make the home and what a stack needs in it, and close it to other users. Raises ``ConfigurationError`` when that
+    cannot be done."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (home / "run", logs_dir(home), workspaces_dir(home)):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        _try_writing(home / "run" / f"probe.{os.getpid()}")
+        close_to_others(home)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the home {str(home)!r} cannot be used ({error.strerror}); "
+            "choose a directory on a disk with room that you may write to, with --home or HERMES_HOME"
+        ) from error
+
+
+_PRIVATE = (
+    *("run", "logs", "workspaces", "valkey", "cron", ".env", "config.yaml", "api.key"),
+    *(f"hermes-worker.db{ending}" for ending in ("", "-wal", "-shm", "-journal")),
+)
+"""What was made by an earlier version, or by hand, with whatever permissions were usual."""
+
+
+def close_to_others(home: Path) -> None:
+    """Take the permissions of other users from an existing home and from what it holds of ours.
+
+    Raises ``ConfigurationError`` when others can enter it and that is not ours to change, ``OSError``.
+    """
+    status = home.stat()
+    if status.st_uid != os.geteuid() and os.geteuid() != 0:
+        if status.st_mode & stat.S_IRWXO:
+            raise ConfigurationError(
+                f"the home {str(home)!r} is open to every user of this machine and belongs to user {status.st_uid}; "
+                f"have its owner run 'chmod o= {home}', or choose a directory of your own with --home or HERMES_HOME"
+            )
+        return  # a group may share it: that is how volumes are given to containers
+    for path in (home, *(home / name for name in _PRIVATE)):
+        if path is home or not path.is_symlink():
+            _close(path)
+
+
+def _close(path: Path) -> None:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        path.chmod(mode & ~(stat.S_IRWXG | stat.S_IRWXO))
+        log.warning("home.closed", path=str(path), mode=f"{mode:04o}")
+
+
+def _try_writing(probe: Path) -> None:
+    """A full disk takes a new name and refuses the first block, so more than one byte is written and flushed."""
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(64 * 1024))
+            os.fsync(file.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStart:
+    """The last start of a stack, when it failed."""
+
+    at: float
+    """Epoch seconds."""
+    sentence: str
+
+
+def failed_start(home: Path) -> FailedStart | None:
+    """Why the last start on this home failed; ``None`` when it did not."""
+    path = _failure_path(home)
+    try:
+        return FailedStart(at=path.stat().st_mtime, sentence=read_note(path))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _failure_path(home: Path) -> Path:
+    return home / "run" / "start-failed"
+
+
+def _note_path(home: Path) -> Path:
+    return home / "run" / "stack.json"
+
+
+def _lock_path(home: Path) -> Path:
+    return home / "run" / "lock"
+
+
+def _open_lock(home: Path) -> int:
+    # Not inherited: a child that outlived its stack would keep the home locked.
+    return os.open(_lock_path(home), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _lock(descriptor: int, home: Path) -> None:
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise HomeBusy(_who_holds(home)) from None
+        time.sleep(0.02)
+
+
+def _who_holds(home: Path) -> str:
+    note = running_stack(home)
+    if note is None:
+        return f"another hermes-worker is starting or stopping on {str(home)!r}; try again in a moment"
+    since = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(note.started_at))
+    where = f", API at {note.api_url}" if note.api_url else ""
+    return (
+        f"'hermes-worker {note.command}' (pid {note.pid}, since {since}{where}) already runs on {str(home)!r}; "
+        "use it, stop it, or choose another directory with --home"
+    )
+
+
+def is_held(home: Path) -> bool:
+    """Whether some stack runs on this home, or is starting or stopping."""
+    try:
+        descriptor = os.open(_lock_path(home), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)

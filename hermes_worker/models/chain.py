@@ -1,0 +1,240 @@
+"""Where the model calls of a run go: the configured provider, and those to fall back on, in order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.logins import Login
+from hermes_worker.models.base import Abort, Provider
+from hermes_worker.models.catalog import Wire, hostname
+from hermes_worker.models.endpoint import Endpoint, checked
+from hermes_worker.models.factory import endpoint_of, provider_row, shared_provider
+from hermes_worker.models.login import Granting, LoggedIn
+from hermes_worker.models.windows import ServedWindow, WindowAnswers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """Settings of one provider, as the factory reads them. ``None`` and the empty string both mean "not set"."""
+
+    base_url: str | None = None
+    api_key: str | None = None
+    model: str = ""
+    api_mode: str | None = None
+    provider: str | None = None
+    more_keys: tuple[str, ...] = ()
+    """Keys that may be used in place of ``api_key``."""
+    logins: tuple[Login, ...] = ()
+    """Used before any key."""
+    proxy_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRoute:
+    """One place that can be asked, and what has to be known of it beside how to ask."""
+
+    provider: Provider
+    name: str
+    """Of the provider, as in the catalogue: for prices and for rules of one provider."""
+    model: str
+    host: str
+    """Bare host name."""
+    wire: str
+    credential: str
+    """A name for the key under which workers can share what they learn of it; says nothing about the key itself."""
+    is_aggregator: bool = False
+    window: ServedWindow | None = None
+    """What can be learned of the model's context window; ``None`` where the server is not asked."""
+    cuts_silently: bool = False
+    renew: Callable[[Abort], None] | None = None
+    """Gets a new access token in place of one that was refused; raises ``ModelCallError``. ``None`` for a key."""
+
+
+_ROUTES_KEPT = 256
+"""There are as many as models that runs ask for."""
+
+
+class Chain:
+    """The routes of an installation. Thread-safe: immutable but for objects that are shared by design."""
+
+    def __init__(
+        self, primary: ModelChoice, fallbacks: Sequence[ModelChoice] = (), *, grants: Granting | None = None
+    ) -> None:
+        """Fallbacks that are not set up (no key, no address) or repeat another place and model are left out: a chain is
+        for the moment of need, and then an entry that cannot work is worse than none.
+
+        ``grants`` is where the access tokens of logins come from; without it, logins are left out.
+        """
+        self._grants = grants
+        self._windows = WindowAnswers()
+        self._primary = primary if grants else replace(primary, logins=())
+        self._fallbacks = _usable(primary, fallbacks)
+        self._routes: dict[tuple[str, int, str, int], ModelRoute] = {}
+
+    def __len__(self) -> int:
+        return 1 + len(self._fallbacks)
+
+    @property
+    def has_pools(self) -> bool:
+        """Some provider of the chain has several keys."""
+        return any(_has_pool(choice) for choice in (self._primary, *self._fallbacks))
+
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        """Names of the keys that may be used at ``position``, if there is a choice. Raises as ``route``."""
+        if not _has_pool(self._at(position)):
+            return ()
+        choice = self._choice(model, position)
+        _, endpoint = _endpoint_of(choice)
+        keys = (_credential(keyed) for keyed in _keyed(endpoint, choice))
+        return (*(login.name for login in choice.logins), *keys)
+
+    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+        """The place at ``position`` for a run that wants ``model``; a position past the end gives the last one, for a
+        run that began under a longer chain. ``credential`` is one of ``credentials``; without it, the first is used.
+
+        Raises ``ConfigurationError`` naming the setting to change.
+        """
+        wanted = (model, position, credential, os.getpid())  # a provider's connections are of one process
+        route = self._routes.get(wanted)
+        if route is None:
+            route = self._new_route(model, position, credential)
+            if route.renew is None:  # a login's remembers the token of one call
+                self._keep(wanted, route)
+        return route
+
+    def _keep(self, wanted: tuple[str, int, str, int], route: ModelRoute) -> None:
+        if len(self._routes) >= _ROUTES_KEPT:
+            self._routes.clear()  # rare, and cheaper than keeping an order
+        self._routes[wanted] = route
+
+    def _new_route(self, model: str, position: int, credential: str) -> ModelRoute:
+        choice = self._choice(model, position)
+        wire, endpoint = _endpoint_of(choice)
+        login = _login_of(choice, credential)
+        if login is None and credential:
+            endpoint = next((keyed for keyed in _keyed(endpoint, choice) if _credential(keyed) == credential), endpoint)
+        provider, renew = self._provider(wire, endpoint, login)
+        row = provider_row(choice)
+        window = ServedWindow(
+            endpoint=endpoint,
+            model=choice.model,
+            wire=wire,
+            is_own_server=not row.needs_key,
+            answers=self._windows,
+        )
+        return ModelRoute(
+            provider=provider,
+            name=endpoint.provider,
+            model=choice.model,
+            host=hostname(endpoint.base_url),
+            wire=wire,
+            credential=login.name if login else _credential(endpoint),
+            is_aggregator=row.is_aggregator,
+            window=None if login else window,
+            cuts_silently=row.cuts_silently,
+            renew=renew,
+        )
+
+    def _provider(
+        self, wire: str, endpoint: Endpoint, login: Login | None
+    ) -> tuple[Provider, Callable[[Abort], None] | None]:
+        if login is None or self._grants is None:
+            return shared_provider(wire, endpoint), None
+        provider = LoggedIn(wire, endpoint, login, self._grants)
+        return provider, provider.renew
+
+    def _choice(self, model: str, position: int) -> ModelChoice:
+        choice = self._at(position)
+        return replace(choice, model=model) if choice is self._primary and model else choice
+
+    def _at(self, position: int) -> ModelChoice:
+        return (self._primary, *self._fallbacks)[min(position, len(self._fallbacks))]
+
+
+def is_usable(choice: ModelChoice) -> bool:
+    """It is set up: it has a key if it needs one, an address, and a model."""
+    return _place(choice) is not None and bool(choice.model)
+
+
+def _usable(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
+    kept: list[ModelChoice] = []
+    taken = {_place(primary)}
+    for choice in fallbacks:
+        place = _place(choice)
+        if place is not None and choice.model and place not in taken:
+            taken.add(place)
+            kept.append(choice)
+    return tuple(kept)
+
+
+def _place(choice: ModelChoice) -> tuple[str, str] | None:
+    """Address and model; ``None`` for a choice that cannot be used."""
+    try:
+        return _endpoint_of(choice)[1].plain_url, choice.model
+    except ConfigurationError:
+        return None
+
+
+def _endpoint_of(choice: ModelChoice) -> tuple[str, Endpoint]:
+    return endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins)
+
+
+def _has_pool(choice: ModelChoice) -> bool:
+    return len(choice.logins) + bool(choice.api_key) + len(choice.more_keys) > 1
+
+
+def _login_of(choice: ModelChoice, credential: str) -> Login | None:
+    return next((login for login in choice.logins if credential in ("", login.name)), None)
+
+
+def _keyed(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
+    """The endpoint with each of the keys."""
+    if endpoint.api_key or not choice.logins:
+        yield endpoint
+    yield from (checked(replace(endpoint, api_key=key)) for key in choice.more_keys)
+
+
+def _credential(endpoint: Endpoint) -> str:
+    """Salted by the address and cut short, so that it identifies a key to nobody who does not have it."""
+    said = f"{endpoint.plain_url}\0{endpoint.api_key}"
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+class OneProvider:
+    """A chain of a single provider that somebody built: what tests and simulations hand to the loop."""
+
+    def __init__(self, provider: Provider, *, name: str = "custom", wire: str = Wire.CHAT_COMPLETIONS) -> None:
+        self._provider = provider
+        self._name = name
+        self._wire = wire
+
+    def __len__(self) -> int:
+        return 1
+
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        return ()
+
+    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+        return ModelRoute(
+            provider=self._provider, name=self._name, model=model, host="", wire=self._wire, credential=self._name
+        )
+
+
+class NoChain:
+    """A chain that leads nowhere: of a worker that makes no model calls, and has no keys."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def credentials(self, model: str, position: int) -> Sequence[str]:
+        return ()
+
+    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+        """Raises ``ConfigurationError``."""
+        raise ConfigurationError(
+            "this worker makes no model calls; start one with 'hermes-worker worker --queues model'"
+        )

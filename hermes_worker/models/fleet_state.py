@@ -1,0 +1,60 @@
+"""State that all processes share in Redis, and that scripts decide on.
+
+Whoever reaches the broker can write anything there. A state that a script cannot work with is thrown away, once, and
+the script asked again. A Redis that does not answer, or that refuses us or our scripts, is one that is away: that is
+said, and for ``AWAY_S`` nobody in this process asks it. What is done without it is up to the caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+
+from hermes_worker.broker.queue import broker_failed, refuses_us
+from hermes_worker.observe import broker_outage, log
+
+AWAY_S = 5.0
+"""How long a process does without Redis after it did not answer."""
+_NOT_THE_STATES_FAULT = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)
+
+Script = Callable[..., Any]
+
+
+class FleetState:
+    """Thread-safe; never raises for a Redis that is away."""
+
+    def __init__(self, client: redis.Redis, doing: str) -> None:
+        """``doing`` says in the log what could not be done."""
+        self._client = client
+        self._doing = doing
+        self._away_until = 0.0
+
+    def script(self, text: str) -> Script:
+        """A script for ``run``."""
+        return self._client.register_script(text)
+
+    def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """What the script answers; ``None`` while Redis is away."""
+        if time.monotonic() < self._away_until:
+            return None
+        try:
+            answer = self._healed(script, keys, arguments)
+        except (redis.RedisError, OSError) as error:
+            self._away_until = time.monotonic() + AWAY_S
+            broker_failed(self._doing, error)
+            return None
+        broker_outage.worked()
+        return answer
+
+    def _healed(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        try:
+            return script(keys=keys, args=arguments)
+        except redis.ResponseError as error:
+            if refuses_us(error) or isinstance(error, _NOT_THE_STATES_FAULT):
+                raise
+            self._client.delete(*keys)
+            log.warning("broker.state_forgotten", key=keys[0], error=str(error)[:200])
+        return script(keys=keys, args=arguments)

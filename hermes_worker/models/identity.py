@@ -1,0 +1,37 @@
+"""Who serves a model, as a run remembers it: two configurations with one identity give a run to the same server."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from hermes_worker.models.catalog import find_provider
+from hermes_worker.settings import ModelSettings
+
+STAND_IN = "scripted"
+"""Identity of the scripted stand-in, wherever it listens."""
+STAND_IN_MODEL = "scripted"
+"""The one model of the stand-in."""
+
+
+def endpoint_identity(settings: ModelSettings) -> str:
+    """Address of the API that ``settings`` lead to, without a login and a query; ``STAND_IN`` for the stand-in.
+
+    A stack gives the stand-in to its processes as a server of their own, which the name of its model tells apart.
+    """
+    if settings.is_scripted or (settings.provider == "custom" and settings.name == STAND_IN_MODEL):
+        return STAND_IN
+    row = find_provider(settings.provider) if settings.provider else None
+    address = settings.base_url or (row.base_url if row else "")
+    return _bare(address) or settings.provider or "nowhere"
+
+
+def described(identity: str) -> str:
+    """``identity`` as part of a sentence."""
+    return "the scripted stand-in" if identity == STAND_IN else identity
+
+
+def _bare(address: str) -> str:
+    parts = urlsplit(address)
+    if not parts.netloc:
+        return address.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"

@@ -1,0 +1,49 @@
+"""``python -m hermes_worker.models.scripted``: serve the scripted model until SIGTERM or SIGINT.
+
+Prints its base URL on one line once it listens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+
+from hermes_worker.models.scripted.server import Options, serve_until
+from hermes_worker.settings.handover import begin
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hermes_worker.models.scripted", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 picks a free one (default)")
+    parser.add_argument("--latency-s", type=float, default=0.0, help="seconds before each reply begins")
+    parser.add_argument("--chunks", type=int, default=4, help="events that each text is cut into")
+    parser.add_argument("--chunk-gap-s", type=float, default=0.0, help="seconds between two events")
+    given = parser.parse_args(argv)
+    options = Options(latency_s=given.latency_s, chunks=given.chunks, chunk_gap_s=given.chunk_gap_s)
+    try:
+        asyncio.run(_serve_until_signal(given.port, options))
+    except OSError as error:
+        sys.stderr.write(f"cannot listen on port {given.port}: {error.strerror}\n")
+        return 1
+    return 0
+
+
+async def _serve_until_signal(port: int, options: Options) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await serve_until(stopping, port=port, options=options, announce=_announce)
+
+
+def _announce(base_url: str) -> None:
+    sys.stdout.write(f"{base_url}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    begin()
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""Asking a server how large a model's context window is (reference, loop §2.5).
+
+Asked when a run needs to know, never before an ordinary call: a request was refused as too long and nobody said how
+long it may be. The questions go where calls go: to the same checked address, with the same credential and proxy, and
+they follow no redirect. All of them together take ``TIME_MAX_S`` at most. What was learned, also that nothing was, is
+kept for a while; a turn keeps it in its memory besides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import httpx2
+
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.recovery.served_windows import Place, places
+from hermes_worker.models.base import Abort
+from hermes_worker.models.catalog import Wire
+from hermes_worker.models.connections import CuttableTransport, Line, using
+from hermes_worker.models.endpoint import Endpoint
+
+TIME_MAX_S = 3.0
+KNOWN_S, UNKNOWN_S = 600.0, 60.0
+"""How long an answer is believed, and how long a server that gave none is left alone."""
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+"""Lists of aggregators are about 1 MB long."""
+_KEPT_MAX = 1_024
+
+
+class WindowAnswers:
+    """What servers said of their models' windows, by address and model. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[str, str], tuple[float, int | None]] = {}
+        self._being_asked: set[tuple[str, str]] = set()
+
+    def fresh(self, place: tuple[str, str]) -> tuple[bool, int | None]:
+        """Whether there is an answer that still counts, and the window if it told one."""
+        with self._lock:
+            until, window = self._answers.get(place, (0.0, None))
+        return (True, window) if self._clock() < until else (False, None)
+
+    def keep(self, place: tuple[str, str], window: int | None) -> None:
+        until = self._clock() + (KNOWN_S if window else UNKNOWN_S)
+        with self._lock:
+            if len(self._answers) >= _KEPT_MAX:
+                self._answers.clear()  # rare, and cheaper than keeping an order
+            self._answers[place] = (until, window)
+
+    @contextlib.contextmanager
+    def asking(self, place: tuple[str, str]) -> Iterator[bool]:
+        """Whether nobody else asks there at the moment."""
+        with self._lock:
+            is_first = place not in self._being_asked
+            self._being_asked.add(place)
+        try:
+            yield is_first
+        finally:
+            if is_first:
+                with self._lock:
+                    self._being_asked.discard(place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedWindow:
+    """The window of one model at one server, as far as that tells it."""
+
+    endpoint: Endpoint
+    model: str
+    wire: str
+    is_own_server: bool
+    """A server of the user's own, which may have more doors than those of its API."""
+    answers: WindowAnswers
+
+    @property
+    def known(self) -> int | None:
+        """What was learned before, in tokens; asks nobody."""
+        return self.answers.fresh(self._place)[1]
+
+    def learn(self, window: int) -> None:
+        """The server stated it elsewhere, such as in a refusal."""
+        self.answers.keep(self._place, window)
+
+    def ask(self, abort: Abort) -> int | None:
+        """The window in tokens; ``None`` when the server does not tell. Takes ``TIME_MAX_S`` at most; never raises."""
+        is_fresh, window = self.answers.fresh(self._place)
+        if is_fresh:
+            return window
+        window = _WindowAsking(self, abort).window(places(is_own_server=self.is_own_server))
+        if not abort.is_set():
+            self.answers.keep(self._place, window)
+        return window
+
+    def ask_auxiliary(self) -> None:
+        """Ask without keeping anybody waiting; ``known`` tells the answer when there is one."""
+        if not self.answers.fresh(self._place)[0]:
+            threading.Thread(target=self._ask_alone, name="window", daemon=True).start()
+
+    def _ask_alone(self) -> None:
+        with self.answers.asking(self._place) as is_first:
+            if is_first:
+                self.ask(AbortSignal())
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        return self.endpoint.plain_url, self.model
+
+
+class _WindowAsking:
+    """One round of questions."""
+
+    def __init__(self, served: ServedWindow, abort: Abort) -> None:
+        self._endpoint = served.endpoint
+        self._model = served.model
+        self._is_anthropic = served.wire == Wire.ANTHROPIC_MESSAGES
+        self._headers = _headers(served.endpoint, is_anthropic=self._is_anthropic)
+        self._line = Line()
+        self._until = time.monotonic() + TIME_MAX_S
+        abort.on_abort(self._line.cut)
+
+    def window(self, asked: tuple[Place, ...]) -> int | None:
+        transport = CuttableTransport(proxy_url=self._endpoint.proxy_url)
+        timer = threading.Timer(TIME_MAX_S, self._line.cut)  # name resolution and a slow drip heed no other limit
+        timer.daemon = True
+        timer.start()
+        try:
+            with (
+                using(self._line),
+                httpx2.Client(transport=transport, trust_env=False, follow_redirects=False) as client,
+            ):
+                return self._first_told(client, asked)
+        finally:
+            timer.cancel()
+
+    def _first_told(self, client: httpx2.Client, asked: tuple[Place, ...]) -> int | None:
+        for place in asked:
+            if self._line.is_cut or time.monotonic() >= self._until:
+                return None
+            with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError):
+                window = place.read(self._answer(client, place), self._model)
+                if window is not None:
+                    return window
+        return None
+
+    def _answer(self, client: httpx2.Client, place: Place) -> object:
+        body = canonical_json({"model": self._model, "name": self._model}).encode() if place.names_model else None
+        rest_s = max(0.1, self._until - time.monotonic())
+        with client.stream(
+            "POST" if place.names_model else "GET",
+            self._url(place),
+            content=body,
+            params=self._endpoint.query or None,
+            headers=self._headers,
+            timeout=httpx2.Timeout(min(rest_s, TIME_MAX_S)),
+        ) as response:
+            if response.status_code != 200:
+                return None
+            return json.loads(_limited(response))
+
+    def _url(self, place: Place) -> str:
+        base = self._endpoint.plain_url
+        if place.is_of_api:
+            return f"{base.removesuffix('/v1')}/v1{place.path}" if self._is_anthropic else f"{base}{place.path}"
+        return f"{base.removesuffix('/v1').removesuffix('/anthropic')}{place.path}"
+
+
+def _limited(response: httpx2.Response) -> bytes:
+    received = bytearray()
+    for chunk in response.iter_bytes():
+        received += chunk
+        if len(received) > ANSWER_BYTES_MAX:
+            raise ValueError("the answer is longer than any list of models")
+    return bytes(received)
+
+
+def _headers(endpoint: Endpoint, *, is_anthropic: bool) -> dict[str, str]:
+    """As calls carry them, the credential among them. The SDK has been imported by the call that was refused."""
+    headers: Mapping[str, object]
+    if is_anthropic:
+        from hermes_worker.models.wires import anthropic_messages
+
+        headers = anthropic_messages.headers_of(endpoint)
+    else:
+        from hermes_worker.models.wires import openai_client
+
+        headers = openai_client.headers_of(endpoint)
+    return {name: value for name, value in headers.items() if isinstance(value, str)}

@@ -1,0 +1,225 @@
+"""From the events of Anthropic's Messages API to one reply. Pure: no network, no clock.
+
+The blocks of a reply are put together as they were sent, signatures included, and handed to the conversion as if they
+had come in one piece. https://docs.anthropic.com/en/docs/build-with-claude/streaming (July 2026)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hermes_worker.core.messages import Delta, ModelReply
+from hermes_worker.core.recovery.repair import plain_json
+from hermes_worker.models.wires.chat_reply import (
+    CutShort,
+    MalformedReply,
+    StreamedError,
+    settled_reason,
+    whole,
+    with_unique_ids,
+)
+from hermes_worker.models.wires.conversions.anthropic import ISSUER, from_message
+
+_PIECE_OF = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
+"""Kind of delta to the field in which it brings its piece."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """A content block that is still being sent."""
+
+    fields: dict[str, Any]
+    pieces: dict[str, list[str]]
+
+    @property
+    def kind(self) -> object:
+        return self.fields.get("type")
+
+    @property
+    def arguments(self) -> str:
+        """The input of a call as it was sent: JSON, if it is whole."""
+        return whole(self.pieces.get("partial_json", []))
+
+    def finished(self) -> dict[str, Any]:
+        grown = {name: whole(pieces) for name, pieces in self.pieces.items() if name != "partial_json"}
+        block = {**self.fields, **{name: f"{_text(self.fields.get(name))}{text}" for name, text in grown.items()}}
+        if self.kind == "tool_use" and (arguments := self.arguments):
+            block["input"] = _object(arguments)
+        return block
+
+
+class MessageAssembler:
+    """Feed it every event, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+
+    def __init__(self, on_delta: Callable[[Delta], None], *, issuer: str = ISSUER) -> None:
+        """``issuer`` signs the thinking."""
+        self._on_delta = on_delta
+        self._issuer = issuer
+        self._blocks: dict[int, _Block] = {}
+        self._message: Mapping[str, Any] = {}
+        self._usage: dict[str, Any] = {}
+        self._stop_reason: object = None
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    @property
+    def has_content(self) -> bool:
+        return bool(self._blocks) or self._stop_reason is not None
+
+    def feed(self, document: object) -> None:
+        """Raises ``MalformedReply`` or ``StreamedError``."""
+        event = _mapping(document)
+        match event.get("type"):
+            case "content_block_delta":
+                self._grow(_index(event), _mapping(event.get("delta")))
+            case "content_block_start":
+                self._begin(_index(event), _mapping(event.get("content_block")))
+            case "message_start":
+                self._message = _mapping(event.get("message"))
+                self._count(self._message.get("usage"))
+            case "message_delta":
+                self._stop_reason = _mapping(event.get("delta")).get("stop_reason") or self._stop_reason
+                self._count(event.get("usage"))
+            case "message_stop":
+                self._is_over = True
+            case "error":
+                raise StreamedError(_mapping(event.get("error")) or {"message": str(event)})
+            case kind if not isinstance(kind, str):
+                raise MalformedReply("an event has no type")
+
+    def feed_whole(self, document: object) -> None:
+        """A message that was not streamed. Raises as ``feed``."""
+        message = _mapping(document)
+        if message.get("type") == "error" or "error" in message:
+            raise StreamedError(_mapping(message.get("error")) or {"message": str(message)})
+        content = message.get("content")
+        if not isinstance(content, list) or not (content or message.get("stop_reason") in _MAY_BE_EMPTY):
+            raise MalformedReply("the reply has no content")
+        self._message = message
+        self._stop_reason = message.get("stop_reason")
+        self._count(message.get("usage"))
+        for index, block in enumerate(content):
+            self._begin(index, _mapping(block))
+
+    def finish(self, *, was_cut_short: bool = False) -> ModelReply:
+        """The reply. ``was_cut_short`` says that the stream ended without its regular end.
+
+        Text without an end counts as cut by a length limit, so that the loop asks to go on; what else had come of such
+        a stream is dropped: calls may lack arguments, thinking its signature. Raises ``CutShort`` without any text.
+        """
+        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        is_cut = was_cut_short and self._stop_reason is None
+        calls = [block for block in blocks if block.kind == "tool_use"]
+        if is_cut:
+            blocks = [block for block in blocks if block.kind == "text"]
+        reply = from_message(
+            {
+                "model": self._message.get("model"),
+                "content": [block.finished() for block in blocks],
+                "stop_reason": "max_tokens" if is_cut else self._stop_reason,
+                "usage": self._usage,
+            },
+            issuer=self._issuer,
+        )
+        if not is_cut:
+            return _with_calls_as_sent(reply, calls)
+        if not reply.text:
+            raise CutShort
+        dropped = tuple(str(call.fields.get("name")) for call in calls)
+        return replace(reply, was_cut_by_network=True, dropped_calls=dropped)
+
+    def _begin(self, index: int, block: Mapping[str, Any]) -> None:
+        self._blocks[index] = _Block(dict(block), {})
+        match block.get("type"):
+            case "text":
+                self._tell(text=block.get("text"))
+            case "thinking":
+                self._tell(reasoning=block.get("thinking"))
+            case "tool_use" if isinstance(block.get("name"), str):
+                self._on_delta(Delta(tool_name=block["name"]))
+
+    def _grow(self, index: int, delta: Mapping[str, Any]) -> None:
+        block = self._blocks.get(index)
+        if block is None:
+            raise MalformedReply(f"a piece of block {index} came before the block")
+        field = _PIECE_OF.get(_text(delta.get("type")))
+        piece = delta.get(field) if field else None
+        if field is None or not isinstance(piece, str):
+            return  # citations and kinds to come: nothing that we send back
+        block.pieces.setdefault(field, []).append(piece)
+        if field == "text":
+            self._tell(text=piece)
+        elif field == "thinking":
+            self._tell(reasoning=piece)
+
+    def _tell(self, *, text: object = "", reasoning: object = "") -> None:
+        if text and isinstance(text, str):
+            self._on_delta(Delta(text=text))
+        elif reasoning and isinstance(reasoning, str):
+            self._on_delta(Delta(reasoning=reasoning))
+
+    def _count(self, usage: object) -> None:
+        """Counts are cumulative; a zero at the end does not mean that what was counted at the start is taken back."""
+        for name, value in _mapping(usage).items():
+            if value or name not in self._usage:
+                self._usage[name] = value
+
+
+_MAY_BE_EMPTY = ("end_turn", "refusal", "max_tokens", "stop_sequence", "model_context_window_exceeded")
+
+
+def _with_calls_as_sent(reply: ModelReply, calls: list[_Block]) -> ModelReply:
+    """Arguments that are no JSON object stay as they came, for the loop to judge; the conversion cannot say them."""
+    requests = tuple(
+        replace(request, arguments=call.arguments) if _is_odd(call) else request
+        for request, call in zip(reply.tool_requests, calls, strict=True)
+    )
+    unique = with_unique_ids(requests)
+    fields = dict(reply.row_fields)
+    if unique != requests:
+        fields.pop("anthropic_content_blocks", None)  # they hold the ids as they came
+    return replace(
+        reply,
+        tool_requests=unique,
+        row_fields=fields,
+        finish_reason=settled_reason(reply.finish_reason, unique),
+    )
+
+
+def _is_odd(call: _Block) -> bool:
+    return bool(call.arguments) and not isinstance(_parsed(call.arguments), dict)
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    return _mapping(_parsed(text))
+
+
+def _parsed(text: str) -> object:
+    said = plain_json(text)
+    return None if said is None else json.loads(said)
+
+
+def _index(event: Mapping[str, Any]) -> int:
+    index = event.get("index")
+    if not isinstance(index, int):
+        raise MalformedReply("an event of a block has no index")
+    return index
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,358 @@
+"""From the chunks of a chat completion to one reply. Pure: no network, no clock.
+
+A chunk is a parsed JSON object. A whole, unstreamed completion is one chunk that says ``message`` where a streamed
+one says ``delta``, so both take the same way. The shapes accepted are those of reference loop §11.2 and of the
+servers that call themselves compatible; what contradicts them raises ``MalformedReply``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
+from hermes_worker.core.recovery.repair import ArgumentsOutcome, arguments_text, assess_arguments
+
+
+class MalformedReply(ValueError):
+    """The server sent something that is not a chat completion."""
+
+
+class StreamedError(Exception):
+    """The server reported a failure inside a stream that had begun with status 200."""
+
+    def __init__(self, body: Mapping[str, object]) -> None:
+        super().__init__(str(body.get("message") or body))
+        self.body = body
+        code = body.get("code")
+        self.status_code = code if isinstance(code, int) and 400 <= code < 600 else None
+
+
+class CutShort(Exception):
+    """The stream ended before the reply did, and nothing worth keeping had come."""
+
+
+_FINISH_REASONS: Mapping[str, str] = {
+    "stop": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "incomplete": "incomplete",
+}
+"""What servers say, lower case, to what ``ModelReply.finish_reason`` says. Anything else counts as ``stop``."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A tool call that is still being assembled."""
+
+    id: str
+    name: str
+    arguments: list[str]
+    extra_content: Mapping[str, object] | None = None
+    """Gemini's thought signature; without it the next request is rejected."""
+
+
+class ReplyAssembler:
+    """Feed it every chunk, in order, then ``finish`` it. ``on_delta`` hears what is new as it comes."""
+
+    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        self._on_delta = on_delta
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._slots: list[_Slot] = []
+        self._slot_at: dict[int, _Slot] = {}
+        self._details: list[dict[str, object]] = []
+        self._finish_reason: str | None = None
+        self._has_answered = self._has_refused = False
+        self._usage = Usage()
+        self._cost_usd: Decimal | None = None
+        self._model = ""
+        self.has_choice = False
+        """Whether any chunk was about a reply at all."""
+
+    @property
+    def is_finished(self) -> bool:
+        """The server has said why it stopped. Usage may still follow."""
+        return self._finish_reason is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Never told by an event: usage may follow the finish reason, and only ``[DONE]`` ends it all."""
+        return False
+
+    @property
+    def has_content(self) -> bool:
+        return bool(self._text or self._slots)
+
+    def feed(self, chunk: object) -> None:
+        """Raises ``MalformedReply`` or ``StreamedError``."""
+        if not isinstance(chunk, dict):
+            raise MalformedReply(f"expected a JSON object, got {type(chunk).__name__}")
+        if error := chunk.get("error"):
+            raise StreamedError(_mapping(error) or {"message": str(error)})
+        if choices := chunk.get("choices"):
+            self.has_choice = True
+            self._feed_choice(_kept_choice(choices))
+        if not self._model and isinstance(model := chunk.get("model"), str):
+            self._model = model
+        if usage := chunk.get("usage") or ("x_groq" in chunk and _mapping(chunk["x_groq"]).get("usage")):
+            self._usage = usage_of(_mapping(usage))
+            self._cost_usd = cost_of(_mapping(usage))
+
+    def feed_whole(self, document: object) -> None:
+        """A completion that was not streamed. Raises as ``feed``."""
+        self.feed(document)
+        if not self.has_choice:
+            raise MalformedReply("the reply has no choices")
+
+    def finish(self, *, was_cut_short: bool = False) -> ModelReply:
+        """The reply. ``was_cut_short`` says that the stream ended without its regular end.
+
+        Text without an end counts as cut by a length limit, so that the loop asks to go on; tool calls of such a
+        stream are dropped, as their arguments may be incomplete. Raises ``CutShort`` when no text had come.
+        """
+        dropped: tuple[str, ...] = ()
+        is_cut = was_cut_short and self._finish_reason is None
+        if is_cut:
+            if not self._text:
+                raise CutShort
+            dropped = tuple(slot.name for slot in self._slots if slot.name)
+            self._slots = []
+            self._finish_reason = "length"
+        if self._has_refused and not self._has_answered and not self._slots:
+            self._finish_reason, is_cut = "content_filter", False
+        requests = tuple(_request(slot, index) for index, slot in enumerate(self._slots))
+        return ModelReply(
+            text=whole(self._text),
+            tool_requests=with_unique_ids(requests),
+            reasoning=whole(self._reasoning) or None,
+            finish_reason=settled_reason(self._finish_reason or "stop", requests),
+            usage=self._usage,
+            model=self._model,
+            row_fields={"reasoning_details": self._details} if self._details else {},
+            was_cut_by_network=is_cut,
+            dropped_calls=dropped,
+            cost_usd=self._cost_usd,
+        )
+
+    def _feed_choice(self, choice: Mapping[str, object]) -> None:
+        delta = _mapping(choice.get("delta") or choice.get("message"))
+        if content := delta.get("content"):
+            self._has_answered = True
+            self._add_text(_text_of(content))
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            self._add_reasoning(reasoning)
+        if details := delta.get("reasoning_details"):
+            _add_details(self._details, details)
+        if refusal := delta.get("refusal"):
+            self._has_refused = True
+            self._add_text(_text_of(refusal))
+        if tool_calls := delta.get("tool_calls"):
+            self._add_tool_calls(tool_calls)
+        elif legacy := delta.get("function_call"):
+            self._add_tool_call({"index": _LEGACY_INDEX, "function": legacy}, 0)
+        if reason := choice.get("finish_reason"):
+            self._finish_reason = _finish_reason(reason, choice)
+        if usage := choice.get("usage"):  # Moonshot reports it here
+            self._usage = usage_of(_mapping(usage))
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+            self._on_delta(Delta(text=text))
+
+    def _add_reasoning(self, reasoning: object) -> None:
+        if isinstance(reasoning, str):
+            self._reasoning.append(reasoning)
+            self._on_delta(Delta(reasoning=reasoning))
+
+    def _add_tool_calls(self, tool_calls: object) -> None:
+        if not isinstance(tool_calls, list):
+            raise MalformedReply("tool_calls is not a list")
+        for position, entry in enumerate(tool_calls):
+            self._add_tool_call(_mapping(entry), position)
+
+    def _add_tool_call(self, entry: Mapping[str, object], position: int) -> None:
+        index = entry.get("index")
+        function = _mapping(entry.get("function"))
+        slot = self._slot(index if isinstance(index, int) else position, _string(entry.get("id")))
+        if (name := _string(function.get("name"))) and name != slot.name:
+            is_first = not slot.name
+            slot.name = name
+            if is_first:
+                self._on_delta(Delta(tool_name=name))
+        slot.extra_content = _mapping(entry.get("extra_content")) or slot.extra_content
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            slot.arguments.append(arguments)
+        elif arguments is not None:
+            slot.arguments.append(arguments_text(arguments))
+
+    def _slot(self, index: int, call_id: str) -> _Slot:
+        """A new id at a used index opens a new slot: some servers number every parallel call 0."""
+        slot = self._slot_at.get(index)
+        if slot is None or (call_id and slot.id and call_id != slot.id):
+            slot = _Slot(call_id, "", [])
+            self._slots.append(slot)
+            self._slot_at[index] = slot
+        slot.id = slot.id or call_id
+        return slot
+
+
+_LEGACY_INDEX = -1
+"""For the one call of a server that still says ``function_call``, which has neither index nor id."""
+
+
+def usage_of(usage: Mapping[str, object]) -> Usage:
+    """Token counts with the cached ones taken out of ``input`` (reference, loop §11.4).
+
+    Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
+    """
+    details = _mapping(usage.get("prompt_tokens_details"))
+    cache_read = (
+        _count(details.get("cached_tokens"))
+        or _count(usage.get("cached_tokens"))
+        or _count(usage.get("prompt_cache_hit_tokens"))
+    )
+    cache_write = _count(details.get("cache_write_tokens"))
+    return Usage(
+        input=max(0, _count(usage.get("prompt_tokens")) - cache_read - cache_write),
+        output=_count(usage.get("completion_tokens")),
+        cache_read=cache_read,
+        cache_write=cache_write,
+        reasoning=_count(_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+    )
+
+
+def cost_of(usage: Mapping[str, object]) -> Decimal | None:
+    """What OpenRouter says it billed, in US dollars (its "Usage accounting", July 2026); ``None`` when nothing sane."""
+    billed = usage.get("cost")
+    if isinstance(billed, bool) or not isinstance(billed, int | float) or not 0 <= billed < _COST_USD_MAX:
+        return None
+    return Decimal(str(billed))
+
+
+_COST_USD_MAX = 10_000
+"""More than any single call can cost."""
+
+
+def generated_id(name: str, arguments: str, index: int) -> str:
+    """The id of a call that came without one: the same on every worker (reference, loop §3.7)."""
+    digest = hashlib.sha256(f"{name}:{arguments}:{index}".encode("utf-8", "replace")).hexdigest()
+    return f"call_{digest[:12]}"
+
+
+_GROWING = ("text", "summary", "data")
+"""Fields of a reasoning block that are streamed in pieces; the others come whole, the signature last."""
+
+
+def _add_details(blocks: list[dict[str, object]], details: object) -> None:
+    """OpenRouter's opaque reasoning blocks. They are sent back with the row, so pieces of one become one again."""
+    for piece in details if isinstance(details, list) else ():
+        if not isinstance(piece, dict):
+            continue
+        last = blocks[-1] if blocks else None
+        if last is None or "index" not in piece or _block_of(last) != _block_of(piece):
+            blocks.append(dict(piece))
+            continue
+        for name, value in piece.items():
+            if value is not None:
+                grows = name in _GROWING and isinstance(value, str)
+                last[name] = f"{_string(last.get(name))}{value}" if grows else value
+
+
+def _block_of(piece: Mapping[str, object]) -> tuple[object, object]:
+    return piece.get("index"), piece.get("type")
+
+
+def _request(slot: _Slot, index: int) -> ToolRequest:
+    arguments = whole(slot.arguments)
+    return ToolRequest(
+        id=slot.id or generated_id(slot.name, arguments, index),
+        name=slot.name,
+        arguments=arguments,
+        row_fields={"extra_content": slot.extra_content} if slot.extra_content else {},
+    )
+
+
+def with_unique_ids(requests: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
+    """Results are matched to calls by id, so a second use of an id gets a generated one."""
+    seen: set[str] = set()
+    unique = []
+    for index, request in enumerate(requests):
+        if request.id in seen:
+            request = replace(request, id=generated_id(request.name, request.arguments, index))
+        seen.add(request.id)
+        unique.append(request)
+    return tuple(unique)
+
+
+def settled_reason(reason: str, requests: tuple[ToolRequest, ...]) -> str:
+    """What the reply is decides over what the server called it."""
+    if requests and any(is_cut(request.arguments) for request in requests):
+        return "length"
+    if requests and reason == "stop":
+        return "tool_calls"
+    if not requests and reason == "tool_calls":
+        return "stop"
+    return reason
+
+
+def is_cut(arguments: str) -> bool:
+    """Not JSON, and without the bracket a whole text would end in. Text that is only wrong is the loop's to judge."""
+    return assess_arguments(arguments).outcome is ArgumentsOutcome.TRUNCATED
+
+
+def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:
+    name = str(reason).lower()
+    if name == "error":  # OpenRouter: the provider behind it failed in the middle
+        raise StreamedError(_mapping(choice.get("error")) or {"message": "the provider failed in the middle"})
+    return _FINISH_REASONS.get(name, "stop")
+
+
+def _kept_choice(choices: object) -> Mapping[str, object]:
+    """The choice with number 0; nothing when this chunk is only about others, which somebody asked for (``n``)."""
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise MalformedReply("choices is not a list of objects")
+    return next((choice for choice in choices if isinstance(choice, dict) and _count(choice.get("index")) == 0), {})
+
+
+def _text_of(content: object) -> str:
+    """Text, or a list of parts of which the text is kept (Mistral)."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(_string(_mapping(part).get("text")) for part in content)
+    raise MalformedReply(f"content is a {type(content).__name__}")
+
+
+def whole(pieces: list[str]) -> str:
+    """The pieces as one text that encodes to UTF-8. A server may cut an emoji's surrogate pair in two."""
+    text = "".join(pieces)
+    if text.isascii() or not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

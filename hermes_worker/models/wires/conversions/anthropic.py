@@ -1,0 +1,633 @@
+"""Between chat-completions rows, which is what transcripts hold, and Anthropic's messages (reference, loop §3.8.3 and
+§3.8.4). Pure: dictionaries in, dictionaries out.
+
+Anthropic is strict about pairs: what follows a message with ``tool_use`` blocks must begin with their results. And it
+signs the thinking of a message against everything before it, so a message that had to be changed cannot keep its
+thinking.
+
+What becomes of a row does not depend on how many rows follow it. So each request begins with the one before it, which
+is what the prompt cache goes by, and what newer models demand before they accept their own thinking again
+(https://platform.claude.com/docs/en/build-with-claude/preserved-thinking, 2026).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, assert_never
+
+from hermes_worker.core.families import is_host, is_kimi
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.recovery.repair import arguments_text
+
+Row = Mapping[str, Any]
+Block = dict[str, Any]
+
+IMAGES_KEPT_MAX = 3
+"""Tool results with images that are sent; older ones cost about 1,500 tokens each and are rarely looked at again."""
+
+EMPTY_REPLY = "(empty)"
+EMPTY_MESSAGE = "(empty message)"
+NO_OUTPUT = "(no output)"
+CALL_REMOVED = "(tool call removed)"
+RESULT_REMOVED = "(tool result removed)"
+THINKING_LEFT_OUT = "(thinking left out)"
+IMAGE_REMOVED = "[an older image was left out]"
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+
+
+class ThinkingPolicy(StrEnum):
+    """What becomes of thinking in messages that are sent again."""
+
+    NATIVE = "native"
+    """Anthropic itself: all thinking that it signed goes back. A running round of calls has to keep it; of what earlier
+    turns thought, the API leaves out by itself what the model does not use any more, and does not bill it
+    (https://docs.claude.com/en/docs/build-with-claude/extended-thinking, 2026)."""
+    STRIP = "strip"
+    """Endpoints that imitate the wire cannot check the signatures."""
+    KEEP = "keep"
+    """Kimi checks nothing and wants it all back."""
+    UNSIGNED = "unsigned"
+    """DeepSeek wants unsigned thinking back and refuses signed."""
+
+
+ISSUER = "anthropic"
+"""Of the signatures of Anthropic's own API. Bedrock and Vertex, whose signatures it accepts, have other wires."""
+
+
+def issuer_of(host: str) -> str:
+    """Who signs the thinking of the endpoint at ``host`` (a bare host name). Stored with the transcript, so the names
+    stay."""
+    return ISSUER if is_host(host, "anthropic.com") else f"other:{host.lower()}"
+
+
+def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
+    """The policy for the endpoint at ``host`` (a bare host name)."""
+    if is_kimi(model) or is_host(host, "api.kimi.com", "moonshot.ai", "moonshot.cn"):
+        return ThinkingPolicy.KEEP
+    if is_host(host, "api.deepseek.com"):
+        return ThinkingPolicy.UNSIGNED
+    return ThinkingPolicy.NATIVE if is_host(host, "anthropic.com") else ThinkingPolicy.STRIP
+
+
+# ------------------------------------------------------------------------------------------------------------ messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnthropicPrompt:
+    """The parts of a request that come from the transcript."""
+
+    system: str | list[Block] | None
+    """Blocks when any of it carries a cache mark."""
+    messages: list[Block]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RoleBlocks:
+    """A message under construction; ``is_changed`` when a block that its thinking was signed with is gone."""
+
+    role: str
+    blocks: tuple[Block, ...]
+    is_changed: bool = False
+
+
+def to_messages(rows: Iterable[Row], policy: ThinkingPolicy = ThinkingPolicy.NATIVE) -> AnthropicPrompt:
+    """The rows as Anthropic takes them. Rows keep their order; neighbours of one role become one message."""
+    system_rows: list[Row] = []
+    turns: list[_RoleBlocks] = []
+    for row in rows:
+        if row.get("role") in ("system", "developer"):
+            system_rows.append(row)
+        else:
+            turns.append(_turn(row, policy))
+    merged = _merged(_paired(_with_results_together(turns)))
+    thought = _with_thinking(merged, policy)
+    return AnthropicPrompt(system=_system(system_rows), messages=[_message(turn) for turn in _with_few_images(thought)])
+
+
+def begun_by_user(messages: list[Block]) -> list[Block]:
+    """A conversation that somebody handed in may begin with the assistant's greeting, which is refused."""
+    is_greeting = bool(messages) and messages[0]["role"] == "assistant"
+    return [{"role": "user", "content": EMPTY_MESSAGE}, *messages] if is_greeting else messages
+
+
+def _turn(row: Row, policy: ThinkingPolicy) -> _RoleBlocks:
+    if row.get("role") == "assistant":
+        blocks = _assistant_blocks(row)
+        if policy is ThinkingPolicy.NATIVE and row.get("anthropic_issuer") not in (None, ISSUER):
+            blocks = [block for block in blocks if not _is_signed(block)]
+        return _RoleBlocks(role="assistant", blocks=tuple(blocks))
+    if row.get("role") == "tool":
+        return _RoleBlocks(role="user", blocks=(_result_block(row),))
+    return _RoleBlocks(role="user", blocks=tuple(_marked_last(_user_blocks(row.get("content")), row)))
+
+
+def _message(turn: _RoleBlocks) -> Block:
+    """A lone text is sent as a plain string, as a person would write it."""
+    is_plain = turn.role == "user" and len(turn.blocks) == 1 and turn.blocks[0].keys() == {"type", "text"}
+    return {"role": turn.role, "content": turn.blocks[0]["text"] if is_plain else list(turn.blocks)}
+
+
+def _system(rows: Sequence[Row]) -> str | list[Block] | None:
+    blocks = [block for row in rows for block in _blocks(row.get("content")) if block.get("type") == "text"]
+    if any("cache_control" in block for block in blocks):
+        return blocks
+    return "\n\n".join(block["text"] for block in blocks) or None
+
+
+def _user_blocks(content: object) -> list[Block]:
+    return _blocks(content) or [_text(EMPTY_MESSAGE)]
+
+
+def _result_block(row: Row) -> Block:
+    content = row.get("content")
+    blocks = _blocks(content) if isinstance(content, list) else None
+    said: object = blocks if blocks else content if isinstance(content, str) and content else NO_OUTPUT
+    result: Block = {"type": "tool_result", "tool_use_id": tool_use_id(row.get("tool_call_id")), "content": said}
+    if isinstance(row.get("cache_control"), Mapping):
+        result["cache_control"] = row["cache_control"]
+    return result
+
+
+def _assistant_blocks(row: Row) -> list[Block]:
+    stored = row.get("anthropic_content_blocks")
+    blocks = list(_replayed(stored, row)) if isinstance(stored, list) else []
+    if not blocks:
+        blocks = [*_stored_thinking(row), *_blocks(row.get("content")), *map(_tool_use, _calls(row))]
+    return _marked_last(blocks or [_text(EMPTY_REPLY)], row)
+
+
+def _stored_thinking(row: Row) -> list[Block]:
+    details = row.get("reasoning_details")
+    signed = [_input_block(detail) for detail in details] if isinstance(details, list) else []
+    thinking = [block for block in signed if block and block["type"] in _THINKING]
+    echoed = row.get("reasoning_content")
+    return thinking or ([{"type": "thinking", "thinking": echoed}] if isinstance(echoed, str) else [])
+
+
+def _replayed(stored: Sequence[object], row: Row) -> Iterator[Block]:
+    """Blocks in the order in which they were signed. Inputs come from the row's calls, which were redacted. Blank text
+    between them is refused."""
+    inputs = {tool_use_id(call.get("id")): _input(call) for call in _calls(row)}
+    for item in stored:
+        block = _input_block(item)
+        if block is not None and not _is_blank(block):
+            yield {**block, "input": inputs.get(block["id"], block["input"])} if block["type"] == "tool_use" else block
+
+
+def _tool_use(call: Row) -> Block:
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return {
+        "type": "tool_use",
+        "id": tool_use_id(call.get("id")),
+        "name": name if isinstance(name, str) else "",
+        "input": _input(call),
+    }
+
+
+def _input(call: Row) -> object:
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    try:
+        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, Mapping) else {}
+
+
+def _calls(row: Row) -> list[Row]:
+    calls = row.get("tool_calls")
+    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+
+
+def tool_use_id(call_id: object) -> str:
+    """The id as Anthropic allows it: letters, digits, ``_`` and ``-``."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) if isinstance(call_id, str) and call_id else "tool_0"
+
+
+# -------------------------------------------------------------------------------------------------------------- blocks
+
+
+def _text(words: str) -> Block:
+    return {"type": "text", "text": words}
+
+
+def _blocks(content: object) -> list[Block]:
+    """Content as blocks. Blank text is left out, since it is refused."""
+    if isinstance(content, str):
+        return [_text(content)] if content.strip() else []
+    if not isinstance(content, list):
+        return [] if content is None else [_text(canonical_json(content))]
+    return [block for part in content if (block := _block(part)) is not None and not _is_blank(block)]
+
+
+def _is_blank(block: Block) -> bool:
+    return block["type"] == "text" and not block["text"].strip()
+
+
+def _block(part: object) -> Block | None:
+    if not isinstance(part, Mapping):
+        return _text(part if isinstance(part, str) else canonical_json(part)) if part is not None else None
+    block = _converted(part)
+    if block is not None and isinstance(part.get("cache_control"), Mapping):
+        block["cache_control"] = part["cache_control"]
+    return block
+
+
+def _converted(part: Row) -> Block | None:
+    if part.get("type") in ("text", "input_text", "output_text"):
+        return _input_block({**part, "type": "text"})
+    if part.get("type") in ("image_url", "input_image"):
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, Mapping) else image
+        return {"type": "image", "source": _image_source(url if isinstance(url, str) else "")}
+    return _input_block(part)
+
+
+def _image_source(url: str) -> Block:
+    url = url.strip()
+    if not url.startswith("data:"):
+        return {"type": "url", "url": url}
+    header, _, data = url.removeprefix("data:").partition(",")
+    media_type = header.partition(";")[0].strip()
+    return {
+        "type": "base64",
+        "media_type": media_type if media_type.startswith("image/") else "image/jpeg",
+        "data": data,
+    }
+
+
+def _input_block(part: object) -> Block | None:
+    """A block with those of its fields that a request may have. Replies have more, and every other one is refused."""
+    if not isinstance(part, Mapping):
+        return None
+    match part.get("type"):
+        case "text":
+            text = part.get("text")
+            cited = {"citations": part["citations"]} if isinstance(part.get("citations"), list) else {}
+            return {**_text(text if isinstance(text, str) else ""), **(cited if cited.get("citations") else {})}
+        case "thinking":
+            signed = {"signature": part["signature"]} if part.get("signature") else {}
+            return {"type": "thinking", "thinking": part.get("thinking") or "", **signed}
+        case "redacted_thinking" if part.get("data"):
+            return {"type": "redacted_thinking", "data": part["data"]}
+        case "tool_use":
+            used = part.get("input")
+            return {
+                "type": "tool_use",
+                "id": tool_use_id(part.get("id")),
+                "name": part.get("name") or "",
+                "input": used if isinstance(used, Mapping) else {},
+            }
+        case "image" if isinstance(part.get("source"), Mapping):
+            return {"type": "image", "source": part["source"]}
+        case _:
+            return None
+
+
+def _marked_last(blocks: Sequence[Block], row: Row) -> list[Block]:
+    """A cache mark on the row goes to its last block that may carry one; thinking may not."""
+    marked = list(blocks)
+    if isinstance(row.get("cache_control"), Mapping):
+        for position in range(len(marked) - 1, -1, -1):
+            if marked[position]["type"] not in _THINKING:
+                marked[position] = {"cache_control": row["cache_control"], **marked[position]}
+                break
+    return marked
+
+
+# --------------------------------------------------------------------------------------------------- pairs and merging
+
+
+def _with_results_together(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
+    """The results that follow one another are one message."""
+    together: list[_RoleBlocks] = []
+    for turn in turns:
+        if together and _is_results(together[-1]) and _is_results(turn):
+            together[-1] = replace(together[-1], blocks=together[-1].blocks + turn.blocks)
+        else:
+            together.append(turn)
+    return together
+
+
+def _is_results(turn: _RoleBlocks) -> bool:
+    return all(block["type"] == "tool_result" for block in turn.blocks)
+
+
+def _paired(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
+    """Only calls that are answered in the very next message, and only results of calls in the one before."""
+    answered = [_ids(turn, "tool_result", "tool_use_id") for turn in turns]
+    asked = [_ids(turn, "tool_use", "id") for turn in turns]
+    return [
+        _with_pairs_only(
+            turn,
+            calls=answered[position + 1] if position + 1 < len(turns) else frozenset(),
+            results=asked[position - 1] if position else frozenset(),
+        )
+        for position, turn in enumerate(turns)
+    ]
+
+
+def _ids(turn: _RoleBlocks, kind: str, key: str) -> frozenset[str]:
+    return frozenset(block[key] for block in turn.blocks if block["type"] == kind)
+
+
+def _with_pairs_only(turn: _RoleBlocks, *, calls: frozenset[str], results: frozenset[str]) -> _RoleBlocks:
+    kept = tuple(
+        block
+        for block in turn.blocks
+        if (block["type"] != "tool_use" or block["id"] in calls)
+        and (block["type"] != "tool_result" or block["tool_use_id"] in results)
+    )
+    if len(kept) == len(turn.blocks):
+        return turn
+    if not any(block["type"] not in _THINKING for block in kept):
+        kept = (*kept, _text(CALL_REMOVED if turn.role == "assistant" else RESULT_REMOVED))
+    return replace(turn, blocks=kept, is_changed=True)
+
+
+def _merged(turns: Iterable[_RoleBlocks]) -> list[_RoleBlocks]:
+    merged: list[_RoleBlocks] = []
+    for turn in turns:
+        if not merged or merged[-1].role != turn.role:
+            merged.append(turn)
+            continue
+        # The second message's thinking was signed at a boundary that no longer exists.
+        added = tuple(block for block in turn.blocks if block["type"] not in _THINKING)
+        is_changed = merged[-1].is_changed or turn.is_changed
+        merged[-1] = replace(merged[-1], blocks=merged[-1].blocks + added, is_changed=is_changed)
+    return merged
+
+
+# ------------------------------------------------------------------------------------------------ thinking and images
+
+
+def _with_thinking(turns: Sequence[_RoleBlocks], policy: ThinkingPolicy) -> list[_RoleBlocks]:
+    return [_thought(turn, policy) if turn.role == "assistant" else turn for turn in turns]
+
+
+def _thought(turn: _RoleBlocks, policy: ThinkingPolicy) -> _RoleBlocks:
+    match policy:
+        case ThinkingPolicy.KEEP:
+            return turn
+        case ThinkingPolicy.UNSIGNED:
+            return _with_blocks(turn, (b for b in turn.blocks if not _is_signed(b)), EMPTY_REPLY)
+        case ThinkingPolicy.NATIVE:
+            spoken = (b for block in turn.blocks for b in _signed_or_spoken(block, is_dead=turn.is_changed))
+            return _with_blocks(turn, spoken, EMPTY_REPLY)
+        case ThinkingPolicy.STRIP:
+            return _with_blocks(turn, (b for b in turn.blocks if b["type"] not in _THINKING), THINKING_LEFT_OUT)
+        case _:
+            assert_never(policy)
+
+
+def _with_blocks(turn: _RoleBlocks, blocks: Iterable[Block], stand_in: str) -> _RoleBlocks:
+    return replace(turn, blocks=tuple(blocks) or (_text(stand_in),))
+
+
+def _is_signed(block: Block) -> bool:
+    return block["type"] in _THINKING and bool(block.get("signature") or block.get("data"))
+
+
+def _signed_or_spoken(block: Block, *, is_dead: bool) -> Iterator[Block]:
+    """Thinking without a valid signature is refused as thinking; as text it is not lost."""
+    if block["type"] not in _THINKING or (_is_signed(block) and not is_dead):
+        yield block
+    elif _says_something(block.get("thinking")):
+        yield _text(block["thinking"])
+
+
+def _says_something(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _with_few_images(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
+    seen = 0
+    lean: list[_RoleBlocks] = []
+    for turn in reversed(turns):
+        blocks: list[Block] = []
+        for block in reversed(turn.blocks):
+            if block["type"] == "tool_result" and _has_image(block["content"]):
+                seen += 1
+                block = block if seen <= IMAGES_KEPT_MAX else {**block, "content": _without_images(block["content"])}
+            blocks.append(block)
+        lean.append(replace(turn, blocks=tuple(reversed(blocks))))
+    return lean[::-1]
+
+
+def _has_image(content: object) -> bool:
+    return isinstance(content, list) and any(block["type"] == "image" for block in content)
+
+
+def _without_images(content: Sequence[Block]) -> list[Block]:
+    return [_text(IMAGE_REMOVED) if block["type"] == "image" else block for block in content]
+
+
+# --------------------------------------------------------------------------------------------------- tools and options
+
+
+def to_tools(tools: Iterable[Row]) -> list[Block]:
+    """Chat-completions tool definitions as Anthropic takes them. Of two with one name the first stays."""
+    converted: dict[str, Block] = {}
+    for tool in tools:
+        function = tool.get("function")
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            continue
+        entry: Block = {
+            "name": function["name"],
+            "description": function.get("description") or "",
+            "input_schema": input_schema(function.get("parameters")),
+        }
+        if isinstance(tool.get("cache_control"), Mapping):
+            entry["cache_control"] = tool["cache_control"]
+        converted.setdefault(function["name"], entry)
+    return list(converted.values())
+
+
+def input_schema(schema: object) -> Block:
+    """A JSON Schema without what Anthropic refuses: unions with ``null`` (``required`` says what is optional) and
+    unions at the root."""
+    plain = _without_null_unions(schema)
+    if not isinstance(plain, dict) or not plain:
+        return {"type": "object", "properties": {}}
+    plain = {key: value for key, value in plain.items() if key not in ("oneOf", "anyOf", "allOf")}
+    plain.setdefault("type", "object")
+    if plain["type"] == "object" and not isinstance(plain.get("properties"), dict):
+        plain["properties"] = {}
+    return plain
+
+
+def _without_null_unions(schema: object) -> object:
+    if isinstance(schema, list):
+        return [_without_null_unions(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    plain = {key: _without_null_unions(value) for key, value in schema.items()}
+    for union in ("anyOf", "oneOf"):
+        branches = plain.get(union)
+        if not isinstance(branches, list):
+            continue
+        real = [branch for branch in branches if branch != {"type": "null"}]
+        if len(real) == 1 < len(branches) and isinstance(real[0], dict):
+            rest = {key: value for key, value in plain.items() if key != union}
+            return {**real[0], **rest}
+    kinds = plain.get("type")
+    if isinstance(kinds, list) and "null" in kinds and len(kinds) == 2:
+        plain["type"] = next(kind for kind in kinds if kind != "null")
+    return plain
+
+
+def to_tool_choice(choice: str | None) -> Block | None:
+    """``auto``, ``required`` or a tool's name; ``None`` for ``none``, with which no tools are sent at all."""
+    match choice:
+        case None | "auto":
+            return {"type": "auto"}
+        case "required":
+            return {"type": "any"}
+        case "none":
+            return None
+        case name:
+            return {"type": "tool", "name": name}
+
+
+_OUTPUT_LIMITS: Mapping[str, int] = {
+    "claude-fable": 128_000,
+    "claude-sonnet-5": 128_000,
+    "claude-opus-4-8": 128_000,
+    "claude-opus-4-7": 128_000,
+    "claude-opus-4-6": 128_000,
+    "claude-sonnet-4-6": 64_000,
+    "claude-opus-4-5": 64_000,
+    "claude-sonnet-4-5": 64_000,
+    "claude-haiku-4-5": 64_000,
+    "claude-opus-4": 32_000,
+    "claude-sonnet-4": 64_000,
+    "claude-3-7-sonnet": 128_000,
+    "claude-3-5-sonnet": 8_192,
+    "claude-3-5-haiku": 8_192,
+    "claude-3-opus": 4_096,
+    "claude-3-sonnet": 4_096,
+    "claude-3-haiku": 4_096,
+    "minimax": 131_072,
+    "qwen3": 65_536,
+}
+"""Output tokens by a part of the model's name; the longest part that fits counts."""
+_NEW_FAMILY_OUTPUT_LIMIT = 128_000
+
+
+def output_tokens_max(model: str, *, requested: int | None = None, window: int | None = None) -> int:
+    """The output limit to send, which this wire demands: what was asked for, else what the model can write, and in
+    either case less than the window."""
+    limit = requested if requested is not None and requested > 0 else _output_limit(model)
+    return max(1, window - 1) if window and limit > window else limit
+
+
+def _output_limit(model: str) -> int:
+    name = model.lower().replace(".", "-")
+    fitting = [part for part in _OUTPUT_LIMITS if part in name]
+    return _OUTPUT_LIMITS[max(fitting, key=len)] if fitting else _NEW_FAMILY_OUTPUT_LIMIT
+
+
+_BUDGETED = re.compile(
+    r"claude-(?:3|(?:opus|sonnet)-4[.-][01](?!\d)|(?:opus|sonnet)-4-2025|(?:opus|sonnet|haiku)-4[.-]5)"
+)
+_FIRST_ADAPTIVE = re.compile(r"claude-(?:opus|sonnet)-4[.-]6")
+_EFFORTS = {"ultra": "max", "max": "max", "xhigh": "xhigh", "high": "high", "low": "low", "minimal": "low"}
+_BUDGETS = {"max": 32_000, "xhigh": 32_000, "high": 16_000, "low": 4_000}
+_ANSWER_ROOM = 4_096
+"""Output tokens that thinking must leave for the answer."""
+
+
+def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Block:
+    """The request fields that ask for thinking; ``None`` asks for none.
+
+    Models up to 4.5 think up to a budget, which comes out of the output limit and demands temperature 1. Later ones
+    decide for themselves how much an effort is.
+    """
+    name = model.lower()
+    if effort is None or "haiku" in name:
+        return {}
+    level = _EFFORTS.get(effort.lower(), "medium")
+    if is_kimi(model) or ("claude" in name and not _BUDGETED.search(name)):
+        accepted = "max" if level == "xhigh" and _FIRST_ADAPTIVE.search(name) else level
+        return {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": accepted}}
+    budget = _BUDGETS.get(level, 8_000)
+    return {
+        "thinking": {"type": "enabled", "budget_tokens": budget},
+        "temperature": 1,
+        "max_tokens": max(output_tokens, budget + _ANSWER_ROOM),
+    }
+
+
+def model_name(model: str) -> str:
+    """The name as Anthropic itself spells it: no vendor in front, hyphens in versions."""
+    name = model[len("anthropic/") :] if model.lower().startswith("anthropic/") else model
+    return name.replace(".", "-") if name.lower().startswith("claude-") else name
+
+
+# --------------------------------------------------------------------------------------------------------------- reply
+
+_FINISH_REASONS: Mapping[str, str] = {
+    "end_turn": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "stop_sequence": "stop",
+    "refusal": "content_filter",
+    "model_context_window_exceeded": "length",
+}
+
+
+def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
+    """A complete reply of the Messages API as ours. Blocks that only a replay needs go into ``row_fields``, with the
+    ``issuer`` whose signatures they carry."""
+    content = message.get("content")
+    blocks = [b for b in map(_input_block, content if isinstance(content, list) else []) if b is not None]
+    thinking = [block for block in blocks if block["type"] in _THINKING]
+    requests = tuple(
+        ToolRequest(id=block["id"], name=block["name"], arguments=arguments_text(block["input"]))
+        for block in blocks
+        if block["type"] == "tool_use"
+    )
+    return ModelReply(
+        text="\n".join(block["text"] for block in blocks if block["type"] == "text"),
+        tool_requests=requests,
+        reasoning="\n\n".join(block["thinking"] for block in thinking if block.get("thinking")) or None,
+        finish_reason=_FINISH_REASONS.get(str(message.get("stop_reason")), "stop"),
+        usage=usage_of(message.get("usage")),
+        model=model if isinstance(model := message.get("model"), str) else "",
+        row_fields=_row_fields(blocks, thinking, issuer),
+    )
+
+
+def usage_of(usage: object) -> Usage:
+    """Anthropic counts uncached input by itself, so nothing has to be subtracted (loop §11.4)."""
+    counts = usage if isinstance(usage, Mapping) else {}
+
+    def count(name: str) -> int:
+        value = counts.get(name)
+        return value if isinstance(value, int) and value > 0 else 0
+
+    return Usage(
+        input=count("input_tokens"),
+        output=count("output_tokens"),
+        cache_read=count("cache_read_input_tokens"),
+        cache_write=count("cache_creation_input_tokens"),
+    )
+
+
+def _row_fields(blocks: list[Block], thinking: list[Block], issuer: str) -> dict[str, object]:
+    """Signed thinking is only valid in its place, so a reply is kept block by block unless it is thinking and then one
+    text, which the row can say by itself."""
+    fields: dict[str, object] = {"reasoning_details": thinking} if thinking else {}
+    if any(map(_is_signed, thinking)):
+        said = [block["type"] for block in blocks[len(thinking) :]]
+        if blocks[: len(thinking)] != thinking or said not in ([], ["text"]):
+            fields["anthropic_content_blocks"] = blocks
+        if issuer != ISSUER:
+            fields["anthropic_issuer"] = issuer
+    return fields

@@ -1,0 +1,158 @@
+"""The Responses wire, through the official ``openai`` SDK, which is given bytes and gives bytes back (design D13).
+
+Nothing is kept on the server (``store`` is false): reasoning travels encrypted in our transcript, and only the endpoint
+that sealed it gets it back. See ``openai_chat`` for what the wires have in common.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import openai
+
+from hermes_worker.core.errors import ModelCallError
+from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.models.base import Abort, OnDelta
+from hermes_worker.models.calling import Exchange, Learner, carry_out, json_body, patience_s, refusal_of
+from hermes_worker.models.catalog import hostname
+from hermes_worker.models.connections import Line
+from hermes_worker.models.endpoint import Endpoint, checked
+from hermes_worker.models.wires.conversions import responses as conversion
+from hermes_worker.models.wires.openai_client import OpenAIClient
+from hermes_worker.models.wires.responses_reply import ResponseAssembler
+
+DEFAULT_EFFORT = "medium"
+DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
+"""Sent where a call has no system prompt: the ChatGPT backend refuses a request without instructions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+
+    streams: bool = True
+    takes_cache_key: bool = True
+    takes_output_cap: bool = True
+    takes_parallel_calls: bool = True
+    seals_reasoning: bool = True
+    """Gives encrypted reasoning for us to keep."""
+    without_reasoning: frozenset[str] = frozenset()
+    """Models that refuse every question about reasoning."""
+
+
+class OpenAIResponses:
+    """``Provider`` for any server that speaks OpenAI's Responses API."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
+        self._endpoint = checked(endpoint)
+        self._client = OpenAIClient(self._endpoint)
+        self._post = partial(self._client.send, "/responses")
+        self._issuer = conversion.issuer_of(hostname(endpoint.base_url))
+        self._learner = Learner(
+            Dialect(
+                takes_cache_key=self._issuer != conversion.GITHUB,
+                takes_output_cap=self._issuer != conversion.CODEX,
+            )
+        )
+
+    def close(self) -> None:
+        """Close idle connections. Calls in flight are not touched."""
+        self._client.close()
+
+    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
+        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+
+        def attempt(dialect: Dialect, line: Line) -> ModelReply:
+            exchange = Exchange(
+                endpoint=self._endpoint,
+                model=request.model,
+                messages=len(request.messages),
+                body=request_body(request, self._issuer, dialect),
+                post=self._post,
+                assembler=ResponseAssembler(on_delta, issuer=self._issuer),
+                sdk_error=openai.OpenAIError,
+                reply_name="a reply of the Responses API (for most servers the address ends in /v1)",
+            )
+            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
+
+        return self._learner.ask(attempt, partial(adapted, request=request), abort)
+
+
+def request_body(request: ModelRequest, issuer: str, dialect: Dialect) -> bytes:
+    """The JSON of a request, the conversation last (see ``json_body``).
+
+    ``extra_body`` adds fields and cannot replace the ones that are built here.
+    """
+    replays = request.replays_reasoning and dialect.seals_reasoning
+    rows = [json.loads(row) for row in request.messages]
+    prompt = conversion.to_input(rows, issuer=issuer, replays_reasoning=replays)
+    instructions = prompt.instructions or DEFAULT_INSTRUCTIONS
+    fields = {name: canonical_json(value) for name, value in request.extra_body.items()}
+    fields |= {name: canonical_json(value) for name, value in _reasoning(request, issuer, dialect, replays).items()}
+    if request.output_tokens_max is not None and dialect.takes_output_cap:
+        fields["max_output_tokens"] = str(request.output_tokens_max)
+    tools = _tools(tuple(request.tools))
+    if request.tools:
+        fields["tools"] = tools.text
+        fields["tool_choice"] = '"auto"'
+        if dialect.takes_parallel_calls:
+            fields["parallel_tool_calls"] = "true"
+    if dialect.takes_cache_key:
+        key = conversion.prompt_cache_key(instructions, tools.items, session_id=request.session_id)
+        fields["prompt_cache_key"] = canonical_json(key)
+    fields["instructions"] = canonical_json(instructions)
+    fields["model"] = canonical_json(request.model)
+    fields["store"] = "false"
+    fields["stream"] = "true" if dialect.streams else "false"
+    fields.pop("input", None)
+    return json_body(fields, "input", map(canonical_json, prompt.input))
+
+
+def _reasoning(request: ModelRequest, issuer: str, dialect: Dialect, replays: bool) -> Mapping[str, Any]:
+    effort = request.reasoning_effort or DEFAULT_EFFORT
+    if effort == "none" or request.model in dialect.without_reasoning:
+        return {}
+    return conversion.reasoning_fields(request.model, effort, issuer=issuer, replays_reasoning=replays)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    items: Sequence[conversion.Item]
+    text: str
+
+
+@lru_cache(maxsize=64)
+def _tools(definitions: tuple[str, ...]) -> _Tools:
+    """A session's tools never change, and most sessions have the same."""
+    items = conversion.to_tools([json.loads(definition) for definition in definitions])
+    return _Tools(items, canonical_json(items))
+
+
+def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
+    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+
+    Each trait changes at most once, so asking again comes to an end.
+    """
+    text = refusal_of(error)
+    if text is None:
+        return None
+    for is_open, words, better in (
+        (tried.takes_cache_key, ("prompt_cache_key",), replace(tried, takes_cache_key=False)),
+        (tried.takes_output_cap, ("max_output_tokens",), replace(tried, takes_output_cap=False)),
+        (tried.takes_parallel_calls, ("parallel_tool_calls",), replace(tried, takes_parallel_calls=False)),
+        (tried.seals_reasoning, ("encrypted_content", "include"), replace(tried, seals_reasoning=False)),
+        (
+            request.model not in tried.without_reasoning,
+            ("reasoning",),
+            replace(tried, without_reasoning=tried.without_reasoning | {request.model}),
+        ),
+        (tried.streams, ("stream",), replace(tried, streams=False)),
+    ):
+        if is_open and any(word in text for word in words):
+            return better
+    return None

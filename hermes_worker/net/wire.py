@@ -1,0 +1,116 @@
+"""Making the requests of an exchange: one at a time, to the addresses that were judged, within a time.
+
+Redirects are not followed: each would be a new decision about a new address, and a delivery has no business moving.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from hermes_worker.channels.exchange import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.urls import HttpUrl, SafeUrl, UrlPolicy, check_addresses, parse_http_url
+
+CONNECT_S = 10.0
+TOTAL_S = 60.0
+"""Of one request. A server that sends a byte a second does not hold a worker longer than this."""
+BODY_BYTES_MAX = 4_000_000
+
+
+def sender(policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Callable[[HttpRequest], HttpResponse]:
+    """A function that makes one request under ``policy``. It raises ``NoAnswer`` and ``UnsafeUrl``."""
+    return lambda request: send(request, policy, total_s=total_s)
+
+
+def send(
+    request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S, body_bytes_max: int = BODY_BYTES_MAX
+) -> HttpResponse:
+    """Make one request; what goes beyond ``body_bytes_max`` is not read. Raises ``NoAnswer`` when there is no response,
+    ``UnsafeUrl`` when it must not be made."""
+    target = parse_http_url(request.url, policy)
+    judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
+    connection = _PinnedConnection(judged)
+    try:
+        try:
+            connection.connect()
+        except OSError as error:
+            reason = f"no connection to {target.host}: {type(error).__name__}"
+            raise NoAnswer(reason, was_sent=False) from None
+        return _exchange(connection, request, total_s, body_bytes_max)
+    finally:
+        connection.close()
+
+
+def _exchange(connection: _PinnedConnection, request: HttpRequest, total_s: float, body_bytes_max: int) -> HttpResponse:
+    cut = threading.Timer(total_s, connection.cut)
+    cut.daemon = True
+    cut.start()
+    parts = urlsplit(request.url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection.request(request.method, path, body=request.body or None, headers=dict(request.headers))
+        response = connection.getresponse()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        body = response.read(body_bytes_max)
+        if connection.was_cut:
+            # The library takes the end of a connection for the end of the headers, and of a body without a length.
+            raise TimeoutError
+        return HttpResponse(status=response.status, headers=headers, body=body)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise NoAnswer(f"{connection.host} did not answer: {type(error).__name__}", was_sent=True) from None
+    finally:
+        cut.cancel()
+
+
+def _resolve(target: HttpUrl) -> list[str]:
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise NoAnswer(f"the host {target.host} does not resolve", was_sent=False) from None
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class _PinnedConnection(http.client.HTTPConnection):
+    """Connects to the judged addresses and to no other; the name is used for TLS and the Host header."""
+
+    def __init__(self, judged: SafeUrl) -> None:
+        super().__init__(judged.target.host, judged.target.port, timeout=CONNECT_S)
+        self._judged = judged
+        self._opened: socket.socket | None = None
+        self.was_cut = False
+        self.default_port = 443 if judged.target.scheme == "https" else 80
+
+    def connect(self) -> None:
+        last: OSError = OSError("no address")
+        for address in self._judged.addresses:
+            try:
+                self.sock = self._opened = self._connected(address)
+                return
+            except OSError as error:
+                last = error
+        raise last
+
+    def _connected(self, address: str) -> socket.socket:
+        plain = socket.create_connection((address, self._judged.target.port), timeout=CONNECT_S)
+        plain.settimeout(TOTAL_S)
+        if self._judged.target.scheme != "https":
+            return plain
+        try:
+            return ssl.create_default_context().wrap_socket(plain, server_hostname=self._judged.target.host)
+        except BaseException:
+            plain.close()
+            raise
+
+    def cut(self) -> None:
+        """End whatever waits for the server. ``self.sock`` is gone by then if the answer ends with the connection."""
+        if self._opened is None:
+            return
+        self.was_cut = True
+        try:
+            self._opened.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it ended by itself

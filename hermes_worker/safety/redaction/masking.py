@@ -1,0 +1,135 @@
+"""Masks credentials in text: on its way to the log, to a person, and, as a tool's result, to rows and models.
+
+Pure and total: any string in, a string out, the same text when nothing in it looks like a credential, and masking
+twice changes nothing more. Three kinds of evidence count: a vendor's key format (``vendors``), a name that says what
+its value is (``names``), and a place that holds credentials (``places``).
+
+Theory of operation. Running the patterns over every byte would cost seconds per megabyte, and nearly all text is clean.
+So each rule has a cheap *trigger* that ``bytes.find`` can look for, and its regular expression runs only where the
+trigger was seen: vendor keys at runs of 13 or more token characters, named values at the words a secret's name must
+contain, addresses at ``://``. Rules report spans; spans are merged and replaced once, at the end, so rules cannot
+corrupt one another's output. The work is done on UTF-8 bytes because their ``lower`` never moves an offset.
+
+There are two readings. ``redact`` believes every name: for log lines, messages and configuration. ``redact_code`` is
+for what may be a program, where ``token = next(tokens)`` is no leak: a name counts only when its value looks like a
+secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from hermes_worker.safety.redaction.names import is_secret_name, named_values
+from hermes_worker.safety.redaction.places import addresses, command_lines, cookies, phone_numbers, private_keys
+from hermes_worker.safety.redaction.spans import merged
+from hermes_worker.safety.redaction.vendors import vendor_keys
+
+__all__ = [
+    "KNOWN_CHARS_MIN",
+    "holds_marker",
+    "is_secret_name",
+    "marked",
+    "mask",
+    "mask_known",
+    "redact",
+    "redact_code",
+]
+
+_MASK_KEEPS_CHARS_MIN = 18
+"""A shorter secret is hidden whole (reference, around §7.5)."""
+KNOWN_CHARS_MIN = 8
+"""A secret known by its value is masked wherever its characters stand. One that is shorter is not: a key of one letter
+would be found in every word."""
+_ALREADY_MASKED = re.compile(r"\*{3,}|.{6}\.\.\..{4}|.?«redacted[^»\n]*».?", re.DOTALL)
+_MARKER = re.compile("«redacted(?::[^»\n]{1,16})?»")
+
+Mask = Callable[[str], str]
+
+
+def mask(secret: str) -> str:
+    """``***``, or the first six and last four characters of a secret that is long enough to spare them."""
+    if len(secret) < _MASK_KEEPS_CHARS_MIN:
+        return "***"
+    return f"{secret[:6]}...{secret[-4:]}"
+
+
+def marked(secret: str) -> str:
+    """What stands for a secret in a text that may be written back: nothing takes it for a value, and
+    ``holds_marker`` knows it again (reference, around §7.5). Lines stay lines."""
+    if "\n" in secret:
+        return "\n".join(marked(line) if line.strip() else line for line in secret.split("\n"))
+    ending = "\r" if secret.endswith("\r") else ""
+    beginning = secret[:4] if len(secret) >= _MASK_KEEPS_CHARS_MIN and secret[:4].isascii() else ""
+    beginning = re.sub(r"[^A-Za-z0-9_-]", "", beginning)
+    return (f"«redacted:{beginning}…»" if beginning else "«redacted»") + ending
+
+
+def holds_marker(text: str) -> bool:
+    """Whether ``text`` contains what ``marked`` writes."""
+    return _MARKER.search(text) is not None
+
+
+def redact(text: str, *, masked_as: Mask = mask) -> str:
+    """``text`` with every credential masked. For logs, error messages, configuration: whatever is only read."""
+    return _replace(text, masked_as, is_code=False)
+
+
+def redact_code(text: str, *, masked_as: Mask = mask) -> str:
+    """``text`` with every credential masked that looks like one. For source code and for what commands print, where
+    ``token = next(tokens)`` is a program and not a leak."""
+    return _replace(text, masked_as, is_code=True)
+
+
+def mask_known(text: str, secrets: Iterable[str], masked_as: Mask = mask) -> str:
+    """``text`` without the values in ``secrets``, wherever they stand. Short ones are left (``KNOWN_CHARS_MIN``)."""
+    for secret in secrets:
+        if len(secret) >= KNOWN_CHARS_MIN and secret in text:
+            text = text.replace(secret, masked_as(secret))
+    return text
+
+
+# --- replacing -------------------------------------------------------------------------------------------------------
+
+_PASSES_MAX = 4
+"""Two are usual for a text that holds a credential, one for any other."""
+
+
+def _replace(text: str, masked_as: Mask, *, is_code: bool) -> str:
+    """Masked until nothing is left to mask: a mask put into the middle of a value may give away where it ends."""
+    for _ in range(_PASSES_MAX):
+        masked = _replaced(text, masked_as, is_code=is_code)
+        if masked == text:
+            break
+        text = masked
+    return text
+
+
+def _replaced(text: str, masked_as: Mask, *, is_code: bool) -> str:
+    raw = text.encode("utf-8", "surrogatepass")
+    low = raw.lower()
+    spans = [
+        *vendor_keys(raw, low),
+        *addresses(raw, is_code=is_code),
+        *private_keys(raw),
+        *cookies(raw, low, is_code=is_code),
+        *command_lines(raw),
+        *phone_numbers(raw),
+        *named_values(raw, low, is_code=is_code),
+    ]
+    if not spans:
+        return text
+    pieces = []
+    done = 0
+    for start, end in merged(spans):
+        secret = raw[start:end].decode("utf-8", "surrogatepass")
+        pieces += [raw[done:start], _masked_once(secret, masked_as).encode("utf-8", "surrogatepass")]
+        done = end
+    pieces.append(raw[done:])
+    return b"".join(pieces).decode("utf-8", "surrogatepass")
+
+
+def _masked_once(secret: str, masked_as: Mask) -> str:
+    if _ALREADY_MASKED.fullmatch(secret):
+        return secret
+    return f"{secret[:4]}****{secret[-4:]}" if secret.startswith("+") else masked_as(secret)

@@ -1,0 +1,304 @@
+"""Values that a name calls secret: ``password=``, ``"api_key":``, ``Authorization:``, ``--token X``.
+
+A trigger is a piece of text that the name of every secret contains. It is looked for in the whole text; only where it
+stands, the word around it is read as a name, and then what comes behind the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from hermes_worker.safety.redaction.spans import Span, positions
+from hermes_worker.safety.redaction.values import is_harmless_value, is_placeholder, looks_random, looks_secret
+
+__all__ = ["is_secret_name", "named_values"]
+
+_TRIGGERS = (b"key", b"token", b"secret", b"pass", b"pwd", b"credential", b"auth", b"bearer", b"mnemonic")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SECRET_WORDS = _words(
+    "password passwords passwd passphrase pwd secret secrets token tokens credential credentials apikey apikeys"
+    " authtoken accesskey secretkey privatekey auth authorization bearer mnemonic"
+)
+_SECRET_ENDINGS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "token",
+    "secret",
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "pass",
+    "pwd",
+)
+"""What people put behind another word without a sign between: ``PGPASSWORD``, ``GITHUBTOKEN``, ``SSHPASS``."""
+_NOT_SECRET = _words(
+    "bypass compass encompass trespass surpass overpass underpass passes subtoken pretoken detoken multipass onepass"
+)
+_PHRASES = _words("passphrase mnemonic")
+"""Secrets that are several plain words."""
+_KEY_QUALIFIERS = _words("api access secret private signing encryption auth client session master bot account")
+"""What makes a ``key`` a secret; ``primary_key`` and ``sort_key`` are not."""
+_HARMLESS_ENDINGS = _words(
+    "type mode method url uri endpoint host port path file dir name id ids env count counts limit limits max min usage"
+    " budget ttl expires expiry expiration in at enabled disabled required length len size provider scheme policy"
+    " version chars status hint used left total cost price"
+)
+"""``token_type``, ``password_file`` and ``secret_name`` talk about a secret without containing it."""
+_WORD = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field, variable or header of this name holds a credential: ``dbPassword``, ``X-API-Key``."""
+    return _is_secret_name(name.encode("utf-8", "surrogatepass"))
+
+
+def _is_secret_name(name: bytes) -> bool:
+    words = [word.decode().lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _HARMLESS_ENDINGS:
+        return False
+    if not _SECRET_WORDS.isdisjoint(words) or _has_secret_ending(words):
+        return True
+    return any(word in ("key", "keys") and before in _KEY_QUALIFIERS for before, word in pairwise(words))
+
+
+def _has_secret_ending(words: list[str]) -> bool:
+    last = words[-1]
+    # ``pass`` alone is what tests do; behind another word it is a password.
+    return last.endswith(_SECRET_ENDINGS) and last not in _NOT_SECRET and (last != "pass" or len(words) > 1)
+
+
+# --- from the name to the value --------------------------------------------------------------------------------------
+
+_NAME_CHARS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_NAME_BYTES_MAX = 96
+_COLOUR = rb"(?:(?:\x1b|\\u001b|\\x1b|\\033)\[[\d;]{0,12}m)?"
+_TO_VALUE = re.compile(
+    rb"(?P<rest>[A-Za-z0-9_.-]{0,64}+)(?P<quote>\\{0,3}[\"'`])?\]?"
+    rb"(?P<gap>[ \t]{0,8})(?P<sign>:=|=>|=(?!=)|:(?!:)|,(?=[ \t]?b?[\"'])|>(?=[^\s<>=]))"
+    rb"(?P<lead>[ \t]{0,8}b?(?=[\"'])|[ \t]{0,8}(?:[|>][+-]?[ \t]{0,4}\r?\n[ \t]{1,32})?)" + _COLOUR
+)
+"""From the trigger to where the value begins."""
+_TO_ARGUMENT = re.compile(rb"(?P<rest>[A-Za-z0-9_.-]{0,64}+)[ \t]{1,4}(?:is[ \t]{1,4})?(?P<quote>[\"'`]?)(?=[^\s-])")
+"""``--password X``, ``password X`` in a .netrc, "the password is X"."""
+_TO_NEXT_LINE = re.compile(rb"(?P<rest>[A-Za-z0-9_.-]{0,64}+):[ \t]{0,4}\r?\n[ \t]{0,16}")
+_TO_NAMED_VALUE = re.compile(
+    rb"(?P<rest>[A-Za-z0-9_.-]{0,64}+)(?P<quote>\\{0,3}[\"']?),?\s{1,40}-?[ ]?\\{0,3}[\"']?"
+    rb"value\\{0,3}[\"']?\s?[:=][ \t]{0,4}",
+    re.IGNORECASE,
+)
+"""``"name": "API_TOKEN", "value": "..."`` of Kubernetes and of XML."""
+_AFTER_BEARER = re.compile(rb"bearer[ \t]+([A-Za-z0-9._~+/=-]{16,})", re.IGNORECASE)
+_WORDS_BEFORE = re.compile(rb"(?:api|access|secret|private|recovery|seed)[ _-]$", re.IGNORECASE)
+
+
+def named_values(raw: bytes, low: bytes, *, is_code: bool) -> Iterator[Span]:
+    """Values of secret names. ``is_code``: the text may be a program, so a value must itself look like a secret."""
+    for trigger in _TRIGGERS:
+        # Values are skipped once looked at: ``token=token=token=...`` must not take quadratic time.
+        done = 0
+        for at in positions(low, trigger):
+            if at < done:
+                continue
+            if value := _value_after(raw, at, is_code=is_code):
+                done = value.end
+                if value.is_secret:
+                    yield value.start, value.end
+            elif trigger == b"bearer" and (token := _AFTER_BEARER.match(raw, at)):
+                yield token.span(1)
+
+
+class _Value(NamedTuple):
+    start: int
+    end: int
+    is_secret: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A name and what is known of where it stands."""
+
+    name: bytes
+    start: int
+    is_code: bool
+
+    def starts_line(self, raw: bytes) -> bool:
+        start = self.start
+        return start == 0 or _LINE_START.search(raw, max(0, start - 64), start) is not None
+
+    def is_variable(self, raw: bytes) -> bool:
+        """Written as the environment's variables are, where a shell or a list of them has one."""
+        return _VARIABLE.fullmatch(self.name) is not None and raw[self.start - 1 : self.start] in _BEFORE_VARIABLE
+
+
+_BEFORE_VARIABLE = frozenset((b"", b" ", b"\t", b"\n", b"\r", b'"', b"'", b"`", b";", b"|", b"+", b"-", b"n"))
+"""The last is what is left of a written-out line end."""
+_VARIABLE = re.compile(rb"[A-Z][A-Z0-9_]*")
+_LINE_START = re.compile(
+    rb"(?:^|[\r\n\"'`]|\\n|\n[+-]|\d\|)[ \t]*(?:- [\"']?)?"
+    rb"(?:export[ \t]+|set[ \t]+|declare -x[ \t]+|-e[ \t]+|ENV[ \t]+)?$"
+)
+
+
+def _value_after(raw: bytes, at: int, *, is_code: bool) -> _Value | None:
+    """The value of the name around ``at``; ``None`` when there is no secret's name or it has no value."""
+    to_value = _TO_VALUE.match(raw, at)
+    if to_value is None:
+        return _spoken_value(raw, at)
+    place = _place(raw, at, to_value.end("rest"), is_code=is_code)
+    if not _is_secret_name(place.name):
+        return _spoken_value(raw, at) if to_value["sign"] == b":" else None
+    if to_value["sign"] == b"," and (pair := _TO_NAMED_VALUE.match(raw, at)):
+        return _simple_value(raw, pair.end())
+    if to_value["sign"] == b">" and raw[place.start - 1 : place.start] != b"<":
+        return None
+    if place.name.lower().endswith(b"authorization"):
+        return _header_value(raw, to_value.end(), is_code=is_code)
+    return _assigned_value(raw, place, to_value) or _spoken_value(raw, at)
+
+
+def _place(raw: bytes, at: int, end: int, *, is_code: bool) -> _Place:
+    head = raw[max(0, at - _NAME_BYTES_MAX) : at]
+    start = at - (len(head) - len(head.rstrip(_NAME_CHARS)))
+    # A line that a diff takes out begins with a sign that names may contain.
+    start += len(raw[start:at]) - len(raw[start:at].lstrip(b"-."))
+    return _Place(name=raw[start:end], start=start, is_code=is_code)
+
+
+def _spoken_value(raw: bytes, at: int) -> _Value | None:
+    """A value that stands beside its name without a sign, or a line below it."""
+    head = raw[max(0, at - 24) : at]
+    for pattern in (_TO_NEXT_LINE, _TO_NAMED_VALUE, _TO_ARGUMENT):
+        found = pattern.match(raw, at)
+        if found is None:
+            continue
+        name = _place(raw, at, found.end("rest"), is_code=True).name
+        qualified = _WORDS_BEFORE.search(head)
+        if _is_secret_name(name) or (qualified and _is_secret_name(qualified[0] + name)):
+            return _simple_value(raw, found.end())
+    return None
+
+
+_SIMPLE = re.compile(rb"\\{0,3}[\"'`]?([^\s\"'`\\,;&<>(){}\[\]|]{1,4096}+)")
+
+
+def _simple_value(raw: bytes, start: int) -> _Value | None:
+    """A single word, which is a secret when it looks like one."""
+    value = _SIMPLE.match(raw, start)
+    if value is None:
+        return None
+    is_call = raw[value.end() : value.end() + 1] in (b"(", b"[", b"{")
+    word = value[1].rstrip(b".:")
+    is_secret = looks_secret(word) and not is_call and not is_harmless_value(word)
+    return _Value(value.start(1), value.start(1) + len(word), is_secret)
+
+
+# --- assignments -----------------------------------------------------------------------------------------------------
+
+_QUOTED = re.compile(
+    rb"\\+\"(?P<escaped>[^\"\n]*?)\\+\""
+    rb"|\"(?P<double>(?:[^\"\\\n]|\\.)*)\""
+    rb"|'(?P<single>(?:[^'\\\n]|\\.)*)'"
+    rb"|`(?P<tick>[^`\n]*)`"
+    rb"|&quot;(?P<html>[^&\"\n]*)&quot;"
+)
+_UNQUOTED = re.compile(rb"[\"']?(?P<value>(?:[^\s\"'`,;&<>(){}\[\]|\\]|&(?![\w.%-]+=)|\\(?![nrt\"']))+)")
+_REST_OF_WORD = re.compile(rb"[\"']?(?P<value>(?:[^\s&]|&(?![\w.%-]+=))+)")
+"""In a line of an env file nothing but white space, or the next field of a form, ends a value."""
+_REST_OF_STRING = re.compile(rb"(?P<value>(?:[^\s&\"'`\\]|&(?![\w.%-]+=)|\\(?![nrt\"']))+)")
+"""The same inside quotes."""
+_PHRASE = re.compile(rb"(?P<value>[a-z]+(?: [a-z]+){2,})")
+_ENV_VALUE_BYTES_MIN = 5
+
+
+def _assigned_value(raw: bytes, place: _Place, to_value: re.Match[bytes]) -> _Value | None:
+    start = to_value.end()
+    starts_line = place.starts_line(raw)
+    is_compact = to_value["sign"] == b"=" and to_value.end("gap") + 1 == start
+    is_quoted = False
+    if quoted := _QUOTED.match(raw, start):
+        start, end = quoted.span(quoted.lastgroup or 0)
+        is_certain, is_quoted = to_value["sign"] != b",", True
+    elif _names_phrase(place.name) and (phrase := _PHRASE.match(raw, start)):
+        return _Value(*phrase.span("value"), True)
+    elif value := _unquoted_pattern(place, is_env=starts_line and is_compact).match(raw, start):
+        start, end = value.span("value")
+        is_certain = is_compact or starts_line or to_value["quote"] is not None
+    else:
+        return None
+    if _is_harmless(raw, place.name, start, end):
+        return _Value(start, end, False)
+    is_certain = is_certain and not place.name.lower().endswith(b"auth")
+    value_bytes = raw[start:end]
+    if place.is_code:
+        is_bare = not is_quoted or to_value["sign"] == b","
+        is_env = is_compact and place.is_variable(raw)
+        is_secret = _is_secret_in_code(place, value_bytes, is_bare=is_bare, is_env=is_env)
+    else:
+        is_secret = is_certain or looks_random(value_bytes)
+    return _Value(start, end, is_secret)
+
+
+def _names_phrase(name: bytes) -> bool:
+    return not _PHRASES.isdisjoint(word.decode().lower() for word in _WORD.findall(name))
+
+
+def _unquoted_pattern(place: _Place, *, is_env: bool) -> re.Pattern[bytes]:
+    if not is_env:
+        return _UNQUOTED
+    return _REST_OF_STRING if place.is_code else _REST_OF_WORD
+
+
+def _is_secret_in_code(place: _Place, value: bytes, *, is_bare: bool, is_env: bool) -> bool:
+    if _names_phrase(place.name) and _PHRASE.fullmatch(value):
+        return True
+    if is_env and not place.name.endswith(b"AUTH"):
+        return len(value) >= _ENV_VALUE_BYTES_MIN and not is_placeholder(value)
+    return looks_secret(value, is_bare=is_bare)
+
+
+def _is_harmless(raw: bytes, name: bytes, start: int, end: int) -> bool:
+    value = raw[start:end]
+    if not value or is_harmless_value(value):
+        return True
+    if raw[end : end + 1] in (b"(", b"[", b"{"):
+        # ``token = next(...)`` computes it.
+        return True
+    # ``max_tokens: 100`` is a setting. A password may well be a number.
+    return b"token" in name.lower() and value.replace(b".", b"").replace(b"_", b"").isdigit()
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+_OPENING_QUOTE = re.compile(rb"\\*(?P<quote>[\"'`]?)")
+_SCHEME_WORD = re.compile(rb"(?:Bearer|Basic|Token|Bot|ApiKey|Negotiate|DPoP)[ \t]+", re.IGNORECASE)
+_HEADER_WORD = re.compile(rb"[^\s\"'`\\]+")
+
+
+_PARAMETERS = re.compile(rb"[A-Za-z0-9-]+ .*(?:response|signature)=", re.IGNORECASE)
+"""Digest and AWS signatures hide their secret among parameters, so everything goes."""
+
+
+def _header_value(raw: bytes, start: int, *, is_code: bool) -> _Value | None:
+    quote = b""
+    if opening := _OPENING_QUOTE.match(raw, start):
+        start, quote = opening.end(), opening["quote"]
+    if scheme := _SCHEME_WORD.match(raw, start):
+        value = _HEADER_WORD.match(raw, scheme.end())
+    else:
+        value = re.compile(rb"[^\r\n\\" + quote + rb"]+").match(raw, start)
+    if value is None:
+        return None
+    is_secret = not is_harmless_value(value[0])
+    if is_code and not _PARAMETERS.match(value[0]):
+        is_secret = is_secret and looks_secret(value[0].rstrip(b",;)"), is_bare=not (scheme or quote))
+    return _Value(value.start(), value.end(), is_secret)

@@ -1,0 +1,110 @@
+"""The one way of a tool's result to rows, models, events and files (reference, around §7.5)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.safety.redaction.masking import is_secret_name, marked, mask_known, redact, redact_code
+
+__all__ = ["Redactor", "prints_configuration"]
+
+_CONFIGURATION = (
+    r"[\w.-]*\.env(?:\.[\w.-]+)?|[\w.-]+\.(?:ini|cfg|cnf|conf|properties|tfvars)|\.netrc|_netrc|\.npmrc|\.pypirc"
+    r"|\.pgpass|\.git-credentials|\.htpasswd|\.dockercfg|\.s3cfg|credentials"
+)
+_CONFIGURATION_FILE = re.compile(rf"(?:^|[\s/\\\"'=<])(?:{_CONFIGURATION})(?=$|[\s\"';|&)<>])")
+_PRINTS_VARIABLES = re.compile(
+    r"(?:^|[;&|(\n])\s*(?:sudo\s+)?(?:(?:env|set|(?:export|declare)(?:\s+-[px]+)?)\s*(?:$|[;&|)\n>])|printenv\b)"
+)
+
+
+def prints_configuration(text: str) -> bool:
+    """Whether a path names a file of settings, or a command prints one or the environment: there every name that
+    sounds like a secret's is one, however harmless its value looks."""
+    return _CONFIGURATION_FILE.search(text) is not None or _PRINTS_VARIABLES.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redactor:
+    """What hides secrets in results of tools."""
+
+    is_on: bool = True
+    known: tuple[str, ...] = field(default=(), repr=False)
+    """Secrets of this installation: hidden wherever they stand, if they are long enough to be recognised."""
+
+    def text(self, text: str, *, is_configuration: bool = False) -> str:
+        """``text`` with a marker for every secret. The number of lines stays; a second time changes nothing."""
+        if not self.is_on:
+            return text
+        text = mask_known(text, self.known, marked)
+        return (redact if is_configuration else redact_code)(text, masked_as=marked)
+
+    def without(self, text: str, secrets: Iterable[str]) -> str:
+        """``text`` with a marker for every one of ``secrets`` that is long enough: what a caller knows beside ours."""
+        return mask_known(text, secrets, marked) if self.is_on else text
+
+    def printed(self, text: str) -> str:
+        """What a program of the owner printed for people: every name is believed, and ends of secrets are shown."""
+        return redact(mask_known(text, self.known)) if self.is_on else text
+
+    def result(self, text: str, *, is_configuration: bool = False) -> str:
+        """A result as a tool returns it: the texts inside a JSON document, or all of it. The same text when nothing
+        is hidden."""
+        if not self.is_on:
+            return text
+        try:
+            document = json.loads(text)
+            shown = list(_texts(document))
+            hidden = self._each(shown, is_configuration)
+            return text if hidden == shown else canonical_json(_with_texts(document, iter(hidden)))
+        except (ValueError, RecursionError):
+            return self.text(text, is_configuration=is_configuration)
+
+    def _each(self, texts: list[str], is_configuration: bool) -> list[str]:
+        """Looked at together: a thousand short texts cost what one long one does."""
+        joined = _BETWEEN.join(texts)
+        hidden = self.text(joined, is_configuration=is_configuration)
+        if hidden == joined:
+            return texts
+        apart = hidden.split(_BETWEEN)
+        if len(apart) == len(texts):
+            return apart
+        return [self.text(text, is_configuration=is_configuration) for text in texts]
+
+
+_BETWEEN = "\n\x1e\n"
+_NAMED = "{}: {}"
+"""How a field is looked at whose name sounds like a secret's: its name must stand before its value."""
+
+
+def _texts(value: Any, name: str = "") -> Iterator[str]:
+    """Every text of a document, names of fields included, in an order that ``_with_texts`` repeats."""
+    match value:
+        case str():
+            yield _NAMED.format(name, value) if name else value
+        case list():
+            for item in value:
+                yield from _texts(item, name)
+        case dict():
+            for key, item in value.items():
+                yield key
+                yield from _texts(item, key if is_secret_name(key) else "")
+
+
+def _with_texts(value: Any, texts: Iterator[str], name: str = "") -> Any:
+    """The document with other texts."""
+    match value:
+        case str():
+            return next(texts)[len(_NAMED.format(name, "")) if name else 0 :]
+        case list():
+            return [_with_texts(item, texts, name) for item in value]
+        case dict():
+            return {
+                next(texts): _with_texts(item, texts, key if is_secret_name(key) else "") for key, item in value.items()
+            }
+    return value

@@ -1,0 +1,299 @@
+"""Text that tries to take over an agent, as data: patterns with an id each, and what is scanned with which of them.
+
+Two tables, both from the reference (§6.7 and §1.8), with our own expressions:
+
+* ``PATTERNS`` for text that reaches a prompt: context files, memory, tool results, skills. A pattern has a scope, and a
+  scan takes the patterns of its scope and of the scopes inside it: all < context < strict.
+* ``JOB_PATTERNS`` for scheduled jobs, which run unattended. What the user wrote is scanned with all of them; the
+  assembled prompt, which may quote a runbook that *describes* an attack, only with the directives.
+
+Scanning is advice and a tripwire, not a boundary: what an agent may do is decided by its tools and its workspace.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+WINDOW_CHARS = 65_536
+"""Text is scanned in windows of this size, so that the time grows with its length and nothing hides behind padding."""
+OVERLAP_CHARS = 4_096
+
+
+class Scope(StrEnum):
+    """Where scanned text comes from."""
+
+    ALL = "all"
+    """Anywhere."""
+    CONTEXT = "context"
+    """Files, memory and tool results: others may have written them."""
+    STRICT = "strict"
+    """What is about to be kept, as memory or as a skill, while somebody can still object."""
+
+
+_INCLUDED = {
+    Scope.ALL: (Scope.ALL,),
+    Scope.CONTEXT: (Scope.ALL, Scope.CONTEXT),
+    Scope.STRICT: (Scope.ALL, Scope.CONTEXT, Scope.STRICT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ThreatPattern:
+    """``expression`` is matched against NFKC-folded lower-case text. Repetitions are bounded."""
+
+    id: str
+    scope: Scope
+    expression: re.Pattern[str]
+
+
+def _pattern(identifier: str, scope: Scope, expression: str) -> ThreatPattern:
+    # <some> stands for up to eight words between the telling ones, <line> for the rest of a command line.
+    expanded = expression.replace("<some>", r"(?:\w+\s+){0,8}").replace("<line>", r"[^\n]{0,1024}")
+    return ThreatPattern(identifier, scope, re.compile(expanded.replace("<secret>", _SECRET_VARIABLE)))
+
+
+_SECRET_VARIABLE = r"\$\{?\w*(?:key|token|secret|password|credential)s?\b"
+
+PATTERNS: tuple[ThreatPattern, ...] = (
+    _pattern("prompt_injection", Scope.ALL, r"\bignore\s+<some>(?:previous|prior|above|all)\s+<some>instructions\b"),
+    _pattern("sys_prompt_override", Scope.ALL, r"\bsystem\s+prompt\s+override\b"),
+    _pattern(
+        "disregard_rules",
+        Scope.ALL,
+        r"\bdisregard\s+<some>(?:your|any|all)\s+<some>(?:rules|instructions|guidelines)\b",
+    ),
+    _pattern(
+        "bypass_restrictions",
+        Scope.ALL,
+        r"\bact\s+as\s+(?:though|if)\s+<some>you\s+<some>(?:have\s+no|don['’]?t\s+have)\s+<some>(?:rules|limits|restrictions)\b",
+    ),
+    _pattern(
+        "html_comment_injection",
+        Scope.ALL,
+        r"<!--[^>]{0,512}(?<![a-z])(?:ignore|override|system|secret|hidden)(?![a-z])[^>]{0,512}-->",
+    ),
+    _pattern("hidden_div", Scope.ALL, r"<\s*div\s[^>]{0,512}display\s*:\s*none"),
+    _pattern(
+        "translate_execute", Scope.ALL, r"\btranslate\s[^\n]{0,512}\sinto\s+[\w\s-]{1,60}\sand\s+(?:execute|eval|run)\b"
+    ),
+    _pattern("deception_hide", Scope.ALL, r"\bdo\s+not\s+<some>tell\s+<some>the\s+user\b"),
+    _pattern("exfil_curl", Scope.ALL, r"\bcurl\s<line><secret>"),
+    _pattern("exfil_wget", Scope.ALL, r"\bwget\s<line><secret>"),
+    _pattern("read_secrets", Scope.ALL, r"\bcat\s<line>(?:\.env\b|credentials|\.netrc|\.pgpass|\.npmrc|\.pypirc)"),
+    _pattern("role_hijack", Scope.CONTEXT, r"\byou\s+are\s+<some>now\s+(?:an?|the)\s"),
+    _pattern("role_pretend", Scope.CONTEXT, r"\bpretend\s+<some>(?:you\s+are|to\s+be)\s"),
+    _pattern("leak_system_prompt", Scope.CONTEXT, r"\boutput\s+<some>(?:system|initial)\s+prompt\b"),
+    _pattern(
+        "remove_filters",
+        Scope.CONTEXT,
+        r"\b(?:answer|reply|respond)\s+without\s+<some>(?:filters|limitations|restrictions|safety)\b",
+    ),
+    _pattern("fake_update", Scope.CONTEXT, r"\byou\s+have\s+been\s+<some>(?:patched|updated|upgraded)\s+to\b"),
+    _pattern("identity_override", Scope.CONTEXT, r"\bname\s+yourself\s+\w"),
+    _pattern("c2_node_registration", Scope.CONTEXT, r"\bregister\s+(?:as\s+)?(?:a\s+)?node\b"),
+    _pattern("c2_heartbeat", Scope.CONTEXT, r"\b(?:heartbeat|beacon|check[\s-]?in)\s+(?:to|with)\s"),
+    _pattern("c2_task_pull", Scope.CONTEXT, r"\bpull\s+(?:down\s+)?(?:new\s+)?task(?:s|ing)?\b"),
+    _pattern("c2_network_connect", Scope.CONTEXT, r"\bconnect\s+to\s+the\s+network\b"),
+    _pattern("forced_action", Scope.CONTEXT, r"\byou\s+must\s+(?:\w+\s+){0,3}(?:register|connect|report|beacon)\b"),
+    _pattern("anti_forensic_oneliner", Scope.CONTEXT, r"\bonly\s+use\s+one[\s-]?liners?\b"),
+    _pattern(
+        "anti_forensic_disk", Scope.CONTEXT, r"\bnever\s+<some>(?:create|write)\s+<some>(?:script|file)\s+<some>disk\b"
+    ),
+    _pattern("env_var_unset_agent", Scope.CONTEXT, r"\bunset\s+\w*(?:hermes|agent|claude|codex|openai|anthropic)\w*"),
+    _pattern("known_c2_framework", Scope.CONTEXT, r"\b(?:cobalt\s*strike|metasploit|sliver|havoc|mythic|brainworm)\b"),
+    _pattern("c2_explicit", Scope.CONTEXT, r"\bc2\s+(?:server|channel|beacon|infrastructure)\b"),
+    _pattern("c2_explicit_long", Scope.CONTEXT, r"\bcommand\s+and\s+control\b"),
+    _pattern("send_to_url", Scope.STRICT, r"\b(?:send|post|upload|transmit)\s<line>\s(?:to|at)\s+https?://"),
+    _pattern(
+        "context_exfil",
+        Scope.STRICT,
+        r"\b(?:include|output|print|share)\s+<some>(?:conversation|chat\s+history|previous\s+messages|(?:full|entire)\s+context)\b",
+    ),
+    _pattern("ssh_backdoor", Scope.STRICT, r"authorized_keys"),
+    _pattern("ssh_access", Scope.STRICT, r"(?:\$home|~)/\.ssh\b"),
+    _pattern("hermes_env", Scope.STRICT, r"(?:\$home|~)/\.hermes/\.env\b"),
+    _pattern(
+        "agent_config_mod",
+        Scope.STRICT,
+        r"\b(?:update|modify|edit|write|change|append|add\s+to)\s<line>(?:agents\.md|claude\.md|\.cursorrules|\.clinerules)",
+    ),
+    _pattern(
+        "hermes_config_mod",
+        Scope.STRICT,
+        r"\b(?:update|modify|edit|write|change|append|add\s+to)\s<line>\.hermes/(?:config\.yaml|soul\.md)",
+    ),
+    _pattern(
+        "hardcoded_secret", Scope.STRICT, r"(?:api[_-]?key|token|secret|password)\s*[=:]\s*[\"'][a-z0-9+/=_-]{20,256}"
+    ),
+)
+
+JOB_DIRECTIVE_IDS = frozenset({"prompt_injection", "deception_hide", "sys_prompt_override", "disregard_rules"})
+"""The patterns that do not survive ordinary prose: the only ones an assembled prompt is scanned with."""
+
+_JOB_SECRET = r"\$\{?\w*(?:key|token|secret|password|credential|api)\w*\}?"
+
+JOB_PATTERNS: tuple[ThreatPattern, ...] = (
+    *(pattern for pattern in PATTERNS if pattern.id in JOB_DIRECTIVE_IDS),
+    _pattern(
+        "read_secrets",
+        Scope.STRICT,
+        r"\bcat\s<line>(?:\.env\b|credentials|\.netrc|\.pgpass|\bid_(?:rsa|ed25519|ecdsa)\b)",
+    ),
+    _pattern("ssh_backdoor", Scope.STRICT, r"authorized_keys"),
+    _pattern("sudoers_mod", Scope.STRICT, r"/etc/sudoers|\bvisudo\b"),
+    _pattern(
+        "destructive_root_rm",
+        Scope.STRICT,
+        r"\brm\s+(?=(?:-\S{1,40}\s+){0,5}-[\w-]{0,10}r)(?:-\S{1,40}\s+){1,6}[\"']?/",
+    ),
+    _pattern("exfil_curl_url", Scope.STRICT, rf"\bcurl\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),
+    _pattern("exfil_wget_url", Scope.STRICT, rf"\bwget\s<line>https?://[^\s\"'`]{{0,2048}}{_JOB_SECRET}"),
+    _pattern(
+        "exfil_curl_data",
+        Scope.STRICT,
+        rf"\bcurl\s<line>(?<=\s)(?:--data(?:-raw|-binary|-urlencode)?|-d|--form|-f)[\s=@\"']<line>{_JOB_SECRET}",
+    ),
+    _pattern("exfil_wget_post", Scope.STRICT, rf"\bwget\s<line>--post-(?:data|file)[\s=]<line>{_JOB_SECRET}"),
+    _pattern(
+        "exfil_curl_auth_header",
+        Scope.STRICT,
+        rf"\bcurl\s<line>(?:-h|--header)[\s=]*[\"']authorization:\s*(?:bearer|token|basic)\s+{_JOB_SECRET}[\"']",
+    ),
+)
+
+# The bundled GitHub skill's own call. The host must end where the name ends (api.github.com.evil.example and
+# api.github.com@evil.example are other hosts), what follows the path is left to be scanned, and a second address or a
+# proxy in the same command would get the header too.
+_GITHUB_CALL = re.compile(
+    r"\bcurl\s[^\n;&|$`]{0,500}(?:-h|--header)\s+[\"']authorization:\s*token\s+"
+    + _JOB_SECRET
+    + r"[\"']\s+[\"']?https://api\.github\.com(?=[/\s\"']|$)[^\s;&|$`]{0,2048}"
+    r"(?![^\n;&|]{0,2048}(?:https?://|--proxy|\s-x\s))"
+)
+_GITHUB_CALL_SCANNED_AS = "curl https://api.github.com/user"
+
+INVISIBLE = frozenset(
+    chr(code)
+    for first, last in ((0x200B, 0x200D), (0x2060, 0x2064), (0xFEFF, 0xFEFF), (0x202A, 0x202E), (0x2066, 0x2069))
+    for code in range(first, last + 1)
+) | frozenset(chr(code) for code in range(0xE0000, 0xE0080))
+"""Characters that show nothing: zero-width, bidirectional controls and the tag characters that can spell ASCII."""
+
+_JOINER = "\u200d"
+_VARIATION_SELECTOR = "\ufe0f"
+_BLACK_FLAG = "\U0001f3f4"
+_EMOJI_RANGES = (
+    (0x1F000, 0x1FAFF),
+    (0x2600, 0x27BF),
+    (0x2300, 0x23FF),
+    (0x20E3, 0x20E3),
+    (0x2190, 0x21FF),
+    (0x2B00, 0x2BFF),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreatFinding:
+    """A pattern that matched. ``message`` may be shown; it does not quote the text."""
+
+    id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssembledScan:
+    """An assembled prompt, made safe to send as far as that is possible."""
+
+    text: str
+    """Without invisible characters."""
+    removed: tuple[str, ...]
+    """Labels of the characters taken out, such as ``U+200B``: for the log."""
+    finding: ThreatFinding | None
+    """Why the prompt must not be sent at all."""
+
+
+def scan(text: str, scope: Scope) -> tuple[str, ...]:
+    """Ids of everything suspicious in ``text``, each once, invisible characters first
+    (``invisible_unicode_U+200B``)."""
+    invisible = [f"invisible_unicode_{label}" for label in strip_invisible(text)[1]]
+    wanted = [pattern for pattern in PATTERNS if pattern.scope in _INCLUDED[scope]]
+    return (*invisible, *_matching_ids(_fold(text), wanted))
+
+
+def scan_job_prompt(text: str) -> ThreatFinding | None:
+    """Scan what a user wrote as the prompt of a job, when it is saved and again before it runs."""
+    removed = strip_invisible(text)[1]
+    if removed:
+        message = f"Blocked: the prompt contains the invisible character {removed[0]}; remove it."
+        return ThreatFinding(id=f"invisible_unicode_{removed[0]}", message=message)
+    return _first_finding(text, JOB_PATTERNS)
+
+
+def scan_assembled_prompt(text: str) -> AssembledScan:
+    """Scan a job's prompt with its skills, script output and context in place."""
+    cleaned, removed = strip_invisible(text)
+    directives = [pattern for pattern in JOB_PATTERNS if pattern.id in JOB_DIRECTIVE_IDS]
+    return AssembledScan(text=cleaned, removed=removed, finding=_first_finding(cleaned, directives))
+
+
+def strip_invisible(text: str) -> tuple[str, tuple[str, ...]]:
+    """``text`` without invisible characters, and their labels in order of code point. Joiners inside emoji and the
+    tags of a flag stay."""
+    if INVISIBLE.isdisjoint(text):
+        return text, ()
+    kept: list[str] = []
+    removed: set[str] = set()
+    for index, character in enumerate(text):
+        if character in INVISIBLE and not _is_part_of_emoji(text, index):
+            removed.add(character)
+        else:
+            kept.append(character)
+    return "".join(kept), tuple(f"U+{ord(character):04X}" for character in sorted(removed))
+
+
+def _is_part_of_emoji(text: str, index: int) -> bool:
+    if text[index] == _JOINER:
+        before = text[max(0, index - 2) : index].rstrip(_VARIATION_SELECTOR)[-1:]
+        after = text[index + 1 : index + 3].lstrip(_VARIATION_SELECTOR)[:1]
+        return _is_emoji(before) and _is_emoji(after)
+    if ord(text[index]) >= 0xE0000:
+        # A flag is at most a black flag, six tags and a closing tag.
+        start = index
+        while start > 0 and index - start < 7 and ord(text[start]) >= 0xE0000:
+            start -= 1
+        return text[start] == _BLACK_FLAG
+    return False
+
+
+def _is_emoji(character: str) -> bool:
+    return character != "" and any(first <= ord(character) <= last for first, last in _EMOJI_RANGES)
+
+
+def _first_finding(text: str, patterns: Iterable[ThreatPattern]) -> ThreatFinding | None:
+    scanned = _GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, _fold(text))
+    for identifier in _matching_ids(scanned, patterns):
+        message = f"Blocked: the prompt matches the threat pattern {identifier!r}; take that instruction out."
+        return ThreatFinding(id=identifier, message=message)
+    return None
+
+
+def _fold(text: str) -> str:
+    """Full-width and other compatibility letters become plain ones. Look-alikes of other scripts stay."""
+    return unicodedata.normalize("NFKC", text).lower()
+
+
+def _matching_ids(folded: str, patterns: Iterable[ThreatPattern]) -> Iterator[str]:
+    windows = list(_windows(folded))
+    for pattern in patterns:
+        if any(pattern.expression.search(window) is not None for window in windows):
+            yield pattern.id
+
+
+def _windows(text: str) -> Iterator[str]:
+    yield text[:WINDOW_CHARS]
+    for start in range(WINDOW_CHARS - OVERLAP_CHARS, len(text) - OVERLAP_CHARS, WINDOW_CHARS - OVERLAP_CHARS):
+        yield text[start : start + WINDOW_CHARS]

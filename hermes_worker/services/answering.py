@@ -1,0 +1,78 @@
+"""Answering what a run asked: the one way for the API and the command line, so that both check the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hermes_worker.agent.tools.arguments import coerce, violations
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.questions import ANSWER_CHARS_MAX
+from hermes_worker.core.run import WaitKind
+from hermes_worker.safety.approvals import Choice, is_hardline
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.waits import Waits, WaitView
+
+__all__ = ["InvalidAnswer", "approve", "reply"]
+
+_NO_WAIT = 0
+
+
+class InvalidAnswer(HermesError):
+    """The answer cannot be taken; the message says why."""
+
+
+def approve(
+    waits: Waits,
+    run_id: str,
+    choice: Choice,
+    *,
+    by: str,
+    reason: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    wait_id: int | None = None,
+) -> list[Hint]:
+    """Answer an open approval of a run, the oldest unless ``wait_id`` says which; returns what to send.
+
+    ``by`` is who answers (``core.principals``). ``arguments`` replace the call's own and must fit the tool. Raises
+    ``InvalidAnswer``, ``RunNotFound``, ``NotWaiting`` and ``NothingAsked``.
+    """
+    if reason is not None and len(reason) > ANSWER_CHARS_MAX:
+        raise InvalidAnswer(f"the reason has more than {ANSWER_CHARS_MAX} characters")
+    if arguments is None:
+        return waits.approve(run_id, choice, by=by, reason=reason, wait_id=wait_id)
+    if choice is not Choice.ONCE:
+        raise InvalidAnswer("changed arguments can only be allowed once")
+    open_ones = waits.open(run_id=run_id, kind=WaitKind.APPROVAL)
+    asked = next((view for view in open_ones if wait_id in (None, view.wait_id)), None)
+    if asked is None:
+        # The store says what is the matter; it must not take this for an answer to what is asked a moment later.
+        return waits.approve(run_id, choice, by=by, wait_id=wait_id or _NO_WAIT)
+    fitting = _fitting(arguments, asked)
+    return waits.approve(run_id, choice, by=by, reason=reason, arguments=fitting, wait_id=asked.wait_id)
+
+
+def reply(waits: Waits, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
+    """Answer an open question of a run, the oldest unless ``wait_id`` says which. Raises as ``approve``."""
+    if not text.strip():
+        raise InvalidAnswer("the answer is empty")
+    if len(text) > ANSWER_CHARS_MAX:
+        raise InvalidAnswer(f"the answer has more than {ANSWER_CHARS_MAX} characters")
+    return waits.reply(run_id, text, by=by, wait_id=wait_id)
+
+
+def _fitting(arguments: Mapping[str, Any], asked: WaitView) -> str:
+    """The arguments as they are stored. Raises ``InvalidAnswer`` when they do not fit the tool that was asked about."""
+    functions = [definition["function"] for definition in json.loads(asked.tools)]
+    schema: Mapping[str, Any] = next((f["parameters"] for f in functions if f["name"] == asked.tool), {})
+    wanted = coerce(arguments, schema)
+    unknown = sorted(wanted.keys() - schema.get("properties", {}).keys())
+    problems = [*violations(wanted, schema), *(f"{name!r} is not an argument" for name in unknown)]
+    if problems:
+        raise InvalidAnswer(f"the arguments do not fit {asked.tool}: {'; '.join(problems)}")
+    command = wanted.get("command")
+    if isinstance(command, str) and is_hardline(command):
+        raise InvalidAnswer("this command is never run here, whoever asks")
+    return canonical_json(wanted)

@@ -1,0 +1,365 @@
+"""The one way a run comes into being, whoever asks for it: the API, the command line, the scheduler.
+
+A submission says what is wanted; here it gets what the installation decides (model, limits, tools, workspace, system
+prompt), is committed, and is then announced. Once it is committed it will run: the announcement is a hint that the
+sweeper repeats if it is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hermes_worker.agent.prompt.pipeline import import_history
+from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
+from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, text_of
+from hermes_worker.core.budget import NANO, BudgetMode
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.core.pricing import is_priced, own_price
+from hermes_worker.core.sources import kind_of
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.local.paths import workspaces_dir
+from hermes_worker.models.catalog import find_provider, provider_of_host
+from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity
+from hermes_worker.observe import count, log
+from hermes_worker.settings import ModelSettings, Settings
+from hermes_worker.settings.kinds import provider_model_address
+from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.wiring import Client
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, session_workspace
+
+__all__ = [
+    "TEXT_CHARS_MAX",
+    "InvalidSubmission",
+    "Submission",
+    "accept",
+    "address_of",
+    "announce",
+    "deliver_list",
+    "new_run",
+    "resolve_model",
+    "submit",
+]
+
+DEFAULT_MODEL_ALIAS = "hermes-agent"
+"""The name under which the reference offers itself as a model (around §3.1); it means the configured one."""
+_UNATTENDED_WITHOUT = ("cronjob", "messaging", "clarify")
+"""Toolsets that scheduled runs never have (reference, around §1.7): a job that makes jobs has no end."""
+
+
+class InvalidSubmission(HermesError):
+    """What was asked for cannot be done; ``field`` names the part of the submission to change."""
+
+    def __init__(self, submission_field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = submission_field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What somebody wants done. ``None`` leaves a choice to the settings."""
+
+    input: str | Sequence[Mapping[str, Any]]
+    """The user's message: text, or chat-completions content parts."""
+    instructions: str | None = None
+    history: Sequence[Mapping[str, Any]] = ()
+    """Earlier turns to start a new session with; ignored when the session exists."""
+    session_id: str | None = None
+    """Continue the conversation that has this id, or that ``source`` calls so, or start it under this name; ``None``
+    starts a new one."""
+    model: str | None = None
+    endpoint: str | None = None
+    """Who serves the model (``models.identity``), where the caller knows better than the settings."""
+    toolsets: Sequence[str] | None = None
+    iterations_max: int | None = None
+    wall_s_max: float | None = None
+    tokens_max: int | None = None
+    """This and the next three are for the run and all it delegates; ``None`` for no limit."""
+    tool_calls_max: int | None = None
+    cost_usd_max: float | None = None
+    budget: BudgetMode | None = None
+    """How child runs share the limits."""
+    idle_s_max: float | None = None
+    """Seconds without progress; 0 for no limit."""
+    directory: str | None = None
+    """Absolute path of a directory for a new session to work in. Not to be taken from outsiders: whoever chooses it
+    reads and writes there. ``None`` gives the session one of its own."""
+    approvals: str | None = None
+    """What becomes of dangerous commands: ``ask``, ``deny`` or ``approve``. Not to be taken from outsiders."""
+    approval_s: float | None = None
+    """Seconds that somebody has to allow one."""
+    network: str | None = None
+    """Less network for commands than the installation gives them: ``proxy`` or ``none``."""
+    source: str = "api"
+    """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    multitask: Multitask = Multitask.QUEUE
+    """What to do when another run is at work in the session."""
+    deliver: str | Sequence[str] | None = None
+    """Targets that are told how the run ended, as ``channels.targets`` reads them."""
+    idempotency_key: str | None = None
+    """The same key with the same submission gives the same run, however often it is submitted."""
+    request: str | None = None
+    """What the key stands for, where that is not this submission but what it was made from."""
+    proof: str | None = None
+    """The signature that the request came with: it is taken once, whatever key it comes with."""
+
+
+TEXT_CHARS_MAX = 1_000_000
+"""Of one message. Longer ones are refused, never cut: the reference cuts at 65,536 and says nothing."""
+
+
+class _Form(NamedTuple):
+    pattern: re.Pattern[str]
+    words: str
+    """Completes the sentence "... must be"."""
+
+
+_FORMS: Mapping[str, _Form] = {
+    # It can be a header and never looks like a path (reference, around §3.2).
+    "session_id": _Form(
+        re.compile(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}"),
+        "1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'",
+    ),
+    "model": _Form(re.compile(r"[A-Za-z0-9_.:/@+-]{1,200}"), "1 to 200 letters, digits and any of _ . : / @ + -"),
+    "idempotency_key": _Form(re.compile(r"(?=.*\S)[\x20-\x7e]{1,256}"), "1 to 256 printable ASCII characters"),
+}
+"""What the fields may hold that become keys, names and headers."""
+
+
+def submit(client: Client, submission: Submission) -> Created:
+    """Accept a run and announce it. Idempotent under ``submission.idempotency_key``.
+
+    Raises ``InvalidSubmission``, ``IdempotencyConflict``, ``RequestReplayed``, ``SessionBusy`` and
+    ``UnavailableError`` (it is then not known whether the run was accepted; with an idempotency key it is safe to ask
+    again).
+    """
+    created = accept(client, submission)
+    announce(client, created)
+    return created
+
+
+def accept(client: Client, submission: Submission) -> Created:
+    """Commit a run without announcing it. Raises as ``submit``."""
+    try:
+        created = client.runs.create(new_run(client.settings, submission))
+    except SessionNotFound as error:
+        raise InvalidSubmission("session_id", str(error)) from None
+    if not created.was_replayed:
+        count("run.submitted")
+        log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=submission.source)
+    return created
+
+
+def announce(client: Client, created: Created) -> None:
+    """Tell the workers of an accepted run, best effort. Safe to repeat."""
+    faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
+    if created.interrupted is None:
+        client.publisher.send(created.hints)
+        return
+    stopped = [created.interrupted]
+    hints = list(created.hints)
+    try:
+        below = client.runs.stop_descendants(created.interrupted)
+    except UnavailableError:
+        below = {}  # the sweeper stops them
+    for run_id, more in below.items():
+        stopped.append(run_id)
+        hints += more
+    client.publisher.tell_stopped(stopped, hints)
+
+
+def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
+    """The model a run will use and the name of who serves it. Raises ``InvalidSubmission`` when there is none."""
+    row = (find_provider(settings.provider) if settings.provider else None) or provider_of_host(settings.base_url or "")
+    provider = settings.provider or (row.name if row else "custom")
+    chosen = asked_for if asked_for != DEFAULT_MODEL_ALIAS else None
+    usual = STAND_IN_MODEL if settings.is_scripted else row.default_model if row else ""
+    model = chosen or settings.name or usual
+    if not model:
+        raise InvalidSubmission("model", "no model is named; name one, or set HERMES_MODEL (model.default)")
+    return model, provider
+
+
+def address_of(settings: ModelSettings) -> str | None:
+    """Where the configured provider is asked; ``None`` for one without a common address."""
+    row = find_provider(settings.provider) if settings.provider else None
+    return (settings.base_url or (row.base_url if row else "") or "").rstrip("/") or None
+
+
+def _require_valid(submission: Submission) -> None:
+    for name, form in _FORMS.items():
+        value = getattr(submission, name)
+        if value is not None and not form.pattern.fullmatch(value):
+            raise InvalidSubmission(name, f"{name} must be {form.words}")
+    if isinstance(submission.input, str) and not submission.input.strip():
+        raise InvalidSubmission("input", "the message is empty")
+    if len(submission.input) > TEXT_CHARS_MAX:
+        raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
+
+
+def new_run(settings: Settings, submission: Submission) -> NewRun:
+    """What the store needs to write the run. Raises ``InvalidSubmission``."""
+    _require_valid(submission)
+    run_id, kind = new_run_id(), kind_of(submission.source)
+    model, provider = resolve_model(settings.model, submission.model)
+    endpoint = _endpoint(settings, submission)
+    _require_served(model, endpoint)
+    if submission.cost_usd_max is not None:
+        _require_known_prices(settings, model, provider)
+    toolsets = tuple(submission.toolsets or settings.agent.toolsets or _usual_toolsets(kind))
+    names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else ())
+    workspace = _workspace(settings, submission, run_id)
+    prompt = PromptParts(
+        model=model,
+        provider=provider,
+        today=datetime.now().astimezone().date(),
+        tools=names,
+        source=kind,
+        workspace=f"Your tools act in the directory {workspace.root}; relative paths are relative to it.",
+        instructions=submission.instructions or "",
+    )
+    return NewRun(
+        spec=replace(_spec(settings, submission, model, toolsets), endpoint=endpoint),
+        run_id=run_id,
+        session_id=submission.session_id,
+        system_prompt=build_system_prompt(prompt),
+        tools=tools,
+        workspace=workspace.to_json(),
+        idempotency_key=submission.idempotency_key,
+        multitask=submission.multitask,
+        fingerprint=_fingerprint(submission),
+        proof=submission.proof,
+        deliver=deliver_list(submission.deliver),
+    )
+
+
+def _usual_toolsets(kind: str) -> tuple[str, ...]:
+    """Whoever types a task is there to answer a question; a client of the API asks for that by name."""
+    return ("hermes-cli",) if kind == "cli" else ("hermes-api-server",)
+
+
+def deliver_list(deliver: str | Sequence[str] | None) -> list[str]:
+    """The targets one by one, as they are written. Raises ``InvalidSubmission``."""
+    if not deliver:
+        return []
+    try:
+        return [text_of(reference) for reference in parse_targets(normalize_deliver(deliver))]
+    except TargetError as error:
+        raise InvalidSubmission("deliver", str(error)) from error
+
+
+def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequence[str]) -> RunSpec:
+    agent = settings.agent
+    return RunSpec(
+        input=submission.input,
+        instructions=submission.instructions,
+        history=_history(submission),
+        model=model,
+        toolsets=toolsets,
+        iterations_max=submission.iterations_max or agent.iterations_max,
+        attempts_max=settings.lease.attempts_max,
+        wall_s_max=submission.wall_s_max or agent.wall_s_max,
+        idle_s_max=agent.idle_s_max if submission.idle_s_max is None else submission.idle_s_max or None,
+        tokens_max=submission.tokens_max,
+        tool_calls_max=submission.tool_calls_max,
+        nano_usd_max=None if submission.cost_usd_max is None else int(Decimal(str(submission.cost_usd_max)) * NANO),
+        budget=submission.budget.value if submission.budget else None,
+        source=submission.source,
+        approvals=submission.approvals,
+        approval_s=submission.approval_s,
+        network=submission.network,
+        metadata=submission.metadata,
+    )
+
+
+def _endpoint(settings: Settings, submission: Submission) -> str | None:
+    """Who will serve the run. A process without a model of its own cannot say: the workers are configured elsewhere."""
+    if submission.endpoint is not None:
+        return submission.endpoint
+    identity = endpoint_identity(settings.model)
+    return None if settings.model.is_scripted else identity
+
+
+def _require_served(model: str, endpoint: str | None) -> None:
+    """The stand-in is no language model, whatever it is called. Raises ``InvalidSubmission``."""
+    if endpoint == STAND_IN and model != STAND_IN_MODEL:
+        raise InvalidSubmission(
+            "model",
+            f"nobody here serves {model!r}: only the scripted stand-in runs; configure a provider (HERMES_API_KEY, "
+            "OPENAI_API_KEY, ANTHROPIC_API_KEY or --base-url) and start again, or name no model",
+        )
+
+
+def _require_known_prices(settings: Settings, model: str, provider: str) -> None:
+    """A limit in money can only be kept where it is known what everybody costs who may be asked."""
+    own = dict(own_price(text) for text in settings.model.prices)
+    asked = [(provider, model)]
+    asked += [provider_model_address(entry)[:2] for entry in settings.model.fallbacks]
+    if settings.delegation.model:
+        asked.append((provider, settings.delegation.model))
+    for name, other in asked:
+        if not is_priced(name, other, own):
+            raise InvalidSubmission(
+                "cost_usd_max",
+                f"it is not known what {other!r} costs at {name!r}, so a limit in US dollars cannot be kept; set its "
+                "price in model.prices (HERMES_MODEL_PRICES), or leave the limit out",
+            )
+
+
+def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:
+    """Earlier turns as they are stored: put right once, here, so that no request has to do it again."""
+    try:
+        return [json.loads(row) for row in import_history(submission.history)]
+    except (ValueError, RecursionError) as error:
+        raise InvalidSubmission("history", f"the history cannot be stored: {error}") from error
+
+
+def _fingerprint(submission: Submission) -> str:
+    """Of what was asked for, not of what the settings made of it: a retry after a change of settings is a retry."""
+    if submission.idempotency_key is None and submission.proof is None:
+        return ""
+    if submission.request is not None:
+        return fingerprint(submission.request)
+    asked_for = asdict(submission)
+    for name in ("deliver", "idle_s_max"):
+        if asked_for[name] in (None, "", [], ()):
+            del asked_for[name]  # so that a key from before there was this still fits its request
+    for name in ("idempotency_key", "endpoint", "request", "proof"):
+        del asked_for[name]
+    return fingerprint(asked_for)
+
+
+def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[frozenset[str], str]:
+    """The names of the tools, and their definitions as a session stores them."""
+    try:
+        catalog = declared_catalog()
+        names = catalog.resolve(toolsets, disabled=disabled)
+    except ConfigurationError as error:
+        raise InvalidSubmission("toolsets", str(error)) from error
+    return frozenset(names), f"[{','.join(catalog.tool_definitions(names))}]"
+
+
+def _workspace(settings: Settings, submission: Submission, run_id: str) -> WorkspaceRef:
+    """Called as the session's id, and never as its name: two callers may have chosen the same."""
+    if submission.directory is None:
+        return session_workspace(str(workspaces_dir(settings.home)), run_id)
+    path = Path(submission.directory)
+    if not path.is_absolute() or not path.is_dir():
+        raise InvalidSubmission("directory", f"{submission.directory!r} is not an absolute path of a directory")
+    root = path.resolve()
+    home = settings.home.resolve()
+    if root.is_relative_to(home) and not root.is_relative_to(workspaces_dir(home)):
+        raise InvalidSubmission(
+            "directory", f"{str(root)!r} holds the state of hermes-worker; choose another directory"
+        )
+    return WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(root))

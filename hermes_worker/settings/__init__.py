@@ -1,0 +1,1198 @@
+"""Everything that can be configured, read once. The only module that looks at the environment, ``.env`` or
+``config.yaml``; the rest of the program receives what it needs.
+
+A value comes from the first of these that has one: the command line (``overrides``), the environment, ``.env`` in the
+home directory, ``config.yaml`` in the home directory, the default. An empty variable counts as not set, because that
+is what an unset variable becomes in a compose file.
+
+Each setting is declared once, as a field: its key, its variables, what it may hold, its default and its meaning. The
+README's table is made from that (``python -m hermes_worker.settings``). Keys that Hermes Agent also has keep its
+names, so that its ``config.yaml`` can be used as it is; what we do not use of it is noted and ignored.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import ipaddress
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.credentials import Strategy
+from hermes_worker.core.delegation import TURNS_MAX
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings.handover import STARTED_UMASK, Handover, taken
+from hermes_worker.settings.kinds import (
+    APPROVALS_MODE,
+    BROKER_URL,
+    DATABASE_URL,
+    DIRECTORY,
+    FALLBACKS,
+    FAULT_PLAN,
+    PRICES,
+    SECRET,
+    SECRETS,
+    SERVER_KEY,
+    SWITCH,
+    UMASK,
+    WEB_URL,
+    Kind,
+    Secret,
+    choice,
+    integer,
+    matching,
+    names,
+    number,
+    optional_integer,
+    optional_number,
+    socket_url,
+)
+from hermes_worker.settings.role_secrets import READ_BY_LIBRARIES, ProcessRole, owners, withheld_from
+from hermes_worker.system.plainfiles import read_plain
+
+__all__ = [
+    "AgentSettings",
+    "ApprovalSettings",
+    "BrokerSettings",
+    "CronSettings",
+    "DatabaseSettings",
+    "DelegationSettings",
+    "DeliverySettings",
+    "LeaseSettings",
+    "LogFormat",
+    "LogSettings",
+    "ModelSettings",
+    "Secret",
+    "ServerSettings",
+    "SettingRow",
+    "Settings",
+    "TerminalSettings",
+    "as_environ",
+    "describe",
+    "handed_to",
+    "is_loopback",
+    "is_supervised",
+    "load",
+    "markdown_table",
+]
+
+# --- declaring settings ----------------------------------------------------------------------------------------------
+
+
+class _Declaration(NamedTuple):
+    key: str
+    """Name in config.yaml and in messages: ``lease.ttl_s``."""
+    variables: tuple[str, ...]
+    """Environment variables, the one we document first."""
+    kind: Kind[Any]
+
+
+def _setting(key: str, variables: str, kind: Kind[Any], default: Any = None, *, is_shown: bool = True) -> Any:
+    """A field; ``variables`` are separated by spaces. Typed ``Any`` as ``dataclasses.field`` is."""
+    declaration = _Declaration(key, tuple(variables.split()), kind)
+    return field(default=default, repr=is_shown, metadata={"setting": declaration})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is of this machine, whatever a resolver would say."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    CONSOLE = "console"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """Where state is kept."""
+
+    url: str | None = _setting("database.url", "HERMES_DATABASE_URL", DATABASE_URL, is_shown=False)
+    """Database that holds all state. Not set: an SQLite file in the home directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What carries the hints that wake workers."""
+
+    url: str | None = _setting("broker.url", "HERMES_BROKER_URL", BROKER_URL, is_shown=False)
+    """Redis or Valkey server, 6.2 or later: `redis://`, `rediss://`, `unix://` or `redis+socket://`. Not set:
+    `hermes-worker up` starts one of its own, on a Unix socket."""
+
+    @property
+    def celery_url(self) -> str | None:
+        """``url`` as kombu writes it: sockets are ``redis+socket://...?virtual_host=n``."""
+        return socket_url(self.url, "redis+socket", "virtual_host") if self.url else None
+
+    @property
+    def client_url(self) -> str | None:
+        """``url`` as redis-py writes it: sockets are ``unix://...?db=n``."""
+        return socket_url(self.url, "unix", "db") if self.url else None
+
+
+_API_MODES = ("chat_completions", "codex_responses", "anthropic_messages")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Which model answers, and where."""
+
+    name: str | None = _setting(
+        "model.default", "HERMES_MODEL", matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
+    )
+    """Model of runs that name none, as the provider calls it. Not set: the provider's usual one."""
+    provider: str | None = _setting(
+        "model.provider", "HERMES_PROVIDER", matching(r"[a-z][\w.-]{0,63}", "the name of a provider", fold=str.lower)
+    )
+    """Who serves the model: a name from the catalogue, `custom` for a server of your own, `scripted` for none.
+    Not set: whoever the base URL or the first key found belongs to."""
+    base_url: str | None = _setting("model.base_url", "HERMES_BASE_URL", WEB_URL)
+    """Address of the API. Not set: the provider's own, or OPENAI_BASE_URL and its like next to their keys."""
+    api_key: Secret | None = _setting("model.api_key", "HERMES_API_KEY", SECRET)  # noqa: RUF009 - a field
+    """Key of the API. Not set: OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY, with their provider; a
+    provider's key is never sent to another provider's address."""
+    proxy_url: str | None = _setting("model.proxy_url", "HERMES_MODEL_PROXY", WEB_URL)
+    """A proxy (http://) that all model calls go through. Not set: none, whatever HTTPS_PROXY says."""
+    more_keys: tuple[Secret, ...] = _setting("model.more_keys", "HERMES_MORE_API_KEYS", SECRETS, ())
+    """More keys of the same provider, to use when one is spent or refused. Of a provider's usual variables, those
+    with a number count too: OPENAI_API_KEY_2 and so on."""
+    key_strategy: str = _setting(
+        "model.key_strategy",
+        "HERMES_KEY_STRATEGY",
+        choice(*(strategy.value for strategy in Strategy)),
+        Strategy.FILL_FIRST.value,
+    )
+    """Which of several keys a turn takes."""
+    refresh_tokens: tuple[Secret, ...] = _setting("model.refresh_tokens", "HERMES_REFRESH_TOKENS", SECRETS, ())
+    """Refresh tokens of logins with the provider, used before any key. What they are exchanged for is shared by all
+    workers through the database, encrypted with the token that stands here; who signs in again replaces it."""
+    token_url: str | None = _setting("model.token_url", "HERMES_TOKEN_URL", WEB_URL)
+    """Where refresh tokens are exchanged (OAuth 2.0); https, or an address of this machine."""
+    client_id: str | None = _setting(
+        "model.client_id", "HERMES_OAUTH_CLIENT_ID", matching(r"[\x21-\x7e]{1,500}", "text without spaces")
+    )
+    """The client that logged in, as the token server knows it."""
+    client_secret: Secret | None = _setting(  # noqa: RUF009 - a field
+        "model.client_secret", "HERMES_OAUTH_CLIENT_SECRET", SECRET
+    )
+    """Its secret, for the few that have one."""
+    api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
+    """How requests are written. Not set: what the provider and the model speak."""
+    window: int | None = _setting("model.context_length", "HERMES_CONTEXT_LENGTH", optional_integer(1_024, 100_000_000))
+    """Tokens that fit into the model's context window. Not set: 200,000 is assumed until a server tells less."""
+    output_tokens_max: int | None = _setting("model.max_tokens", "HERMES_MAX_TOKENS", optional_integer(1, 10_000_000))
+    """Output tokens of one reply. Not set: what the provider allows."""
+    reasoning_effort: str | None = _setting("agent.reasoning_effort", "HERMES_REASONING_EFFORT", choice(*_EFFORTS))
+    """How hard the model shall think; `none` for not at all. Not set: what is usual for the way it is spoken to."""
+    attempts_max: int = _setting("agent.api_max_retries", "HERMES_API_MAX_RETRIES", integer(1, 100), 3)
+    """Calls that are made of one provider before it is given up on."""
+    fallbacks: tuple[str, ...] = _setting("fallback_providers", "HERMES_FALLBACK_PROVIDERS", FALLBACKS, ())
+    """Whom to ask when the provider fails for good, in order, as `provider:model`, or as
+    `provider:model@https://address` where it is elsewhere than usual. Their keys come from their usual variables; one
+    without a key is passed over."""
+    compacts: bool = _setting("compression.enabled", "HERMES_COMPRESSION", SWITCH, True)
+    """Whether conversations that grow too long are compacted; otherwise their runs fail."""
+    compact_at: float = _setting(
+        "compression.threshold", "HERMES_COMPRESSION_THRESHOLD", number(0.1, 0.95, "parts of the window"), 0.5
+    )
+    """Share of the context window from which on a conversation is compacted; windows below 512,000 tokens are filled
+    to 0.75 at least."""
+    compression_providers: tuple[str, ...] = _setting(
+        "model.compression_providers", "HERMES_COMPRESSION_PROVIDERS", FALLBACKS, ()
+    )
+    """Whom to ask for summaries of long conversations, in order, as `provider:model`; then those of the conversation
+    itself. Not set: only those."""
+    title_providers: tuple[str, ...] = _setting("model.title_providers", "HERMES_TITLE_PROVIDERS", FALLBACKS, ())
+    """Whom to ask for the title of a new session, likewise. Not set: nobody; it is called how its input begins."""
+    approval_providers: tuple[str, ...] = _setting(
+        "model.approval_providers", "HERMES_APPROVAL_PROVIDERS", FALLBACKS, ()
+    )
+    """Whom to ask about dangerous commands while `approvals.mode` is `smart`, likewise."""
+    vision_providers: tuple[str, ...] = _setting("model.vision_providers", "HERMES_VISION_PROVIDERS", FALLBACKS, ())
+    """Whom to ask what is to be seen in an image (`vision_analyze`), likewise."""
+    web_extract_providers: tuple[str, ...] = _setting(
+        "model.web_extract_providers", "HERMES_WEB_EXTRACT_PROVIDERS", FALLBACKS, ()
+    )
+    """Whom to ask for summaries of long web pages (`web_extract`), likewise."""
+    requests_per_min: int | None = _setting(
+        "model.requests_per_min", "HERMES_MODEL_REQUESTS_PER_MIN", optional_integer(1, 1_000_000)
+    )
+    """Requests per minute that all workers together may make with one key; calls of older runs go first. Not set: what
+    the provider says."""
+    tokens_per_min: int | None = _setting(
+        "model.tokens_per_min", "HERMES_MODEL_TOKENS_PER_MIN", optional_integer(1, 1_000_000_000)
+    )
+    """Input tokens per minute, likewise."""
+    in_flight_max: int | None = _setting(
+        "model.max_concurrency", "HERMES_MODEL_MAX_CONCURRENCY", optional_integer(1, 1_000_000)
+    )
+    """Model calls that all workers together may have under way with one key. Not set: no limit."""
+    prices: tuple[str, ...] = _setting("model.prices", "HERMES_MODEL_PRICES", PRICES, ())
+    """What models cost, as `provider:model=input/output/cache read/cache write` in US dollars for a million tokens; the
+    last two may be left out. They win over the built-in list."""
+    vendor_keys: Mapping[str, Secret] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    """Every variable of the environment or ``.env`` called ``..._API_KEY``, with or without a number behind it, for
+    providers beyond those three."""
+
+    @property
+    def is_scripted(self) -> bool:
+        """No provider, key or address is configured: the built-in scripted model answers."""
+        if self.provider is not None:
+            return self.provider == "scripted"
+        return self.api_key is None and self.base_url is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The HTTP API."""
+
+    host: str = _setting(
+        "server.host",
+        "HERMES_SERVER_HOST API_SERVER_HOST",
+        matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host name or IP address"),
+        "127.0.0.1",
+    )
+    """Address to listen on. Anything but a loopback address needs `server.key`."""
+    port: int = _setting("server.port", "HERMES_SERVER_PORT API_SERVER_PORT", integer(0, 65_535), 8642)
+    """TCP port to listen on; 0 takes a free one."""
+    key: Secret | None = _setting("server.key", "HERMES_SERVER_KEY API_SERVER_KEY", SERVER_KEY)  # noqa: RUF009 - a field
+    """Bearer token that clients must send. Not set: the content of `api.key` in the home directory, which the API makes
+    when it first starts."""
+
+    previous_keys: tuple[Secret, ...] = _setting("server.previous_keys", "HERMES_SERVER_PREVIOUS_KEYS", SECRETS, ())
+    """Earlier keys, which let nobody in: secrets of webhook routes that were encrypted with one can still be read, and
+    are encrypted with the new key when an API starts."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return is_loopback(self.host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How work is taken, kept and taken over."""
+
+    ttl_s: float = _setting("lease.ttl_s", "HERMES_LEASE_TTL_S", number(0.5, 3600, "seconds"), 15.0)
+    """How long a claim holds after its last renewal, in seconds. Work of a dead worker starts again after this."""
+    sweep_interval_s: float = _setting(
+        "lease.sweep_interval_s", "HERMES_SWEEP_INTERVAL_S", number(0.05, 300, "seconds"), 1.0
+    )
+    """How often lapsed claims and unanswered hints are looked for, in seconds."""
+    resend_grace_s: float = _setting("lease.resend_grace_s", "HERMES_RESEND_GRACE_S", number(0.1, 3600, "seconds"), 3.0)
+    """How long work may lie unclaimed before its hint is sent again, in seconds."""
+    attempts_max: int = _setting("lease.attempts_max", "HERMES_ATTEMPTS_MAX", integer(1, 100), 3)
+    """How often a step may take down a worker that does nothing else before its run fails."""
+    lanes_max: int = _setting("lease.lanes_max", "HERMES_LANES_MAX", integer(1, 100), 2)
+    """Processes in which one worker tries suspects at the same time: steps whose worker vanished, each apart."""
+    lane_memory_mb: int = _setting("lease.lane_memory_mb", "HERMES_LANE_MEMORY_MB", integer(0, 1_000_000), 2048)
+    """Memory of such a process, in megabytes of data (Linux); 0 for no limit. In a container, less than half of what
+    the container has: a step that outgrows it must end the lane, not the container."""
+    drain_s: float = _setting("lease.drain_s", "HERMES_DRAIN_S", number(0, 3600, "seconds"), 30.0)
+    """How long a worker that is told to stop may finish what it does, in seconds; then it hands the rest back."""
+    drain_once_s: float = _setting("lease.drain_once_s", "HERMES_DRAIN_ONCE_S", number(0, 86_400, "seconds"), 600.0)
+    """How much longer it waits for tool calls that must not run twice, in seconds. Whatever kills it before that (a
+    pod's grace period, say) leaves their outcome unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Limits of a run that names none of its own."""
+
+    iterations_max: int = _setting("agent.max_turns", "HERMES_MAX_ITERATIONS", integer(1, 100_000), 90)
+    """Model calls per run."""
+    wall_s_max: float = _setting("agent.max_wall_s", "HERMES_MAX_WALL_S", number(1, 31 * 86_400, "seconds"), 86_400.0)
+    """Seconds from submission to the end, waiting included."""
+    idle_s_max: float | None = _setting(
+        "agent.gateway_timeout",
+        "HERMES_MAX_IDLE_S HERMES_AGENT_TIMEOUT",
+        optional_number(1, 31 * 86_400, "seconds"),
+        1800.0,
+    )
+    """Seconds without any sign of progress before a run is given up; 0 for no limit."""
+    allow_private_urls: bool = _setting("agent.allow_private_urls", "HERMES_ALLOW_PRIVATE_URLS", SWITCH, False)
+    """Whether tools may fetch from addresses of the local network and of this machine. Metadata services are never
+    asked."""
+    redact_secrets: bool = _setting("security.redact_secrets", "HERMES_REDACT_SECRETS", SWITCH, True)
+    """Whether secrets are hidden in what tools return, before it is stored or shown to a model. Logs and error messages
+    never contain them, whatever is set here."""
+    toolsets: tuple[str, ...] = _setting(
+        "agent.toolsets", "HERMES_TOOLSETS", names(r"[\w.:-]{1,64}", "toolset names"), ()
+    )
+    """Toolsets of runs that name none. Empty: the usual ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationSettings:
+    """Child runs (`delegate_task`)."""
+
+    children_max: int = _setting(
+        "delegation.max_concurrent_children",
+        "HERMES_MAX_CONCURRENT_CHILDREN DELEGATION_MAX_CONCURRENT_CHILDREN",
+        integer(1, 10_000),
+        3,
+    )
+    """Children of one run that work at the same time; more wait their turn."""
+    tasks_max: int = _setting("delegation.max_tasks", "HERMES_MAX_TASKS", integer(1, 10_000), 1_000)
+    """Tasks in one call; a call with more is answered with an error."""
+    depth_max: int = _setting("delegation.max_spawn_depth", "HERMES_MAX_SPAWN_DEPTH", integer(1, 100), 1)
+    """Levels of children. 1: children do not delegate."""
+    iterations_max: int = _setting("delegation.max_iterations", "HERMES_CHILD_MAX_ITERATIONS", integer(1, 100_000), 50)
+    """Model calls of a child, unless `delegation.budget` is `shared`."""
+    budget: str = _setting(
+        "delegation.budget", "HERMES_BUDGET_MODE", choice(*(mode.value for mode in BudgetMode)), BudgetMode.SHARED.value
+    )
+    """`shared`: a run and all it delegates draw from its own model calls. `independent`: every child has its own.
+    `mixed`: both caps hold."""
+    turns_max: int = _setting("delegation.max_chained_turns", "HERMES_MAX_CHAINED_TURNS", integer(0, 10_000), TURNS_MAX)
+    """Turns that background answers may begin before a person speaks again; 0: nobody works in the background."""
+    timeout_s: float | None = _setting(
+        "delegation.child_timeout_seconds",
+        "HERMES_CHILD_TIMEOUT_S",
+        optional_number(1, 31 * 86_400, "seconds"),
+        None,
+    )
+    """Seconds a child may take before it expires and its parent gets what it has; at least 30, 0 for no limit."""
+    model: str | None = _setting(
+        "delegation.model", "HERMES_DELEGATION_MODEL", matching(r"[\w.:/@+-]{1,200}", "a name without spaces")
+    )
+    """Model of the children. Not set: the parent's."""
+
+
+_PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalSettings:
+    """Commands that tools run."""
+
+    timeout_s: float = _setting(
+        "terminal.timeout", "HERMES_TERMINAL_TIMEOUT_S TERMINAL_TIMEOUT", number(1, 86_400, "seconds"), 180.0
+    )
+    """Seconds a command may run when the model asks for no other limit."""
+    env_passthrough: tuple[str, ...] = _setting(
+        "terminal.env_passthrough",
+        "HERMES_ENV_PASSTHROUGH TERMINAL_ENV_PASSTHROUGH",
+        names(r"(?!HERMES_|API_SERVER_KEY$)[A-Za-z_][A-Za-z0-9_]*", "variable names, none of them HERMES_..."),
+        (),
+    )
+    """Variables of the worker that commands may see beside the harmless ones (PATH, HOME, LANG ...)."""
+    sandbox: str | None = _setting("terminal.sandbox", "HERMES_SANDBOX", choice("require", "auto", "off"))
+    """How commands are confined: `require` refuses them where neither bubblewrap nor Landlock works, `auto` takes the
+    best that works, `off` confines none. Not set: `auto`, and `require` when the API listens beyond this machine."""
+    profile: str = _setting(
+        "terminal.profile", "HERMES_SANDBOX_PROFILE", choice("workstation", "tenant"), "workstation"
+    )
+    """What a confined command sees beside its workspace: `workstation` all files, read-only, without credential stores
+    and the home of Hermes worker; `tenant` only system directories."""
+    network: str = _setting("terminal.network", "HERMES_SANDBOX_NETWORK", choice("open", "proxy", "none"), "open")
+    """Network of confined commands that people at this machine ask for: `open`, `proxy` (http and https to public
+    addresses, through a proxy of the worker) or `none`."""
+    network_api: str | None = _setting(
+        "terminal.network_api", "HERMES_SANDBOX_NETWORK_API", choice("open", "proxy", "none")
+    )
+    """The same for callers of the API. Not set: as `terminal.network`, and at most `proxy` when the API listens beyond
+    this machine."""
+    network_unattended: str | None = _setting(
+        "terminal.network_unattended", "HERMES_SANDBOX_NETWORK_UNATTENDED", choice("open", "proxy", "none")
+    )
+    """The same for webhooks, scheduled jobs and their scripts. Not set: `proxy`, or `none` if `terminal.network` is."""
+    network_hosts: tuple[str, ...] = _setting(
+        "terminal.network_hosts",
+        "HERMES_SANDBOX_NETWORK_HOSTS",
+        names(
+            r"(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,250}[A-Za-z0-9])?",
+            "host names, or *.suffix for what is under one",
+        ),
+        (),
+    )
+    """Hosts that the proxy connects to, such as `pypi.org,*.pythonhosted.org`. Empty: every public host."""
+    network_ports: tuple[str, ...] = _setting(
+        "terminal.network_ports", "HERMES_SANDBOX_NETWORK_PORTS", names(_PORT, "port numbers"), ()
+    )
+    """Ports that the proxy connects to beside 80 and 443. Those of mail, ssh and databases stay refused."""
+    processes_max: int | None = _setting(
+        "terminal.processes_max", "HERMES_COMMAND_PROCESSES_MAX", optional_integer(16, 1_000_000), 4096
+    )
+    """Processes and threads that a command may have; 0 for no limit."""
+    open_files_max: int | None = _setting(
+        "terminal.open_files_max", "HERMES_COMMAND_OPEN_FILES_MAX", optional_integer(64, 1_000_000), 16_384
+    )
+    """Files that one process of a command may have open; 0 for no limit."""
+    file_mb_max: int | None = _setting(
+        "terminal.file_mb_max", "HERMES_COMMAND_FILE_MB_MAX", optional_integer(1, 100_000_000), 10_240
+    )
+    """Size that a command may give to a file, in megabytes; 0 for no limit."""
+    memory_mb_max: int | None = _setting(
+        "terminal.memory_mb_max", "HERMES_COMMAND_MEMORY_MB_MAX", optional_integer(64, 10_000_000), 8192
+    )
+    """Memory that one process of a command may take, in megabytes, and all together where control groups are delegated;
+    0 for no limit."""
+    cpu_s_max: int | None = _setting(
+        "terminal.cpu_s_max", "HERMES_COMMAND_CPU_S_MAX", optional_integer(1, 1_000_000), 3600
+    )
+    """Processor time that one process of a command may use, in seconds; 0 for no limit."""
+    umask: int | None = _setting("terminal.umask", "HERMES_COMMAND_UMASK", UMASK)
+    """Permissions that new files of commands and file tools do not get, in octal digits (`022`). Not set: those of
+    the user who started the program. Its own files are always for itself alone."""
+    allow_hermes_worker: bool = _setting("terminal.allow_hermes_worker", "HERMES_ALLOW_HERMES_WORKER", SWITCH, False)
+    """Whether commands of agents may call `hermes-worker`, and so answer approvals, make jobs and start runs. Where
+    they are confined, the home of Hermes worker is hidden from them all the same."""
+    free_mb_min: int = _setting("terminal.free_mb_min", "HERMES_FREE_MB_MIN", integer(0, 10_000_000), 100)
+    """Megabytes that must be free on the disk of the workspace before `terminal` or `write_file` begins; a command that
+    leaves less is ended."""
+    workspace_mb_max: int | None = _setting(
+        "terminal.workspace_mb_max", "HERMES_WORKSPACE_MB_MAX", integer(0, 100_000_000)
+    )
+    """Megabytes that a workspace may hold, a file counting as 16 KB at least; 0 for no limit. A command that fills it
+    further is ended, and `write_file` refused. Not set: no limit for the profile `workstation`, 10240 for `tenant`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySettings:
+    """Where answers are sent. Credentials and home channels are read from the variables of their platforms."""
+
+    allow_private_urls: bool = _setting(
+        "delivery.allow_private_urls", "HERMES_DELIVERY_ALLOW_PRIVATE_URLS", SWITCH, False
+    )
+    """Whether `webhook:` and `apprise:` targets may name addresses of the local network or of this machine."""
+    media_dirs: tuple[str, ...] = _setting(
+        "delivery.media_dirs", "HERMES_MEDIA_ALLOW_DIRS", names(r"/[^\x00-\x1f]{1,500}", "absolute directories"), ()
+    )
+    """Directories whose files an answer may take along (`MEDIA:path`), beside the workspace of its session."""
+    media_strict: bool = _setting("delivery.media_strict", "HERMES_MEDIA_DELIVERY_STRICT", SWITCH, True)
+    """Whether other files may be sent only within ten minutes of their making. Credentials are never sent."""
+    channels: tuple[str, ...] = _setting(
+        "delivery.channels",
+        "HERMES_DELIVERY_CHANNELS",
+        names(r"[a-z_]{2,20}:[^=,\x00-\x1f]{1,100}=[^=,\s]{1,200}", "chats by name, such as slack:#ops=C0123ABCD"),
+        (),
+    )
+    """Names for chats: with `slack:#ops=C0123ABCD`, `slack:#ops` is a target."""
+    filter_silence: bool = _setting(
+        "delivery.filter_silence_narration", "HERMES_FILTER_SILENCE_NARRATION", SWITCH, True
+    )
+    """Whether an answer that only says that it says nothing (`*(silent)*`, `...`) is kept from people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronSettings:
+    """Scheduled jobs."""
+
+    idle_s_max: float = _setting(
+        "cron.inactivity_timeout",
+        "HERMES_CRON_IDLE_S_MAX HERMES_CRON_TIMEOUT",
+        number(0, 31 * 86_400, "seconds"),
+        600.0,
+    )
+    """Seconds without any sign of progress before a job's run is given up, unless the job has its own limit; 0 for
+    no limit."""
+    script_timeout_s: float = _setting(
+        "cron.script_timeout_seconds",
+        "HERMES_CRON_SCRIPT_TIMEOUT_S HERMES_CRON_SCRIPT_TIMEOUT",
+        number(1, 86_400, "seconds"),
+        3600.0,
+    )
+    """Seconds a job's script may take."""
+    outputs_kept: int = _setting("cron.output_retention", "HERMES_CRON_OUTPUTS_KEPT", integer(0, 1_000_000), 50)
+    """Documents of runs kept of each job below `cron/output`; 0 keeps all."""
+    wraps: bool = _setting("cron.wrap_response", "HERMES_CRON_WRAP", SWITCH, True)
+    """Whether what a job delivers names the job and says how to stop it."""
+
+
+_OUTCOMES = ("ask", "deny", "approve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalSettings:
+    """Dangerous commands. What is hardline is never run, whatever is set here."""
+
+    mode: str = _setting("approvals.mode", "HERMES_APPROVALS_MODE", APPROVALS_MODE, "manual")
+    """`manual` asks a person; `smart` asks the run's model first, and a person about what it does not approve; `off`
+    asks nobody."""
+    timeout_s: float | None = _setting(
+        "approvals.timeout", "HERMES_APPROVALS_TIMEOUT_S", optional_number(1, 31 * 86_400, "seconds"), 60.0
+    )
+    """Seconds after which a question nobody answered counts as refused; 0 for never."""
+    cli: str = _setting("approvals.cli_mode", "HERMES_APPROVALS_CLI", choice(*_OUTCOMES), "ask")
+    """What becomes of a dangerous command of a run from the command line."""
+    api: str = _setting("approvals.api_mode", "HERMES_APPROVALS_API", choice(*_OUTCOMES), "ask")
+    """The same for runs submitted over the API."""
+    cron: str = _setting("approvals.cron_mode", "HERMES_APPROVALS_CRON", choice(*_OUTCOMES), "deny")
+    """The same for scheduled runs, which nobody watches."""
+    webhook: str = _setting("approvals.webhook_mode", "HERMES_APPROVALS_WEBHOOK", choice(*_OUTCOMES), "deny")
+    """The same for runs that a webhook started."""
+    delegation: str = _setting("approvals.delegation_mode", "HERMES_APPROVALS_DELEGATION", choice(*_OUTCOMES), "deny")
+    """The same for child runs, of whatever source their root is."""
+    deny: tuple[str, ...] = _setting(
+        "approvals.deny", "HERMES_APPROVALS_DENY", names(r"[^\x00-\x1f]{1,500}", "command patterns with * and ?"), ()
+    )
+    """Commands that are never run, as patterns over the whole command."""
+    allowed: tuple[str, ...] = _setting(
+        "command_allowlist", "HERMES_COMMAND_ALLOWLIST", names(r"[^\x00-\x1f]{1,200}", "kinds of commands"), ()
+    )
+    """Kinds of dangerous commands that are not asked about, by the description a question shows."""
+
+
+class RemoteControl(StrEnum):
+    """What may be done to a worker over the broker, with ``celery control`` or Flower."""
+
+    READ = "read"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What Celery's own tools see of a worker, and what they may change."""
+
+    sends_events: bool = _setting("worker.events", "HERMES_WORKER_EVENTS", SWITCH, False)
+    """Whether a worker sends Celery's events from its start; Flower and `celery control enable_events` switch them on
+    at any time."""
+    remote_control: str = _setting(
+        "worker.remote_control",
+        "HERMES_REMOTE_CONTROL",
+        choice(*(level.value for level in RemoteControl)),
+        RemoteControl.READ.value,
+    )
+    """`read` answers the commands of Celery's remote control that read, `all` also those that change a fleet
+    (`shutdown`, `rate_limit`, `cancel_consumer`, `pool_grow` ...): whoever reaches the broker may send them."""
+    is_debuggable: bool = _setting("worker.debuggable", "HERMES_DEBUGGABLE", SWITCH, False)
+    """Whether other programs of the same user may look into the memory of the processes: for `py-spy`, `gdb` and core
+    files. It holds secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What the process says about itself."""
+
+    level: str = _setting(
+        "logging.level", "HERMES_LOG_LEVEL", choice("DEBUG", "INFO", "WARNING", "ERROR", fold=str.upper), "INFO"
+    )
+    """Least severe lines to write."""
+    format: str = _setting(
+        "logging.format", "HERMES_LOG_FORMAT", choice(*(form.value for form in LogFormat)), LogFormat.CONSOLE.value
+    )
+    """`console` for people, `json` for log collectors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything, in groups."""
+
+    home: Path = _setting("home", "HERMES_HOME", DIRECTORY, MISSING)  # noqa: RUF009 - a field
+    """Directory of state, `config.yaml` and `.env`. Not set: `~/.hermes-worker`."""
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    agent: AgentSettings = field(default_factory=AgentSettings)
+    delegation: DelegationSettings = field(default_factory=DelegationSettings)
+    terminal: TerminalSettings = field(default_factory=TerminalSettings)
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    cron: CronSettings = field(default_factory=CronSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
+    """Fault points to arm, for tests: see `hermes_worker/system/faults.py`."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What was found and has no effect, as sentences to show once at the start."""
+    environ: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+    """The environment this process was started with, and below it ``.env``: what child processes and commands start
+    from."""
+
+    @property
+    def database_url(self) -> str:
+        """The configured database, or the SQLite file in ``home``."""
+        return self.database.url or f"sqlite:///{self.home / 'hermes-worker.db'}"
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """What must never be seen in a log: keys, and the passwords inside URLs."""
+        urls = (urlsplit(url).password for url in (self.database.url, self.broker.url) if url)
+        model = self.model
+        logins = (*model.refresh_tokens, model.client_secret)
+        served = (self.server.key, *self.server.previous_keys)
+        keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
+        return (*(key for key in keys if key), *(Secret(unquote(password)) for password in urls if password))
+
+
+_GROUPS: Mapping[str, type] = MappingProxyType(
+    {
+        "database": DatabaseSettings,
+        "broker": BrokerSettings,
+        "model": ModelSettings,
+        "server": ServerSettings,
+        "lease": LeaseSettings,
+        "agent": AgentSettings,
+        "delegation": DelegationSettings,
+        "terminal": TerminalSettings,
+        "approvals": ApprovalSettings,
+        "cron": CronSettings,
+        "delivery": DeliverySettings,
+        "worker": WorkerSettings,
+        "log": LogSettings,
+    }
+)
+
+
+def _declared(group: type) -> Iterator[tuple[Field[Any], _Declaration]]:
+    for item in fields(group):
+        if declaration := item.metadata.get("setting"):
+            yield item, declaration
+
+
+_DECLARATIONS: tuple[_Declaration, ...] = tuple(
+    declaration for group in (Settings, *_GROUPS.values()) for _, declaration in _declared(group)
+)
+_DECLARATION_OF = MappingProxyType({declaration.key: declaration for declaration in _DECLARATIONS})
+_VARIABLES = frozenset(variable for declaration in _DECLARATIONS for variable in declaration.variables)
+_SECRET_VARIABLES = frozenset(name for known in _DECLARATIONS if known.kind.is_secret for name in known.variables)
+
+
+# --- keys of the reference -------------------------------------------------------------------------------------------
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_REFERENCE_TOP_LEVEL = _words(
+    "_config_version always_log_local auxiliary bedrock browser checkpoints code_execution"
+    " compression computer_use context context_file_max_chars credential_pool_strategies curator custom_providers"
+    " dashboard delegation desktop discord display fallback_model file_read_max_chars"
+    " filter_silence_narration gateway goals group_sessions_per_user honcho hooks hooks_auto_accept human_delay"
+    " image_gen kanban known_plugin_toolsets lsp matrix mattermost max_concurrent_sessions max_live_sessions mcp"
+    " mcp_discovery_timeout mcp_servers memory moa model_catalog multiplex_profiles network onboarding openrouter"
+    " paste_collapse_char_threshold paste_collapse_threshold paste_collapse_threshold_fallback personalities"
+    " platform_hints platform_toolsets platforms plugins prefill_messages_file privacy profile_routes prompt_caching"
+    " providers quick_commands require_mention reset_triggers secrets security session_reset sessions signal skills"
+    " slack smart_model_routing streaming stt stt_echo_transcripts telegram thread_sessions_per_user timezone"
+    " tool_loop_guardrails tool_output tools toolsets tts unauthorized_dm_behavior updates vertex video_gen voice web"
+    " whatsapp x_search"
+)
+"""Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
+_REFERENCE_KEYS = _words(
+    "compression.abort_on_summary_failure compression.hygiene_hard_message_limit compression.in_place"
+    " compression.protect_first_n compression.protect_last_n compression.summary_model compression.summary_provider"
+    " compression.summary_base_url compression.target_ratio"
+    " agent.clarify_timeout agent.coding_context agent.coding_instructions agent.disabled_toolsets"
+    " agent.environment_hint agent.environment_probe agent.gateway_auto_continue_freshness"
+    " agent.gateway_notify_interval agent.gateway_timeout_warning agent.image_input_mode"
+    " agent.intent_ack_continuation agent.local_stream_stale_timeout agent.max_verify_nudges"
+    " agent.parallel_tool_call_guidance agent.reasoning_overrides agent.restart_drain_timeout"
+    " cron.max_parallel_jobs cron.mirror_delivery cron.provider cron.session_db_timeout_seconds"
+    " agent.service_tier agent.task_completion_guidance agent.tool_use_enforcement agent.verify_guidance"
+    " agent.verify_on_stop agent.verbose agent.system_prompt logging.backup_count logging.max_size_mb"
+    " terminal.auto_source_bashrc terminal.backend terminal.container_cpu"
+    " terminal.container_disk terminal.container_memory terminal.container_persistent terminal.cwd"
+    " terminal.daemon_term_grace_seconds terminal.daytona_image terminal.docker_env terminal.docker_extra_args"
+    " terminal.docker_forward_env terminal.docker_image terminal.docker_mount_cwd_to_workspace"
+    " terminal.docker_network terminal.docker_run_as_host_user terminal.docker_volumes terminal.home_mode"
+    " terminal.lifetime_seconds terminal.modal_image terminal.modal_mode terminal.persistent_shell"
+    " terminal.shell_init_files terminal.singularity_image terminal.ssh_host terminal.ssh_key terminal.ssh_port"
+    " terminal.ssh_user terminal.sudo_password"
+)
+"""Keys of the reference inside groups that we have as well."""
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+class _FoundValue(NamedTuple):
+    raw: object
+    source: str
+    """Completes the sentence "but ... says"."""
+
+
+class _Sources:
+    """Everything that was given, in order of precedence."""
+
+    def __init__(
+        self,
+        overrides: Mapping[str, object],
+        environ: Mapping[str, str],
+        dotenv: Mapping[str, str],
+        config: Mapping[str, object],
+        withheld: frozenset[str] = frozenset(),
+    ) -> None:
+        self.withheld = withheld
+        """Settings that exist and are not for this process."""
+        self._overrides = overrides
+        self._environ = environ
+        self._dotenv = dotenv
+        self._config = config
+
+    def find(self, declaration: _Declaration) -> _FoundValue | None:
+        if self._overrides.get(declaration.key) is not None:
+            return _FoundValue(self._overrides[declaration.key], "the command line")
+        for place, variables in (("the environment", self._environ), (".env", self._dotenv)):
+            for name in declaration.variables:
+                if variables.get(name, "").strip():
+                    return _FoundValue(variables[name], f"{name} in {place}")
+        if self._config.get(declaration.key) not in (None, ""):
+            raw = self._expanded(declaration.key, self._config[declaration.key])
+            return _FoundValue(raw, f"{declaration.key} in config.yaml")
+        return None
+
+    def variable(self, name: str) -> _FoundValue | None:
+        for place, variables in (("the environment", self._environ), (".env", self._dotenv)):
+            if variables.get(name, "").strip():
+                return _FoundValue(variables[name].strip(), f"{name} in {place}")
+        return None
+
+    def variable_names(self) -> frozenset[str]:
+        return frozenset(self._environ) | frozenset(self._dotenv)
+
+    def _expanded(self, key: str, raw: object) -> object:
+        if isinstance(raw, list):
+            return [self._expanded(key, item) for item in raw]
+        return _VARIABLE.sub(lambda match: self._value_of(key, match[1]), raw) if isinstance(raw, str) else raw
+
+    def _value_of(self, key: str, name: str) -> str:
+        found = self.variable(name)
+        if found is None:
+            raise ConfigurationError(f"{key} in config.yaml refers to ${{{name}}}, which is not set.")
+        return str(found.raw)
+
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def load(
+    environ: Mapping[str, str] | None = None,
+    *,
+    home: Path | None = None,
+    overrides: Mapping[str, object] = MappingProxyType({}),
+) -> Settings:
+    """Read all settings. Creates and changes nothing.
+
+    ``environ`` stands in for the environment of the process; ``home`` for HERMES_HOME. ``overrides`` maps keys
+    (``server.port``) to what the command line said; ``None`` means it said nothing. Raises ``ConfigurationError``:
+    one sentence that names the key, where its value came from and what is allowed.
+    """
+    handed = _handed_to_us() if environ is None else Handover()
+    environ = {**(os.environ if environ is None else environ), **handed.variables}
+    _require_known_keys(overrides)
+    home = _home(home or overrides.get("home"), environ)
+    dotenv = {} if handed.is_complete else _read_dotenv(home / ".env")
+    config, notes = ({}, []) if handed.is_complete else _read_config(home / "config.yaml")
+    sources = _Sources(overrides, environ, dotenv, config, handed.withheld)
+    settings = Settings(
+        home=home,
+        **{name: group(**_values(group, sources)) for name, group in _GROUPS.items() if group not in _MADE_APART},
+        model=_model(sources),
+        terminal=_terminal(sources),
+        faults=_value(sources, _DECLARATION_OF["faults"], ""),
+        notes=() if handed.is_complete else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
+        environ=MappingProxyType({**dotenv, **environ}),
+    )
+    _check_together(settings, handed.withheld)
+    return settings
+
+
+_MADE_APART = (ModelSettings, TerminalSettings)
+_handed = Handover()
+"""What was handed to this process, once it was looked for."""
+
+
+def _handed_to_us() -> Handover:
+    global _handed
+    if found := taken(os.environ):
+        _handed = found
+        for name in READ_BY_LIBRARIES & found.variables.keys():
+            os.environ[name] = found.variables[name]
+    return _handed
+
+
+def is_supervised() -> bool:
+    """Whether ``up`` or ``run`` started this process as one of its roles."""
+    return _handed.is_complete
+
+
+def _terminal(sources: _Sources) -> TerminalSettings:
+    given = TerminalSettings(**_values(TerminalSettings, sources))
+    if given.umask is None and (found := sources.variable(STARTED_UMASK)):
+        return replace(given, umask=UMASK.parse(found.raw))
+    return given
+
+
+def _require_known_keys(overrides: Mapping[str, object]) -> None:
+    for key in overrides:
+        if key not in _DECLARATION_OF:
+            raise ConfigurationError(f"{key!r} is not a setting{_suggestion(key, _DECLARATION_OF)}.")
+
+
+def _home(given: object, environ: Mapping[str, str]) -> Path:
+    declaration = _DECLARATION_OF["home"]
+    if given is not None:
+        return Path(_parsed(declaration, _FoundValue(given, "the command line")))
+    if variable := environ.get("HERMES_HOME", "").strip():
+        return Path(_parsed(declaration, _FoundValue(variable, "HERMES_HOME in the environment")))
+    user_home = environ.get("HOME", "").strip()
+    return (Path(user_home) if user_home else Path.home()) / ".hermes-worker"
+
+
+def _values(group: type, sources: _Sources) -> dict[str, Any]:
+    return {item.name: _value(sources, declaration, item.default) for item, declaration in _declared(group)}
+
+
+def _value(sources: _Sources, declaration: _Declaration, default: object) -> Any:
+    found = sources.find(declaration)
+    return default if found is None else _parsed(declaration, found)
+
+
+def _parsed(declaration: _Declaration, found: _FoundValue) -> Any:
+    kind = declaration.kind
+    try:
+        return kind.parse(found.raw)
+    except (ValueError, TypeError):
+        said = f"says {found.raw!r}" if kind.is_quotable else "says something else"
+    except ConfigurationError as error:
+        said = f"is wrong: {str(error).removesuffix('.')}"
+    raise ConfigurationError(f"{declaration.key} must be {kind.allowed}, but {found.source} {said}.")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _check_together(settings: Settings, withheld: frozenset[str]) -> None:
+    server = settings.server
+    if server.key is None and not server.is_loopback and "server.key" not in withheld:
+        raise ConfigurationError(
+            f"server.key (HERMES_SERVER_KEY) must be set when server.host is {server.host!r},"
+            " because others than this machine can connect to that address."
+        )
+    _check_logins(settings.model)
+
+
+def _check_logins(model: ModelSettings) -> None:
+    if not model.refresh_tokens:
+        return
+    if model.token_url is None:
+        raise ConfigurationError("model.token_url (HERMES_TOKEN_URL) must be set because model.refresh_tokens is.")
+    parts = urlsplit(model.token_url)
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ConfigurationError("model.token_url (HERMES_TOKEN_URL) must begin with https://: a login is sent there.")
+    if any(len(token.reveal()) < _REFRESH_TOKEN_CHARS_MIN for token in model.refresh_tokens):
+        raise ConfigurationError(
+            f"model.refresh_tokens (HERMES_REFRESH_TOKENS) must be tokens of at least {_REFRESH_TOKEN_CHARS_MIN}"
+            " characters."
+        )
+    if model.is_scripted:
+        raise ConfigurationError(
+            "model.provider (HERMES_PROVIDER) or model.base_url must be set because model.refresh_tokens is."
+        )
+
+
+_REFRESH_TOKEN_CHARS_MIN = 16
+"""Shorter ones could be guessed, and what they encrypt with them."""
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+class _Vendor(NamedTuple):
+    provider: str
+    key_variable: str
+    url_variable: str
+    host: str
+
+
+_VENDORS = (
+    _Vendor("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", "api.openai.com"),
+    _Vendor("anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "api.anthropic.com"),
+    _Vendor("openrouter", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL", "openrouter.ai"),
+)
+"""In the order in which their keys are looked for when nothing else says whom to ask."""
+
+
+def _model(sources: _Sources) -> ModelSettings:
+    given = ModelSettings(**_values(ModelSettings, sources), vendor_keys=_vendor_keys(sources))
+    if given.provider == "scripted" or "model.api_key" in sources.withheld:
+        return given
+    if given.api_key is not None:
+        return given if given.provider or given.base_url else replace(given, provider=_provider_of(given.api_key))
+    if given.provider or given.base_url:
+        return _with_key_of(_vendor_of(given), given, sources)
+    for vendor in _VENDORS:
+        if vendor.key_variable in given.vendor_keys:
+            return _with_key_of(vendor, given, sources)
+    for vendor in _VENDORS:
+        if base_url := _checked_variable(sources, vendor.url_variable, WEB_URL):
+            return replace(given, base_url=base_url)
+    return replace(given, provider="scripted")
+
+
+def _vendor_keys(sources: _Sources) -> Mapping[str, Secret]:
+    """Keys by variable. Of other people's variables that happen to end so, a wrong value is nobody's business."""
+    ours = {vendor.key_variable for vendor in _VENDORS}
+    keys = {}
+    for name in sorted(sources.variable_names() - _VARIABLES):
+        if name in ours or (_KEY_VARIABLE.fullmatch(name) and _is_key(sources.variable(name))):
+            keys[name] = _checked_variable(sources, name, SECRET)
+    return MappingProxyType({name: key for name, key in keys.items() if key is not None})
+
+
+_KEY_VARIABLE = re.compile(r"\w+_API_KEY(?:_\d{1,2})?")
+
+
+def _is_key(found: _FoundValue | None) -> bool:
+    try:
+        return found is not None and bool(SECRET.parse(found.raw))
+    except ValueError:
+        return False
+
+
+def _vendor_of(model: ModelSettings) -> _Vendor | None:
+    """Whose key may be sent: the named provider's, or that of the owner of the address."""
+    if model.provider:
+        return next((vendor for vendor in _VENDORS if vendor.provider == model.provider), None)
+    host = (urlsplit(model.base_url or "").hostname or "").lower().removesuffix(".")
+    return next((v for v in _VENDORS if host == v.host or host.endswith(f".{v.host}")), None)
+
+
+def _with_key_of(vendor: _Vendor | None, model: ModelSettings, sources: _Sources) -> ModelSettings:
+    if vendor is None:
+        return model
+    key = model.vendor_keys.get(vendor.key_variable)
+    base_url = model.base_url or _checked_variable(sources, vendor.url_variable, WEB_URL)
+    if key is None and base_url is None and not model.refresh_tokens:
+        raise ConfigurationError(
+            f"model.api_key must be set because model.provider is {model.provider!r}: set {vendor.key_variable}."
+        )
+    return replace(model, provider=vendor.provider, api_key=key, base_url=base_url)
+
+
+def _provider_of(key: Secret) -> str:
+    """Whose key this is, by the prefixes that Anthropic and OpenRouter use; OpenAI's when it has neither."""
+    text = key.reveal()
+    return "anthropic" if text.startswith("sk-ant-") else "openrouter" if text.startswith("sk-or-") else "openai"
+
+
+def _checked_variable(sources: _Sources, name: str, kind: Kind[Any]) -> Any:
+    """The value of a variable that is no setting of ours; ``None`` when it is not set."""
+    found = sources.variable(name)
+    return None if found is None else _parsed(_Declaration(name, (name,), kind), found)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+_DOTENV_LINE = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)")
+_DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t]*(?:#.*)?')
+_SINGLE_QUOTED = re.compile(r"'([^']*)'[ \t]*(?:#.*)?")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+_FILE_BYTES_MAX = 4_000_000
+
+
+def _read_text(path: Path) -> str | None:
+    """The file's text; ``None`` when there is no such file."""
+    try:
+        content = read_plain(path, bytes_max=_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise ConfigurationError(f"{path} cannot be read: it has more than {_FILE_BYTES_MAX} bytes.")
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f"{path} cannot be read: {reason}.") from error
+
+
+def _read_dotenv(path: Path) -> dict[str, str]:
+    """Variables of a ``.env`` file: ``NAME=value`` lines, quoted or not, with or without ``export``. Nothing in it is
+    expanded or executed."""
+    variables = {}
+    for position, raw_line in enumerate((_read_text(path) or "").splitlines(), start=1):
+        line = raw_line.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = _DOTENV_LINE.fullmatch(line)
+        value = _dotenv_value(match[2]) if match else None
+        if match is None or value is None:
+            # The line is not shown: it may be half a key.
+            raise ConfigurationError(f"line {position} of {path} must have the form NAME=value.")
+        variables[match[1]] = value
+    return variables
+
+
+def _dotenv_value(text: str) -> str | None:
+    if text.startswith('"'):
+        quoted = _DOUBLE_QUOTED.fullmatch(text)
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted[1]) if quoted else None
+    if text.startswith("'"):
+        quoted = _SINGLE_QUOTED.fullmatch(text)
+        return quoted[1] if quoted else None
+    return re.sub(r"[ \t]+#.*", "", text).strip()
+
+
+def _dotenv_notes(path: Path) -> Iterator[str]:
+    if path.exists() and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        yield f"{path} can be read by other users of this machine; chmod 600 it."
+
+
+def _variable_notes(sources: _Sources) -> Iterator[str]:
+    for name in sorted(sources.variable_names() - _VARIABLES):
+        if name.startswith("HERMES_") and (close := difflib.get_close_matches(name, _VARIABLES, n=1, cutoff=0.85)):
+            yield f"{name} is not a setting and has no effect; did you mean {close[0]}?"
+
+
+def _read_config(path: Path) -> tuple[dict[str, object], list[str]]:
+    """Our keys of ``config.yaml`` with their raw values, and a note about the reference's keys that we do not use."""
+    text = _read_text(path)
+    if text is None:
+        return {}, []
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigurationError(f"{path} is not valid YAML{place}.") from None
+    if document is None:
+        return {}, []
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"{path} must be a mapping of setting groups, such as 'model:'.")
+    config: dict[str, object] = {}
+    unused = []
+    for key, value in _flattened(document):
+        if key in _CONFIG_KEYS:
+            config[key] = value
+        elif key in _REFERENCE_TOP_LEVEL or key in _REFERENCE_KEYS:
+            unused.append(key)
+        else:
+            known = (*_CONFIG_KEYS, *_REFERENCE_KEYS, *_REFERENCE_TOP_LEVEL, *_CONFIG_GROUPS)
+            raise ConfigurationError(f"{key!r} in {path} is not a setting{_suggestion(key, known)}.")
+    notes = [f"Hermes worker does not use these keys of {path}: {', '.join(unused)}."] if unused else []
+    return config, notes
+
+
+_CONFIG_KEYS = tuple(key for key in _DECLARATION_OF if key != "home")
+"""The home directory is where config.yaml is, so it cannot be named there."""
+_CONFIG_GROUPS = frozenset(key.partition(".")[0] for key in _DECLARATION_OF if "." in key)
+
+
+def _flattened(document: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    """Dotted keys of the groups we have; other keys as they are."""
+    for name, value in document.items():
+        if name not in _CONFIG_GROUPS:
+            yield str(name), value
+        elif isinstance(value, dict):
+            yield from ((f"{name}.{key}", item) for key, item in value.items())
+        elif name == "model" and isinstance(value, str):
+            yield "model.default", value
+        elif value is not None:
+            raise ConfigurationError(f"{name} in config.yaml must be a mapping of settings.")
+
+
+# --- handing on ------------------------------------------------------------------------------------------------------
+
+
+def as_environ(settings: Settings) -> dict[str, str]:
+    """An environment for child processes, in which ``load`` gives these very settings.
+
+    It is the environment this process was started with, with every setting spelled out, so that a child started
+    later does not pick up an edit of ``config.yaml`` that its siblings do not have. Holds secrets: what is handed to
+    another process goes through ``handed_to``.
+    """
+    environ = {name: value for name, value in settings.environ.items() if name not in _VARIABLES}
+    for group in (settings, *(getattr(settings, name) for name in _GROUPS)):
+        for item, declaration in _declared(type(group)):
+            value = getattr(group, item.name)
+            # A limit that is ``None`` was taken off and must not come back as the default.
+            is_given = value is not None or item.default not in (None, MISSING)
+            if is_given and (text := declaration.kind.render(value)):
+                environ[declaration.variables[0]] = text
+    return environ
+
+
+def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], Handover]:
+    """The environment of a child process that has these roles, without any secret, and what it gets by descriptor:
+    the secrets of its roles. Its ``load`` reads no file and gives ``settings``, but for the secrets of others."""
+    environ = {}
+    secrets = {}
+    for name, value in as_environ(settings).items():
+        whose = None if _is_harmless_setting(name) else owners(name, value)
+        if whose is None:
+            environ[name] = value
+        elif not whose.isdisjoint(roles) or _is_for_commands(settings, name, roles):
+            secrets[name] = value
+    return environ, Handover(variables=secrets, is_complete=True, withheld=withheld_from(roles))
+
+
+def _is_harmless_setting(variable: str) -> bool:
+    """One of ours that is not secret, whatever its name or value sounds like."""
+    return variable in _VARIABLES and variable not in _SECRET_VARIABLES
+
+
+def _is_for_commands(settings: Settings, variable: str, roles: Iterable[ProcessRole]) -> bool:
+    return variable in settings.terminal.env_passthrough and ProcessRole.TOOLS in roles
+
+
+class SettingRow(NamedTuple):
+    """One line of the configuration table."""
+
+    key: str
+    variable: str
+    default: str
+    """Empty when the setting is not set by default."""
+    doc: str
+
+
+def describe() -> Iterator[SettingRow]:
+    """Every setting, in the order of the groups."""
+    docs = _field_docs()
+    for group in (Settings, *_GROUPS.values()):
+        for item, declaration in _declared(group):
+            has_default = item.default not in (None, MISSING)
+            default = declaration.kind.render(item.default) if has_default else ""
+            doc = docs[group.__name__, item.name]
+            yield SettingRow(declaration.key, declaration.variables[0], default, doc)
+
+
+def _field_docs() -> dict[tuple[str, str], str]:
+    """The docstrings under the fields, read from this file: Python throws them away."""
+    docs = {}
+    for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            for declared, documented in pairwise(node.body):
+                match declared, documented:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                        docs[node.name, name] = " ".join(doc.split())
+    return docs
+
+
+def markdown_table() -> str:
+    """The configuration table of the README."""
+    rows = [
+        f"| `{row.key}` | `{row.variable}` | {f'`{row.default}`' if row.default else ''} | {row.doc} |"
+        for row in describe()
+    ]
+    return "\n".join(["| Key | Variable | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{markdown_table()}\n")

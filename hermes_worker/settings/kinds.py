@@ -1,0 +1,426 @@
+"""What a setting may hold: parsers from text or YAML to a checked value, each with the words that say what it takes.
+
+Pure. A parser raises ``ValueError`` or ``TypeError`` for what it does not take; ``settings`` makes a sentence of that.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Generic, NoReturn, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from hermes_worker.core.pricing import own_price
+from hermes_worker.system.faults import parse_faults
+
+__all__ = [
+    "APPROVALS_MODE",
+    "BROKER_URL",
+    "DATABASE_URL",
+    "DIRECTORY",
+    "FALLBACKS",
+    "FAULT_PLAN",
+    "SECRET",
+    "SECRETS",
+    "SERVER_KEY",
+    "UMASK",
+    "WEB_URL",
+    "Kind",
+    "Secret",
+    "choice",
+    "integer",
+    "matching",
+    "names",
+    "number",
+    "optional_integer",
+    "optional_number",
+    "provider_model_address",
+    "socket_url",
+]
+
+_T = TypeVar("_T")
+
+
+class Secret:
+    """A string that shows itself only to who asks with ``reveal``: not in ``repr``, ``str``, a log or a pickle."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        """Takes the same time wherever the two differ."""
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._value.encode(), other._value.encode())
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret is not pickled; hand settings to other processes with as_environ")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[_T]):
+    """What values a setting takes."""
+
+    allowed: str
+    """Completes the sentence "... must be"."""
+    parse: Callable[[object], _T]
+    render: Callable[[_T], str] = str
+    """Back to text that ``parse`` takes."""
+    is_quotable: bool = True
+    """Whether a message may show a wrong value."""
+    is_secret: bool = False
+    """Whether the value is a secret, or has one in it. ``role_secrets`` says who gets it."""
+
+
+def _as_text(raw: object) -> str:
+    if isinstance(raw, Secret):
+        raw = raw.reveal()
+    if isinstance(raw, PathLike):
+        raw = fspath(raw)
+    if not isinstance(raw, str | int | float) or isinstance(raw, bool):
+        raise TypeError
+    return str(raw).strip()
+
+
+def _as_word(raw: object) -> str:
+    """Text that can stand in a URL, a header or a file: printable, without white space."""
+    text = _as_text(raw)
+    if not text or not text.isprintable() or any(c.isspace() for c in text):
+        raise ValueError
+    return text
+
+
+_SWITCH_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def _as_switch(raw: object) -> bool:
+    word = raw if isinstance(raw, bool) else _SWITCH_WORDS.get(_as_text(raw).lower())
+    if word is None:
+        raise ValueError
+    return word
+
+
+SWITCH: Kind[bool] = Kind("true or false", _as_switch, lambda value: "true" if value else "false")
+
+# --- plain values ----------------------------------------------------------------------------------------------------
+
+
+def matching(pattern: str, allowed: str, *, fold: Callable[[str], str] = str) -> Kind[str]:
+    """Text of one form; ``fold`` brings different spellings together."""
+    compiled = re.compile(pattern)
+
+    def parse(raw: object) -> str:
+        text = fold(_as_text(raw))
+        if not compiled.fullmatch(text):
+            raise ValueError
+        return text
+
+    return Kind(allowed, parse)
+
+
+def choice(*values: str, fold: Callable[[str], str] = str.lower) -> Kind[str]:
+    """One of a closed list, in any case."""
+    return matching("|".join(map(re.escape, values)), f"one of {', '.join(values)}", fold=fold)
+
+
+def number(minimum: float, maximum: float, unit: str) -> Kind[float]:
+    def parse(raw: object) -> float:
+        value = float(_as_text(raw))
+        if not (math.isfinite(value) and minimum <= value <= maximum):
+            raise ValueError
+        return value
+
+    return Kind(f"a number of {unit} from {_plain(minimum)} to {_plain(maximum)}", parse, _plain)
+
+
+def optional_number(minimum: float, maximum: float, unit: str) -> Kind[float | None]:
+    """A number, or 0 that becomes ``None``: no limit."""
+    limited = number(minimum, maximum, unit)
+
+    def parse(raw: object) -> float | None:
+        return None if float(_as_text(raw)) == 0 else limited.parse(raw)
+
+    return Kind(f"{limited.allowed}, or 0 for no limit", parse, lambda value: _plain(value or 0))
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def integer(minimum: int, maximum: int) -> Kind[int]:
+    def parse(raw: object) -> int:
+        value = int(_as_text(raw))
+        if not minimum <= value <= maximum:
+            raise ValueError
+        return value
+
+    return Kind(f"a whole number from {minimum} to {maximum}", parse)
+
+
+def names(pattern: str, what: str) -> Kind[tuple[str, ...]]:
+    """A list of names: a YAML or JSON list, or text with commas. Keeps the first of equal names."""
+    compiled = re.compile(pattern)
+
+    def parse(raw: object) -> tuple[str, ...]:
+        found = tuple(_as_text(item) for item in _as_list(raw))
+        if not all(compiled.fullmatch(name) for name in found):
+            raise ValueError
+        return tuple(dict.fromkeys(found))
+
+    return Kind(f"a list of {what}, in YAML or separated by commas", parse, ",".join)
+
+
+def optional_integer(minimum: int, maximum: int) -> Kind[int | None]:
+    """A whole number, or 0 that becomes ``None``: not set."""
+    limited = integer(minimum, maximum)
+
+    def parse(raw: object) -> int | None:
+        return None if _as_text(raw) == "0" else limited.parse(raw)
+
+    return Kind(f"{limited.allowed}, or 0", parse, lambda value: str(value or 0))
+
+
+_FALLBACK = re.compile(r"([a-z][\w.-]{0,63}):([\w.:/@+-]{1,200})")
+_BEFORE_ADDRESS = re.compile(r"@(?=https?://)")
+
+
+def provider_model_address(text: str) -> tuple[str, str, str | None]:
+    """The parts of ``provider:model`` or ``provider:model@address``. Raises ``ValueError`` when it is neither."""
+    named, *address = _BEFORE_ADDRESS.split(text, maxsplit=1)
+    parts = _FALLBACK.fullmatch(named)
+    if parts is None:
+        raise ValueError
+    return parts[1], parts[2], _parse_web_url(address[0]) if address else None
+
+
+def _parse_fallbacks(raw: object) -> tuple[str, ...]:
+    """``provider:model`` with or without ``@address``, or the mappings of the reference."""
+    found = tuple(_fallback(item) for item in ([raw] if isinstance(raw, dict) else _as_list(raw)))
+    for text in found:
+        provider_model_address(text)
+    return tuple(dict.fromkeys(found))
+
+
+def _parse_prices(raw: object) -> tuple[str, ...]:
+    found = tuple(_as_text(item) for item in _as_list(raw))
+    for text in found:
+        own_price(text)
+    return found
+
+
+def _fallback(item: object) -> str:
+    if not isinstance(item, dict):
+        return _as_text(item)
+    if set(item) - {"base_url"} != {"provider", "model"}:
+        raise ValueError
+    address = f"@{_as_text(item['base_url'])}" if item.get("base_url") else ""
+    return f"{_as_text(item['provider']).lower()}:{_as_text(item['model'])}{address}"
+
+
+def _as_list(raw: object) -> list[object] | tuple[object, ...]:
+    if isinstance(raw, str):
+        text = raw.strip()
+        raw = json.loads(text) if text.startswith("[") else [part for part in text.split(",") if part.strip()]
+    if not isinstance(raw, list | tuple):
+        raise TypeError
+    return raw
+
+
+def _parse_directory(raw: object) -> Path:
+    text = _as_text(raw)
+    if not text or "\0" in text:
+        raise ValueError
+    return Path(text).expanduser().absolute()
+
+
+def _parse_umask(raw: object) -> int:
+    # YAML takes 022 for 18, and 22 for itself: a number does not say what was meant.
+    if not isinstance(raw, str) or not re.fullmatch(r"0?[0-7]{3}", raw.strip()):
+        raise ValueError
+    return int(raw, 8)
+
+
+def _parse_fault_plan(raw: object) -> str:
+    text = _as_text(raw)
+    parse_faults(text)
+    return text
+
+
+def _parse_approvals_mode(raw: object) -> str:
+    if raw is False:
+        return "off"  # what YAML makes of a bare ``off``
+    text = _as_text(raw).lower()
+    if text not in ("manual", "smart", "off"):
+        raise ValueError
+    return text
+
+
+FALLBACKS: Kind[tuple[str, ...]] = Kind(
+    "a list of provider:model or provider:model@address, or of mappings with provider, model and base_url",
+    _parse_fallbacks,
+    ",".join,
+    is_quotable=False,  # an address may hold a password, which is what is wrong with it
+)
+PRICES: Kind[tuple[str, ...]] = Kind(
+    "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",
+    _parse_prices,
+    ",".join,
+)
+APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
+DIRECTORY = Kind("a directory", _parse_directory)
+UMASK: Kind[int] = Kind("three octal digits in quotes, such as '022'", _parse_umask, lambda value: f"{value:03o}")
+FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+_SERVER_KEY_CHARS_MIN = 16
+"""What the reference asks of its API key (around §3.1)."""
+
+
+def _parse_secret(raw: object) -> Secret:
+    text = _as_word(raw)
+    if not text.isascii():
+        # It goes into a header, where other characters have no agreed encoding.
+        raise ValueError
+    return Secret(text)
+
+
+def _parse_server_key(raw: object) -> Secret:
+    secret = _parse_secret(raw)
+    if len(secret.reveal()) < _SERVER_KEY_CHARS_MIN:
+        raise ValueError
+    return secret
+
+
+SECRET = Kind("printable ASCII text without spaces", _parse_secret, Secret.reveal, is_quotable=False, is_secret=True)
+SECRETS: Kind[tuple[Secret, ...]] = Kind(
+    "a list of keys without spaces, in YAML or separated by commas",
+    lambda raw: tuple(dict.fromkeys(_parse_secret(item) for item in _as_list(raw))),
+    lambda keys: ",".join(key.reveal() for key in keys),
+    is_quotable=False,
+    is_secret=True,
+)
+SERVER_KEY = Kind(
+    f"at least {_SERVER_KEY_CHARS_MIN} printable ASCII characters without spaces",
+    _parse_server_key,
+    Secret.reveal,
+    is_quotable=False,
+    is_secret=True,
+)
+
+
+# --- addresses: never shown in messages, because a wrong one may hold a password all the same -----------------------
+
+_SOCKET_SCHEMES = ("redis+socket", "unix")
+
+
+def _parse_web_url(raw: object) -> str:
+    text = _as_word(raw).rstrip("/")
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+        raise ValueError
+    _require_port(parts.port)
+    return text
+
+
+def _parse_database_url(raw: object) -> str:
+    text = _as_word(raw)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme in ("postgresql", "postgresql+psycopg"):
+        _require_port(urlsplit(text).port)
+        # SQLAlchemy would take plain ``postgresql`` for psycopg2, which we do not install.
+        return f"postgresql+psycopg://{rest}"
+    path, query_mark, query = rest.removeprefix("/").partition("?")
+    if scheme != "sqlite" or not rest.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
+        raise ValueError
+    # The path must mean the same file in every process of the fleet, wherever each was started.
+    return f"sqlite:///{Path(path).absolute()}{query_mark}{query}"
+
+
+def _parse_broker_url(raw: object) -> str:
+    text = _as_word(raw)
+    parts = urlsplit(text)
+    is_socket = parts.scheme in _SOCKET_SCHEMES
+    if is_socket and (parts.hostname or len(parts.path) < 2):
+        raise ValueError
+    if not is_socket and (parts.scheme not in ("redis", "rediss") or not parts.hostname):
+        raise ValueError
+    _require_port(parts.port)
+    _ = _database_number("" if is_socket else parts.path, parts.query)
+    return text
+
+
+def _require_port(port: int | None) -> None:
+    if port == 0:
+        raise ValueError
+
+
+def _database_number(path: str, query: str) -> int:
+    options = parse_qs(query)
+    text = path.strip("/") or options.get("virtual_host", options.get("db", ["0"]))[0]
+    return int(text.strip("/"))
+
+
+def socket_url(url: str, scheme: str, database_option: str) -> str:
+    """A broker URL in the spelling of one client library, if it names a socket; other URLs unchanged.
+
+    redis-py: ``unix://[user:password@]/path?db=0``. kombu: ``redis+socket://[user:password@]/path?virtual_host=0``.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _SOCKET_SCHEMES:
+        return url
+    return f"{scheme}://{parts.netloc}{parts.path}?{database_option}={_database_number('', parts.query)}"
+
+
+WEB_URL = Kind("an http:// or https:// URL without user name or password", _parse_web_url, is_quotable=False)
+DATABASE_URL = Kind(
+    "a postgresql+psycopg://, postgresql:// or sqlite:/// URL (a file, not :memory:)",
+    _parse_database_url,
+    is_quotable=False,
+    is_secret=True,
+)
+BROKER_URL = Kind(
+    "a redis://, rediss://, redis+socket:// or unix:// URL with a numbered database",
+    _parse_broker_url,
+    is_quotable=False,
+    is_secret=True,
+)

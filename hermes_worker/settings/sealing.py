@@ -1,0 +1,98 @@
+"""Text in rows that only who has the server key can read: a copy of the database holds nothing that can be used.
+
+What is sealed names the key it was sealed with, so that keys can be changed: the new one seals, earlier ones still
+open. It also says what it belongs to, so that it cannot be moved to another row.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.settings.kinds import Secret
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
+_MARK = "sealed:"
+_PURPOSE = b"hermes-worker row"
+_ID_PURPOSE = b"hermes-worker key id"
+_ID_BYTES = 4
+
+
+class SealedElsewhere(HermesError):
+    """A text was sealed with a key that is not here."""
+
+
+class Keyring:
+    """Server keys: the first seals, all of them open."""
+
+    def __init__(self, keys: Sequence[Secret]) -> None:
+        self._keys = {_id_of(key.reveal()): key for key in reversed(keys)}
+        self._current = _id_of(keys[0].reveal()) if keys else None
+
+    def seal(self, text: str, *, of: str) -> str:
+        """``of`` says what the text belongs to. Raises ``ConfigurationError`` when there is no key."""
+        if self._current is None:
+            raise ConfigurationError(
+                "there is no server key to encrypt this with: set HERMES_SERVER_KEY (server.key) to the key of the "
+                "API servers"
+            )
+        box = fernet(self._keys[self._current].reveal(), _PURPOSE)
+        token = box.encrypt(canonical_json({"of": of, "text": text}).encode())
+        return f"{_MARK}{self._current}:{token.decode()}"
+
+    def opened(self, stored: str, *, of: str) -> str:
+        """What was sealed; what was stored before there was sealing is as it is. Raises ``SealedElsewhere``."""
+        if not stored.startswith(_MARK):
+            return stored
+        key_id, _, token = stored.removeprefix(_MARK).partition(":")
+        key = self._keys.get(key_id)
+        document = _decrypted(key.reveal(), token) if key else None
+        if document is None or document.get("of") != of:
+            raise SealedElsewhere(
+                f"the secret of {of} was encrypted with another server key ({key_id[:16]}): set HERMES_SERVER_KEY "
+                "(server.key) to that one, put it into HERMES_SERVER_PREVIOUS_KEYS, or choose a new secret"
+            )
+        return document["text"]
+
+    def resealed(self, stored: str, *, of: str) -> str | None:
+        """The same, sealed with the current key; ``None`` when it is, or cannot be. Raises ``SealedElsewhere``."""
+        if self._current is None or stored.startswith(f"{_MARK}{self._current}:"):
+            return None
+        return self.seal(self.opened(stored, of=of), of=of)
+
+
+def fernet(key: str, purpose: bytes) -> Fernet:
+    """Encryption with a key that is made from ``key`` for one purpose."""
+    # Imported when it is needed: most processes encrypt nothing.
+    from cryptography.fernet import Fernet
+
+    return Fernet(base64.urlsafe_b64encode(_derived(key, purpose)))
+
+
+@lru_cache(maxsize=64)
+def _derived(key: str, purpose: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(key.encode())
+
+
+def _id_of(key: str) -> str:
+    return _derived(key, _ID_PURPOSE)[:_ID_BYTES].hex()
+
+
+def _decrypted(key: str, token: str) -> dict[str, str] | None:
+    from cryptography.fernet import InvalidToken
+
+    try:
+        document = json.loads(fernet(key, _PURPOSE).decrypt(token.encode("utf-8", "replace")))
+    except InvalidToken:
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,68 @@
+"""Requests that were accepted in the last day, by the names they can be known again by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.sources import Repetition, RequestKeys, repetition
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import idempotency_keys
+
+
+class IdempotencyConflict(HermesError):
+    """The idempotency key was used before, with another request."""
+
+
+class RequestReplayed(HermesError):
+    """The same signed request was accepted before, under another idempotency key."""
+
+
+class KeyTaken(Exception):
+    """Somebody else wrote one of these names while we were about to: look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """The same request, accepted before."""
+
+    run_pk: int | None
+
+
+def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
+    """What came of the same request; ``None`` when it is new. Raises ``IdempotencyConflict``, ``RequestReplayed``."""
+    if not keys.names:
+        return None
+    rows = connection.execute(
+        sa.select(idempotency_keys.c.key, idempotency_keys.c.fingerprint, idempotency_keys.c.run_pk).where(
+            idempotency_keys.c.source == keys.source, idempotency_keys.c.key.in_(keys.names)
+        )
+    ).all()
+    match repetition(keys, {row.key: row.fingerprint for row in rows}):
+        case Repetition.NEW:
+            return None
+        case Repetition.DUPLICATE:
+            return Earlier(run_pk=next(row.run_pk for row in rows if row.key == keys.key))
+        case Repetition.CONFLICT:
+            raise IdempotencyConflict(
+                f"Idempotency-Key {keys.key!r} was already used with another request; use a new key"
+            )
+        case Repetition.REPLAY:
+            raise RequestReplayed("this signed request was accepted before, under another id")
+
+
+def claim(connection: Connection, keys: RequestKeys, run_pk: int | None) -> None:
+    """Write the names down, in the transaction that accepts the request. Of two at once one gets through: the other
+    waits for it and raises ``KeyTaken``."""
+    for name in keys.names:
+        written = connection.execute(
+            insert_ignoring(connection, idempotency_keys)
+            .values(source=keys.source, key=name, fingerprint=keys.fingerprint, run_pk=run_pk, created_at=db_now())
+            .returning(idempotency_keys.c.key)
+        )
+        if written.first() is None:
+            raise KeyTaken

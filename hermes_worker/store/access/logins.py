@@ -1,0 +1,104 @@
+"""Logins whose tokens the workers share: one claims an exchange, all use what comes of it.
+
+A claim on an exchange is never handed on by itself. Its outcome is written under it however late it comes, even after
+the login was declared dead for want of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from hermes_worker.core.logins import LoginState, fresh_s
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rows import insert_ignoring, plain
+from hermes_worker.store.tables import logins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an exchange gave."""
+
+    sealed: str = field(repr=False)
+    lifetime_s: float | None
+    """``None`` when the server did not say."""
+
+
+_NO_CLAIM = {"claim": None, "claimed_until": None}
+
+
+class Logins:
+    """The logins of one database. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(self, name: str) -> LoginState:
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(logins, db_now().label("now")).where(logins.c.name == name)).first()
+        if row is None:
+            return LoginState()
+        return LoginState(
+            version=row.version,
+            sealed=row.sealed,
+            left_s=None if row.expires_at is None else row.expires_at - row.now,
+            fresh_s=None if row.renew_at is None else row.renew_at - row.now,
+            claim=row.claim,
+            has_lapsed=row.claimed_until is not None and row.claimed_until < row.now,
+            dead_reason=row.dead_reason,
+        )
+
+    def claim(self, name: str, state: LoginState, claim: str, *, ttl_s: float) -> bool:
+        """Take the exchange that follows ``state``. Of any number of workers one gets it, unless the state has changed.
+
+        A claim in ``state`` is replaced if it has lapsed: only for a login whose tokens may be exchanged twice.
+        """
+        if state.claim is None:
+            of_state: sa.ColumnElement[bool] = logins.c.claim.is_(None)
+        else:
+            of_state = (logins.c.claim == state.claim) & (logins.c.claimed_until < db_now())
+        with self._database.write() as connection:
+            connection.execute(insert_ignoring(connection, logins).values(name=name, updated_at=db_now()))
+            taken = connection.execute(
+                sa.update(logins)
+                .where(logins.c.name == name, logins.c.version == state.version, logins.c.dead_reason.is_(None))
+                .where(of_state)
+                .values(claim=claim, claimed_until=db_now() + ttl_s, updated_at=db_now())
+            )
+            return taken.rowcount == 1
+
+    def commit(self, name: str, claim: str, outcome: Outcome) -> bool:
+        """The exchange was made. False when the claim was replaced. May be repeated after an unknown outcome: what it
+        wrote the first time it does not write again, and answers false."""
+        values = {
+            "version": logins.c.version + 1,
+            "sealed": outcome.sealed,
+            "expires_at": _later(outcome.lifetime_s),
+            "renew_at": _later(fresh_s(outcome.lifetime_s)),
+            "dead_reason": None,
+        }
+        return self._end(name, claim, values | _NO_CLAIM)
+
+    def release(self, name: str, claim: str) -> bool:
+        """No exchange was made."""
+        return self._end(name, claim, _NO_CLAIM)
+
+    def bury(self, name: str, claim: str, reason: str) -> bool:
+        """Nobody is to exchange the refresh token again; ``reason`` is for people. The claim stays, for an outcome
+        that comes late."""
+        return self._end(name, claim, {"dead_reason": plain(reason)})
+
+    def _end(self, name: str, claim: str, values: Mapping[str, object]) -> bool:
+        with self._database.statement() as connection:
+            ended = connection.execute(
+                sa.update(logins)
+                .where(logins.c.name == name, logins.c.claim == claim)
+                .values(**values, updated_at=db_now())
+            )
+            return ended.rowcount == 1
+
+
+def _later(seconds: float | None) -> sa.ColumnElement[float] | None:
+    return None if seconds is None else db_now() + seconds

@@ -1,0 +1,1 @@
+"""Connections, prepared statements, migrations."""

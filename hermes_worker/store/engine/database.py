@@ -1,0 +1,214 @@
+"""One engine, two kinds of transaction, and the database's clock.
+
+SQLite has one writer at a time, and its busy handler is unfair: writers of one process take turns under a lock of
+our own, and every write transaction begins IMMEDIATE so that it cannot fail half-way for want of the write lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.store.engine.pool import ConnectionPool
+
+_SQLITE_BUSY_TIMEOUT_MS = 20_000
+_SQLITE_PAGE_BYTES = 8192
+"""Twice the default. Of tool results of 2 KB, which are common, one fits into a page of 4 KB and nearly half stays
+empty: 1.97 bytes on disk for a byte of transcript instead of 1.40, for 10 % more CPU."""
+_POOL_WAIT_S = 30
+
+
+class db_now(FunctionElement[float]):
+    """Epoch seconds by the database's clock, now (not at the start of the transaction)."""
+
+    inherit_cache = True
+    type = sa.Double()
+    name = "db_now"
+
+
+@compiles(db_now, "postgresql")
+def _now_postgresql(element: db_now, compiler: Any, **kw: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
+
+
+@compiles(db_now, "sqlite")
+def _now_sqlite(element: db_now, compiler: Any, **kw: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+def db_now_once() -> sa.ScalarSelect[float]:
+    """``db_now``, evaluated once for the whole statement.
+
+    For conditions on times: PostgreSQL takes the bare function for one that changes from row to row, so it would look
+    at every row of an index instead of going to the part that is due.
+    """
+    return sa.select(db_now()).scalar_subquery()
+
+
+class Database:
+    """The state database. Thread-safe; build it after a fork, not before."""
+
+    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+        """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
+        connections at most are opened for transactions, and as many for single statements.
+
+        Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
+        """
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        elif parsed.get_backend_name() != "sqlite":
+            raise ConfigurationError(
+                f"HERMES_DATABASE_URL: {parsed.get_backend_name()!r} is not supported; use postgresql:// or sqlite:///"
+            )
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self.url = parsed
+        self._write_lock: AbstractContextManager[Any] = threading.RLock() if self.is_sqlite else nullcontext()
+        self.engine = sa.create_engine(parsed, **_engine_options(self.is_sqlite, pool_size))
+        if self.is_sqlite:
+            sa.event.listen(self.engine, "connect", _prepare_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
+        self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, pool_size)
+        self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
+        self._writer = self.engine.execution_options(hermes_write=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """For SELECTs, each of which sees what is committed when it runs. Raises ``UnavailableError``."""
+        connections = self.engine.connect if self.is_sqlite else self._singles.connection
+        with self._translated(), connections() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction: committed at the end of the block, rolled back when it raises.
+
+        Raises ``UnavailableError`` when the server went away; the outcome of a COMMIT is then unknown, and the
+        caller finds out by repeating its compare-and-set.
+        """
+        with self._translated(), self._write_lock, self._writer.begin() as connection:
+            yield connection
+
+    def statement(self) -> AbstractContextManager[Connection]:
+        """For a single statement that is its own transaction; saves the round trips of BEGIN and COMMIT."""
+        return self.write() if self.is_sqlite else self.read()
+
+    def end_idle_transactions(self, after_s: float) -> None:
+        """Let the server end a transaction in which this process does nothing for so long: frozen in the middle of
+        one it would hold its locks until it is continued. Call it before the first transaction; SQLite cannot."""
+        if self.is_sqlite:
+            return
+
+        def limit(connection: Any, _record: Any) -> None:
+            connection.execute(f"set idle_in_transaction_session_timeout = {int(after_s * 1000)}")
+            connection.commit()
+
+        sa.event.listen(self.engine, "connect", limit)
+        self.engine.dispose()
+
+    def now(self) -> float:
+        """Epoch seconds by the database's clock."""
+        with self.read() as connection:
+            return float(connection.execute(sa.select(db_now())).scalar_one())
+
+    def close(self) -> None:
+        self._singles.clear()
+        for engine in self.engines:
+            engine.dispose()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn "the server is gone" into ``UnavailableError``; defects and broken constraints pass as they are."""
+        try:
+            yield
+        except sa.exc.TimeoutError as error:
+            raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
+        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+            if _is_about_its_disk(error.orig):
+                raise UnavailableError(
+                    f"the database cannot write; make room on its disk: {_first_line(error)}"
+                ) from error
+            self._start_afresh()
+            raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
+        except UnavailableError:
+            self._start_afresh()
+            raise
+        except sa.exc.DBAPIError as error:
+            if error.connection_invalidated:
+                self._start_afresh()
+                raise UnavailableError(f"the database connection was lost: {_first_line(error)}") from error
+            raise
+
+    def _start_afresh(self) -> None:
+        """When one connection is dead, so are the others: none of them is handed out again."""
+        if not self.is_sqlite:
+            self.close()
+
+    @property
+    def engines(self) -> set[sa.Engine]:
+        """Every engine statements run on."""
+        return {self.engine, self._autocommit}
+
+
+def _autocommit_engine(url: sa.URL, pool_size: int) -> sa.Engine:
+    """With connections of its own: to switch one to and fro costs as much as what most statements do on it. They hold
+    nothing that would have to be reset between two uses."""
+    options = _engine_options(False, pool_size)
+    return sa.create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, **options)
+
+
+def _engine_options(is_sqlite: bool, pool_size: int) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "pool_size": pool_size,
+        "max_overflow": 0,
+        "pool_timeout": _POOL_WAIT_S,
+        "pool_use_lifo": True,
+    }
+    if is_sqlite:
+        options["connect_args"] = {"timeout": _SQLITE_BUSY_TIMEOUT_MS / 1000, "check_same_thread": False}
+    else:
+        options["connect_args"] = {
+            "connect_timeout": 5,
+            "keepalives": 1,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "application_name": "hermes-worker",
+        }
+    return options
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # we begin transactions ourselves, below
+    cursor = connection.cursor()
+    busy = f"busy_timeout={_SQLITE_BUSY_TIMEOUT_MS}"
+    size = f"page_size={_SQLITE_PAGE_BYTES}"  # of a new file; an old one keeps its own
+    for pragma in (size, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", busy):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    is_write = connection.get_execution_options().get("hermes_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+
+
+_DISK_TROUBLE = frozenset({"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "53100"})
+
+
+def _is_about_its_disk(error: BaseException | None) -> bool:
+    """The disk is full, or a quota is, for SQLite by its error's name and for PostgreSQL by its code."""
+    return bool(_DISK_TROUBLE & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)})
+
+
+def _first_line(error: Exception) -> str:
+    original = getattr(error, "orig", None) or error
+    return str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__

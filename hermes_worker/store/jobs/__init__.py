@@ -1,0 +1,1 @@
+"""Jobs, their slots and what they collected."""

@@ -1,0 +1,145 @@
+"""What workers do for a job before there is a run: its script and its skills, claimed once and never repeated.
+
+A script may have effects, so nobody runs it again when its worker vanished: the execution ends as ``unknown``. What was
+found is left in the firing's row, and a scheduler decides what becomes of it (``store.jobs.jobs``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from hermes_worker.core.effects import Collect
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.rows import Hint, plain
+from hermes_worker.store.tables import firings, jobs, workers
+
+_BATCH = 200
+
+
+class ExecutionState(StrEnum):
+    """Terminal states are never left, and ``unknown`` is never tried again."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """Its worker vanished, or it was cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionClaim:
+    """The right to collect for one firing. Good only while ``token`` is in its row."""
+
+    token: str
+    firing_id: int
+    job_id: str
+    name: str
+    definition: str
+    slot: float
+    at: float
+    """When it was claimed, epoch seconds by the database's clock."""
+
+
+class Executions:
+    """The executions of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, firing_id: int, owner: int) -> ExecutionClaim | None:
+        """Take an execution; ``None`` when it is not to be had. Of any number of workers one gets it, once."""
+        token = secrets.token_hex(16)
+        with self._database.write() as connection:
+            row = connection.execute(
+                sa.update(firings)
+                .where(firings.c.pk == firing_id, firings.c.execution == "pending", firings.c.hinted_at.is_not(None))
+                .values(
+                    execution=ExecutionState.RUNNING.value,
+                    hinted_at=None,
+                    lease_token=token,
+                    lease_owner=owner,
+                    claimed_at=db_now(),
+                )
+                .returning(firings.c.job_pk, firings.c.slot, firings.c.claimed_at)
+            ).first()
+            if row is None:
+                return None
+            job = connection.execute(sa.select(jobs).where(jobs.c.pk == row.job_pk)).one()
+        return ExecutionClaim(
+            token=token,
+            firing_id=firing_id,
+            job_id=job.job_id,
+            name=job.name,
+            definition=job.definition,
+            slot=row.slot,
+            at=row.claimed_at,
+        )
+
+    def is_held(self, claim: ExecutionClaim) -> bool:
+        """Whether somebody still wants what is being collected."""
+        with self._database.read() as connection:
+            held = sa.select(firings.c.pk).where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
+            return connection.execute(held).first() is not None
+
+    def finish(self, claim: ExecutionClaim, state: ExecutionState, collected: str) -> None:
+        """Leave what was collected. Raises ``LeaseLost``."""
+        with self._database.statement() as connection:
+            done = connection.execute(
+                sa.update(firings)
+                .where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
+                .values(execution=state.value, collected=plain(collected), lease_token=None, lease_owner=None)
+            )
+        if done.rowcount == 0:
+            raise LeaseLost(f"the execution of job {claim.job_id!r} was taken over; nothing was written")
+
+    # --- what schedulers do ---
+
+    def lose(self) -> int:
+        """End the executions of workers that are gone; returns how many. Idempotent."""
+        orphans = (
+            sa.select(firings.c.pk)
+            .outerjoin(workers, workers.c.pk == firings.c.lease_owner)
+            .where(firings.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
+            .limit(_BATCH)
+        )
+        with self._database.read() as connection:
+            if connection.execute(orphans.limit(1)).first() is None:
+                return 0
+        with self._database.statement() as connection:
+            lost = connection.execute(
+                sa.update(firings)
+                .where(firings.c.pk.in_(orphans), firings.c.lease_owner.is_not(None))
+                .values(
+                    execution=ExecutionState.UNKNOWN.value,
+                    lease_token=None,
+                    lease_owner=None,
+                    remark="its worker vanished; whether the script took effect is not known",
+                )
+            )
+            return lost.rowcount
+
+    def overdue(self, older_than_s: float) -> Sequence[Hint]:
+        """Hints of executions that nobody claimed for so long, to be sent again. The row takes the new time."""
+        late = sa.select(firings.c.pk).where(firings.c.hinted_at < db_now_once() - older_than_s).limit(_BATCH)
+        with self._database.read() as connection:
+            if connection.execute(late.limit(1)).first() is None:
+                return []
+        with self._database.statement() as connection:
+            rows = connection.execute(
+                sa.update(firings)
+                .where(firings.c.pk.in_(late.with_for_update(skip_locked=True)), firings.c.hinted_at.is_not(None))
+                .values(hinted_at=db_now())
+                .returning(firings.c.pk, firings.c.hinted_at)
+            ).all()
+        return [collect_hint(row.pk, row.hinted_at) for row in rows]
+
+
+def collect_hint(firing_pk: int, at: float) -> Hint:
+    return Hint(effect=Collect(run_id=f"firing {firing_pk}", firing_id=firing_pk), at=float(at))

@@ -1,0 +1,282 @@
+"""What has ended for a job, counted once: runs, what workers collected, and answers that sessions are to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.jobs.executions import ExecutionState, collect_hint
+from hermes_worker.store.jobs.job_rows import (
+    ALL_JOBS,
+    COLLECTED,
+    IS_OPEN,
+    Collected,
+    EndedRun,
+    Followup,
+    JobAfter,
+    JobRow,
+    answer_of,
+    job_row,
+    open_runs,
+    place_columns,
+    said,
+)
+from hermes_worker.store.outbox.deliveries import owe
+from hermes_worker.store.rows import Hint, insert_messages, plain
+from hermes_worker.store.runs.runs import insert_run, start_held
+from hermes_worker.store.tables import blobs, firings, jobs, messages, runs, sessions
+
+_ERROR_CHARS_MAX = 500
+
+_ENDED = (
+    sa.select(firings.c.pk, firings.c.run_pk)
+    .outerjoin(runs, runs.c.pk == firings.c.run_pk)
+    .where(
+        IS_OPEN,
+        sa.or_(
+            runs.c.exit_reason.is_not(None),
+            sa.and_(firings.c.run_pk.is_(None), firings.c.execution.in_(COLLECTED)),
+        ),
+    )
+    .limit(sa.bindparam("most"))
+)
+_NOTES_DUE = sa.select(firings.c.pk).where(firings.c.owes_note).order_by(firings.c.pk).limit(sa.bindparam("most"))
+_RESULT = (
+    sa.select(
+        firings.c.pk.label("firing_pk"),
+        firings.c.job_pk,
+        runs.c.run_id,
+        runs.c.status,
+        runs.c.exit_reason,
+        runs.c.failure_message,
+        sa.func.coalesce(messages.c.body, blobs.c.body).label("body"),
+    )
+    .join(runs, runs.c.pk == firings.c.run_pk)
+    .outerjoin(messages, sa.and_(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq))
+    .outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+    .order_by(firings.c.slot)
+)
+_WRITE_AFTER = (
+    sa.update(jobs)
+    .where(jobs.c.pk == sa.bindparam("job"), jobs.c.removed_at.is_(None))
+    .values(paused_at=sa.func.coalesce(sa.bindparam("paused", type_=sa.Double()), jobs.c.paused_at))
+)
+
+
+def ended(connection: Connection, most: int) -> Sequence[tuple[int, bool]]:
+    """Firings whose run has ended, or for which a worker has collected what it could, and that were not counted yet:
+    their numbers, and whether there is a run."""
+    rows = connection.execute(_ENDED, {"most": most})
+    return [(row.pk, row.run_pk is not None) for row in rows]
+
+
+def count_runs(
+    connection: Connection,
+    firing_pks: Sequence[int],
+    clock: sa.ColumnElement[float],
+    decide: Callable[[JobRow, EndedRun], JobAfter],
+) -> list[Hint]:
+    """Count the ends of runs for their jobs, each once, and begin the runs that waited for them. Those whose job
+    somebody else holds are left for the next look."""
+    of_firings = sa.select(firings.c.job_pk).where(firings.c.pk.in_(firing_pks), firings.c.ended_at.is_(None))
+    locked = connection.execute(
+        ALL_JOBS.add_columns(clock.label("now")).where(jobs.c.pk.in_(of_firings)).with_for_update(skip_locked=True)
+    ).all()
+    if not locked:
+        return []
+    now, rows = float(locked[0].now), {each.pk: job_row(each) for each in locked}
+    counted = connection.execute(
+        sa.update(firings)
+        .where(
+            firings.c.pk.in_(firing_pks),
+            firings.c.job_pk.in_(rows),
+            firings.c.ended_at.is_(None),
+            firings.c.run_pk.is_not(None),
+        )
+        .values(ended_at=now, is_waiting=False)
+        .returning(firings.c.pk)
+    )
+    afters = _decided(connection, counted.scalars().all(), rows, now, decide)
+    return [*_write_afters(connection, afters, rows, now), *_start_next(connection, list(rows))]
+
+
+def _decided(
+    connection: Connection,
+    firing_pks: Sequence[int],
+    rows: dict[int, JobRow],
+    now: float,
+    decide: Callable[[JobRow, EndedRun], JobAfter],
+) -> list[tuple[JobRow, JobAfter]]:
+    """Each end with the job as the one before it left it."""
+    current = dict(rows)
+    afters, owing = [], []
+    for result in connection.execute(_RESULT.where(firings.c.pk.in_(firing_pks))):
+        row = current[result.job_pk]
+        after = decide(row, _ended_run(result, now))
+        afters.append((row, after))
+        place = after.place
+        current[row.pk] = replace(
+            row, last_status=after.status, **{name: getattr(place, name) for name in type(place).__slots__}
+        )
+        if after.owes_note:
+            owing.append(result.firing_pk)
+    if owing:
+        connection.execute(sa.update(firings).where(firings.c.pk.in_(owing)).values(owes_note=True))
+    return afters
+
+
+def _ended_run(result: Any, now: float) -> EndedRun:
+    return EndedRun(
+        run_id=result.run_id,
+        status=result.status,
+        error=result.failure_message or (result.exit_reason if result.status != "completed" else None),
+        output=said(result.body),
+        now=now,
+    )
+
+
+def follow_up(
+    connection: Connection, firing_pk: int, clock: sa.ColumnElement[float], decide: Callable[[Collected], Followup]
+) -> list[Hint]:
+    """Do what ``decide`` says with what a worker collected: begin the run, or end the firing. Once."""
+    row = _lock_job_of(connection, firing_pk)
+    if row is None:
+        return []
+    firing = connection.execute(
+        sa.select(firings, clock.label("now")).where(
+            firings.c.pk == firing_pk,
+            firings.c.ended_at.is_(None),
+            firings.c.run_pk.is_(None),
+            firings.c.execution.in_(COLLECTED),
+        )
+    ).first()
+    if firing is None:
+        return []
+    collected = Collected(
+        row=row,
+        state=ExecutionState(firing.execution),
+        document=firing.collected,
+        remark=firing.remark,
+        slot=firing.slot,
+        now=float(firing.now),
+        connection=connection,
+    )
+    return _write_followup(connection, collected, firing_pk, decide(collected))
+
+
+def notes_due(connection: Connection, most: int) -> Sequence[int]:
+    """Firings whose answer still has to be written into a session."""
+    rows = connection.execute(sa.select(firings.c.pk).where(firings.c.owes_note).order_by(firings.c.pk).limit(most))
+    return list(rows.scalars())
+
+
+def write_note(
+    connection: Connection, firing_pk: int, compose: Callable[[JobRow, str], tuple[str, str] | None]
+) -> bool:
+    """Write a firing's answer into a session, as something the user said; ``compose`` gives the session's id and the
+    text. False while a run is at work there: it will be offered again. A session that is not there any more is
+    forgotten. Once, whoever does it."""
+    row = _lock_job_of(connection, firing_pk)
+    if row is None:
+        return False
+    firing = connection.execute(sa.select(firings).where(firings.c.pk == firing_pk, firings.c.owes_note)).first()
+    if firing is None:
+        return True
+    composed = compose(row, answer_of(connection, firing) or "")
+    if composed is not None and not _append_note(connection, *composed, run_pk=firing.run_pk or 0):
+        return False
+    connection.execute(sa.update(firings).where(firings.c.pk == firing_pk).values(owes_note=False))
+    return True
+
+
+def _lock_job_of(connection: Connection, firing_pk: int) -> JobRow | None:
+    """Locked before the firing, by everybody who writes both; ``None`` when another scheduler has it."""
+    job_pk = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk).scalar_subquery()
+    found = connection.execute(ALL_JOBS.where(jobs.c.pk == job_pk).with_for_update(skip_locked=True)).first()
+    return None if found is None else job_row(found)
+
+
+def _write_afters(
+    connection: Connection, afters: Sequence[tuple[JobRow, JobAfter]], rows: dict[int, JobRow], now: float
+) -> list[Hint]:
+    """What the ends of runs mean for their jobs. The last of a job says how it stands."""
+    changes: dict[int, dict[str, Any]] = {}
+    hints: list[Hint] = []
+    for row, after in afters:
+        is_pausing = after.place.state == "paused" and rows[row.pk].state != "paused"
+        changes[row.pk] = {
+            **place_columns(after.place),
+            "job": row.pk,
+            "last_status": after.status,
+            "last_error": plain(after.error)[:_ERROR_CHARS_MAX] if after.error else None,
+            "paused": now if is_pausing else None,
+        }
+        if after.notice is not None:
+            hints += owe(connection, after.targets, job_pk=row.pk, body=after.notice)
+    if changes:
+        connection.execute(_WRITE_AFTER.values(updated_at=now), list(changes.values()))
+    return hints
+
+
+def _write_followup(connection: Connection, collected: Collected, firing_pk: int, followup: Followup) -> list[Hint]:
+    row, now = collected.row, collected.now
+    change = sa.update(firings).where(firings.c.pk == firing_pk)
+    remark = plain(followup.remark) if followup.remark is not None else None
+    hints = owe(connection, followup.targets, job_pk=row.pk, body=followup.body) if followup.body is not None else []
+    if followup.run is not None:
+        run_pk, created = insert_run(connection, followup.run)
+        connection.execute(change.values(run_pk=run_pk, remark=remark))
+        return [*hints, *created.hints]
+    assert followup.after is not None
+    owes_note = followup.after.owes_note
+    connection.execute(change.values(ended_at=now, is_waiting=False, remark=remark, owes_note=owes_note))
+    hints += _write_afters(connection, [(row, followup.after)], {row.pk: row}, now)
+    return [*hints, *_start_next(connection, [row.pk])]
+
+
+def _start_next(connection: Connection, job_pks: Sequence[int]) -> list[Hint]:
+    """Begin what waits for jobs that have nothing going any more."""
+    hints: list[Hint] = []
+    for job_pk, (running, waiting) in open_runs(connection, job_pks).items():
+        if waiting and not running:
+            hints += _start_first(connection, job_pk)
+    return hints
+
+
+def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
+    row = connection.execute(
+        sa.select(firings.c.pk, firings.c.run_pk)
+        .where(firings.c.job_pk == job_pk, firings.c.is_waiting, firings.c.ended_at.is_(None))
+        .order_by(firings.c.slot)
+        .limit(1)
+    ).one()
+    begun = sa.update(firings).where(firings.c.pk == row.pk).values(is_waiting=False)
+    if row.run_pk is not None:
+        connection.execute(begun)
+        return start_held(connection, row.run_pk)
+    at = connection.execute(begun.values(hinted_at=db_now()).returning(firings.c.hinted_at)).scalar_one()
+    return [collect_hint(row.pk, at)]
+
+
+def _append_note(connection: Connection, session_id: str, text: str, *, run_pk: int) -> bool:
+    """Whether the note is written, or never can be; false while a run has the session's turn."""
+    session = connection.execute(
+        sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
+        .where(sessions.c.session_id == session_id)
+        .with_for_update()
+    ).first()
+    if session is None:
+        return True
+    if session.active_run_pk is not None:
+        return False
+    seq = session.message_seq + 1
+    body = canonical_json({"role": "user", "content": plain(text)})
+    insert_messages(connection, session.pk, run_pk, [Message(seq=seq, role=Role.USER, body=body)])
+    connection.execute(sa.update(sessions).where(sessions.c.pk == session.pk).values(message_seq=seq))
+    return True

@@ -1,0 +1,295 @@
+"""Jobs and their firings as values: what the other modules of the store read and write, and the reads they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.store.jobs.executions import ExecutionState
+from hermes_worker.store.rows import Hint, read_messages
+from hermes_worker.store.runs.runs import NewRun
+from hermes_worker.store.tables import firings, jobs, runs
+
+STOPPED_FOR_A_LATER_SLOT = "stopped for a later slot"
+_NANO = Decimal(1_000_000_000)
+IS_OPEN = sa.text("firings.ended_at is null and (firings.run_pk is not null or firings.execution is not null)")
+"""As the partial index ``ix_firings_open`` has it (``tables.OPEN_FIRING``)."""
+COLLECTED = (ExecutionState.COMPLETED.value, ExecutionState.FAILED.value, ExecutionState.UNKNOWN.value)
+"""Executions that a worker is done with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A job. Times are epoch seconds."""
+
+    pk: int
+    job_id: str
+    name: str
+    definition: str
+    state: str
+    next_slot: float | None
+    next_fire_at: float | None
+    completed: int
+    consecutive_failures: int
+    paused_at: float | None
+    paused_reason: str | None
+    last_run_at: float | None
+    last_status: str | None
+    last_error: str | None
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlace:
+    """Where a job stands: the columns that a decision changes."""
+
+    state: str
+    next_slot: float | None
+    next_fire_at: float | None
+    completed: int = 0
+    consecutive_failures: int = 0
+    paused_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A row for the ledger."""
+
+    at: float
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTick:
+    """What becomes of a due job. The last of ``slots`` is the one that ``run`` is for."""
+
+    slots: Sequence[Slot]
+    place: JobPlace
+    run: NewRun | None = None
+    collects: bool = False
+    """A worker collects what the run needs before there is one."""
+    waits: bool = False
+    cancels: bool = False
+    """Stop what the job is doing."""
+    definition: str | None = None
+    """To replace the job's with."""
+    notice: str | None = None
+    """Sent to ``targets``."""
+    targets: Sequence[str] = ()
+
+    @property
+    def starts(self) -> bool:
+        return self.run is not None or self.collects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What a transaction leaves to be told to others."""
+
+    hints: Sequence[Hint] = ()
+    stopped: Sequence[str] = ()
+    """Runs that were asked to stop."""
+
+    def __add__(self, other: Settled) -> Settled:
+        return Settled(hints=[*self.hints, *other.hints], stopped=[*self.stopped, *other.stopped])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """A job's run that has ended and was not counted yet."""
+
+    run_id: str
+    status: str
+    error: str | None
+    output: str | None
+    """The answer."""
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a worker collected for a firing, and what the decision about it may ask."""
+
+    row: JobRow
+    state: ExecutionState
+    document: str | None
+    """As the worker left it; ``None`` when it left nothing."""
+    remark: str | None
+    slot: float
+    now: float
+    connection: Connection
+
+    def latest_answer(self, job_id: str) -> str | None:
+        """What the latest run of a job answered that had an answer."""
+        return latest_answer(self.connection, job_id)
+
+    def used_since(self, at: float) -> DayUse:
+        return used_since(self.connection, self.row.pk, at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followup:
+    """What becomes of what was collected: a run, or the end."""
+
+    remark: str | None = None
+    run: NewRun | None = None
+    after: JobAfter | None = None
+    """Set exactly when there is no run."""
+    body: str | None = None
+    """Sent to ``targets``."""
+    targets: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayUse:
+    """What the runs of a job and all they delegated used."""
+
+    iterations: int
+    tokens: int
+    cost_usd: Decimal
+    is_cost_known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAfter:
+    """The job after one of its runs ended."""
+
+    place: JobPlace
+    status: str
+    """``ok``, ``error`` or ``unknown``."""
+    error: str | None
+    notice: str | None = None
+    targets: Sequence[str] = ()
+    owes_note: bool = False
+    """The run's answer has to be written into a session (``write_note``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueJob:
+    """A due job under its lock, and what the decision may ask."""
+
+    row: JobRow
+    now: float
+    running: int
+    waiting: int
+    connection: Connection
+
+    def used_since(self, at: float) -> DayUse:
+        """What the job's runs used that were started since ``at``."""
+        return used_since(self.connection, self.row.pk, at)
+
+    def latest_answer(self, job_id: str) -> str | None:
+        """What the latest run of a job answered that had an answer."""
+        return latest_answer(self.connection, job_id)
+
+    def was_blocked_since(self, at: float) -> bool:
+        """Whether a slot since ``at`` was blocked by the budget."""
+        blocked = sa.select(firings.c.pk).where(
+            firings.c.job_pk == self.row.pk, firings.c.slot >= at, firings.c.outcome == "blocked_budget"
+        )
+        return self.connection.execute(blocked.limit(1)).first() is not None
+
+
+def used_since(connection: Connection, job_pk: int, at: float) -> DayUse:
+    used = (runs.c.iteration, _TOKENS.label("tokens"), _NANO_USD.label("nano_usd"), runs.c.unpriced_calls)
+    since = (firings.c.job_pk == job_pk, firings.c.run_pk.is_not(None), firings.c.settled_at >= at)
+    own = sa.select(*used).join(firings, firings.c.run_pk == runs.c.pk).where(*since)
+    delegated = sa.select(*used).join(firings, firings.c.run_pk == runs.c.root_pk).where(*since)
+    every = sa.union_all(own, delegated.where(runs.c.root_pk.is_not(None))).subquery()
+    row = connection.execute(sa.select(*(sa.func.coalesce(sa.func.sum(part), 0) for part in every.c))).one()
+    return DayUse(
+        iterations=int(row[0]), tokens=int(row[1]), cost_usd=Decimal(int(row[2])) / _NANO, is_cost_known=not row[3]
+    )
+
+
+_TOKENS = (
+    runs.c.input_tokens
+    + runs.c.output_tokens
+    + runs.c.cache_read_tokens
+    + runs.c.cache_write_tokens
+    + runs.c.unknown_input_tokens
+    + runs.c.unknown_output_tokens
+)
+_NANO_USD = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
+"""As the budgets of runs count: attempts whose outcome nobody knows included."""
+
+
+def latest_answer(connection: Connection, job_id: str) -> str | None:
+    """What the latest run of a job answered that had an answer: the answer alone, not what led to it."""
+    has_answer = sa.and_(runs.c.status == "completed", runs.c.output_seq.is_not(None))
+    is_script = sa.and_(firings.c.run_pk.is_(None), firings.c.execution == ExecutionState.COMPLETED.value)
+    firing = connection.execute(
+        sa.select(firings)
+        .join(jobs, jobs.c.pk == firings.c.job_pk)
+        .outerjoin(runs, runs.c.pk == firings.c.run_pk)
+        .where(jobs.c.job_id == job_id, sa.or_(has_answer, is_script))
+        .order_by(firings.c.slot.desc())
+        .limit(1)
+    ).first()
+    return answer_of(connection, firing) if firing is not None else None
+
+
+def answer_of(connection: Connection, firing: Any) -> str | None:
+    if firing.run_pk is None:
+        script = json.loads(firing.collected or "{}").get("script") or {}
+        return str(script.get("stdout") or "") or None
+    run = connection.execute(sa.select(runs.c.session_pk, runs.c.output_seq).where(runs.c.pk == firing.run_pk)).one()
+    rows = read_messages(connection, run.session_pk, run.output_seq, run.output_seq) if run.output_seq else ()
+    return said(rows[0].body) if rows else None
+
+
+def said(body: str | None) -> str | None:
+    """The text of a stored message; ``None`` when there is none."""
+    content = json.loads(body).get("content") if body is not None else None
+    return content if isinstance(content, str) else None
+
+
+def place_columns(place: JobPlace) -> dict[str, Any]:
+    return {
+        "state": place.state,
+        "next_slot": place.next_slot,
+        "next_fire_at": place.next_fire_at,
+        "completed": place.completed,
+        "consecutive_failures": place.consecutive_failures,
+        "paused_reason": place.paused_reason,
+    }
+
+
+ALL_JOBS = sa.select(*(jobs.c[name] for name in JobRow.__slots__))
+JOBS = ALL_JOBS.where(jobs.c.removed_at.is_(None))
+
+
+def job_row(row: Any) -> JobRow:
+    found = row._mapping
+    return JobRow(**{name: found[name] for name in JobRow.__slots__})
+
+
+_OPEN = (
+    sa.select(firings.c.job_pk, firings.c.is_waiting)
+    .outerjoin(runs, runs.c.pk == firings.c.run_pk)
+    .where(firings.c.job_pk.in_(sa.bindparam("job_pks", expanding=True)), IS_OPEN)
+    .where(sa.or_(firings.c.run_pk.is_(None), runs.c.exit_reason.is_(None)))
+)
+
+
+def open_runs(connection: Connection, job_pks: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """By job, its runs that are going, and those that wait for them. What is being collected for one counts as one.
+    Jobs without any are left out."""
+    rows = connection.execute(
+        sa.select(firings.c.job_pk, firings.c.is_waiting)
+        .outerjoin(runs, runs.c.pk == firings.c.run_pk)
+        .where(firings.c.job_pk.in_(job_pks), IS_OPEN, sa.or_(firings.c.run_pk.is_(None), runs.c.exit_reason.is_(None)))
+    )
+    found: dict[int, tuple[int, int]] = {}
+    for job_pk, is_waiting in rows:
+        running, waiting = found.get(job_pk, (0, 0))
+        found[job_pk] = (running, waiting + 1) if is_waiting else (running + 1, waiting)
+    return found

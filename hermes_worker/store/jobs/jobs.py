@@ -1,0 +1,281 @@
+"""Scheduled jobs and the ledger of their slots, as people and schedulers use them.
+
+*What* becomes of a slot, and of an end, is not decided in the store: the caller hands in a function. How it is written
+is in ``store.jobs.slots`` and ``store.jobs.job_ends``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.jobs import job_ends, slots
+from hermes_worker.store.jobs.job_rows import (
+    JOBS,
+    Collected,
+    DueJob,
+    EndedRun,
+    Followup,
+    JobAfter,
+    JobPlace,
+    JobRow,
+    JobTick,
+    Settled,
+    job_row,
+    place_columns,
+)
+from hermes_worker.store.rows import Hint, plain
+from hermes_worker.store.runs.runs import session_is
+from hermes_worker.store.short_ids import completed
+from hermes_worker.store.tables import budgets, deliveries, firings, jobs, runs, sessions
+
+DUE_MAX = 500
+"""Jobs that one look gives; the rest is due at the next."""
+ENDED_MAX = 200
+"""Ends that one look gives."""
+
+
+class JobNotFound(HermesError):
+    """No job has this id or name."""
+
+
+class AmbiguousJob(HermesError):
+    """Several jobs have this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEdit:
+    """What a person changed; ``None`` leaves the name or the definition as it is."""
+
+    place: JobPlace
+    name: str | None = None
+    definition: str | None = None
+
+
+class ChainLimits(NamedTuple):
+    """What a chain of runs may use; ``None`` is not limited."""
+
+    iterations: int | None = None
+    tokens: int | None = None
+    nano_usd: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiringView:
+    """A row of the ledger as people see it."""
+
+    slot: float
+    outcome: str
+    reason: str
+    settled_at: float
+    run_id: str | None
+    run_status: str | None
+    is_waiting: bool
+    execution: str | None
+    """How far a worker is with the job's script or skills; ``None`` for a job without."""
+    remark: str | None
+    ended_at: float | None
+
+
+class Jobs:
+    """The jobs of one database. Thread-safe."""
+
+    def __init__(self, database: Database, *, clock: sa.ColumnElement[float] | None = None) -> None:
+        """``clock`` is an SQL expression for the current time; only a test has another than the database's."""
+        self._database = database
+        self._clock = clock if clock is not None else db_now_once()
+        due = sa.select(jobs.c.pk).where(jobs.c.next_fire_at <= self._clock)
+        self._due = due.order_by(jobs.c.next_fire_at).limit(sa.bindparam("most"))
+
+    def now(self) -> float:
+        """Epoch seconds by the clock that slots are judged by."""
+        with self._database.read() as connection:
+            return self._now(connection)
+
+    def _now(self, connection: Connection) -> float:
+        return float(connection.execute(sa.select(self._clock)).scalar_one())
+
+    def create(self, name: str, definition: str, place: Callable[[str, float], JobPlace]) -> JobRow:
+        """Write a new job; ``place`` gets its id and the time. Raises what ``place`` raises."""
+        job_id = uuid.uuid4().hex[:12]
+        with self._database.write() as connection:
+            now = self._now(connection)
+            values = {"job_id": job_id, "name": plain(name), "definition": definition, "created_at": now}
+            connection.execute(sa.insert(jobs).values(**values, updated_at=now, **place_columns(place(job_id, now))))
+            return job_row(connection.execute(JOBS.where(jobs.c.job_id == job_id)).one())
+
+    def get(self, reference: str) -> JobRow:
+        """By id, or by a name that only one job has, whatever its case. Raises ``JobNotFound``, ``AmbiguousJob``."""
+        with self._database.read() as connection:
+            return _find(connection, reference)
+
+    def full_id(self, written: str) -> str:
+        """An id or a name as it is, else the id of the one job whose id begins so. Raises ``AmbiguousId``."""
+        with self._database.read() as connection:
+            named = sa.func.lower(jobs.c.name) == written.strip().lower()
+            if connection.execute(JOBS.where(named).limit(1)).first() is not None:
+                return written
+            return completed(connection, jobs.c.job_id, written, where=jobs.c.removed_at.is_(None))
+
+    def all(self, *, include_disabled: bool = True) -> list[JobRow]:
+        """Oldest first."""
+        statement = JOBS if include_disabled else JOBS.where(jobs.c.state == "scheduled")
+        with self._database.read() as connection:
+            return [job_row(row) for row in connection.execute(statement.order_by(jobs.c.pk))]
+
+    def change(self, reference: str, edit: Callable[[JobRow, float], JobEdit]) -> JobRow:
+        """Change a job under its lock. Raises ``JobNotFound``, ``AmbiguousJob`` and what ``edit`` raises."""
+        with self._database.write() as connection:
+            pk = _find(connection, reference).pk
+            found = connection.execute(JOBS.where(jobs.c.pk == pk).with_for_update()).first()
+            if found is None:
+                raise JobNotFound(f"there is no job {reference!r} any more")
+            row = job_row(found)
+            now = self._now(connection)
+            made = edit(row, now)
+            values = place_columns(made.place)
+            values["paused_at"] = (row.paused_at or now) if made.place.state == "paused" else None
+            if made.name is not None:
+                values["name"] = plain(made.name)
+            if made.definition is not None:
+                values["definition"] = made.definition
+            connection.execute(sa.update(jobs).where(jobs.c.pk == pk).values(updated_at=now, **values))
+            return job_row(connection.execute(JOBS.where(jobs.c.pk == pk)).one())
+
+    def remove(self, reference: str) -> None:
+        """Forget a job; its firings are kept. Raises ``JobNotFound``, ``AmbiguousJob``."""
+        with self._database.write() as connection:
+            pk = _find(connection, reference).pk
+            connection.execute(
+                sa.update(jobs).where(jobs.c.pk == pk).values(removed_at=db_now(), next_slot=None, next_fire_at=None)
+            )
+
+    def history(self, job_pk: int, *, limit: int = 50, before: float | None = None) -> Sequence[FiringView]:
+        """The newest slots first; ``before`` is the slot that ended the page before."""
+        statement = (
+            sa.select(firings, runs.c.run_id, runs.c.status)
+            .select_from(firings.outerjoin(runs, runs.c.pk == firings.c.run_pk))
+            .where(firings.c.job_pk == job_pk)
+            .order_by(firings.c.slot.desc())
+            .limit(limit)
+        )
+        if before is not None:
+            statement = statement.where(firings.c.slot < before)
+        with self._database.read() as connection:
+            return [
+                FiringView(
+                    slot=row.slot,
+                    outcome=row.outcome,
+                    reason=row.reason,
+                    settled_at=row.settled_at,
+                    run_id=row.run_id,
+                    run_status=row.status,
+                    is_waiting=bool(row.is_waiting),
+                    execution=row.execution,
+                    remark=row.remark,
+                    ended_at=row.ended_at,
+                )
+                for row in connection.execute(statement)
+            ]
+
+    def delivery_error(self, job_pk: int) -> str | None:
+        """Why what the latest run of a job had to say did not arrive everywhere; ``None`` when it did, or still may."""
+        latest = (
+            sa.select(firings.c.run_pk)
+            .where(firings.c.job_pk == job_pk, firings.c.run_pk.is_not(None))
+            .order_by(firings.c.slot.desc())
+            .limit(1)
+        )
+        failed = sa.select(deliveries.c.error).where(
+            deliveries.c.run_pk == latest.scalar_subquery(), deliveries.c.state.in_(("failed", "abandoned"))
+        )
+        with self._database.read() as connection:
+            errors = connection.execute(failed.order_by(deliveries.c.pk)).scalars()
+            return "; ".join(error or "it failed" for error in errors) or None
+
+    def session_id(self, source: str, reference: str) -> str | None:
+        """The id of the session that a caller from ``source`` means; ``None`` when there is none."""
+        with self._database.read() as connection:
+            wanted = sa.select(sessions.c.session_id).where(session_is(source, reference))
+            return connection.execute(wanted).scalar()
+
+    def answered_to(self, session_id: str) -> Sequence[str]:
+        """The targets that are told what the run at work in a session answers."""
+        at_work = sa.select(runs.c.deliver).join(sessions, sessions.c.active_run_pk == runs.c.pk)
+        with self._database.read() as connection:
+            stored = connection.execute(at_work.where(sessions.c.session_id == session_id)).scalar()
+        return json.loads(stored) if stored else []
+
+    def limits_on(self, session_id: str) -> ChainLimits:
+        """What the chain of the run at work in a session may use altogether."""
+        chain = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
+        iterations = sa.func.coalesce(budgets.c.iterations_max, runs.c.iterations_max)
+        at_work = sessions.join(runs, sessions.c.active_run_pk == runs.c.pk)
+        limits = sa.select(iterations, budgets.c.tokens_max, budgets.c.nano_usd_max)
+        limits = limits.select_from(at_work.outerjoin(budgets, budgets.c.root_pk == chain))
+        limits = limits.where(sessions.c.session_id == session_id)
+        with self._database.read() as connection:
+            row = connection.execute(limits).first()
+        return ChainLimits(*row) if row is not None else ChainLimits()
+
+    # --- what schedulers do ---
+
+    def due(self) -> Sequence[int]:
+        """Numbers of jobs that are due, the longest due first. Costs what there is to do."""
+        with self._database.read() as connection:
+            return list(connection.execute(self._due, {"most": DUE_MAX}).scalars())
+
+    def settle(self, pks: Sequence[int], decide: Callable[[DueJob], JobTick | None]) -> Settled:
+        """Do what ``decide`` says with due jobs, in one transaction; nothing with those that another scheduler has or
+        had. Safe for any number of schedulers."""
+        with self._database.write() as connection:
+            return slots.settle(connection, pks, self._clock, decide)
+
+    def ended(self) -> Sequence[tuple[int, bool]]:
+        """Firings whose run has ended, or for which a worker has collected what it could, and that were not counted
+        yet: their numbers, and whether there is a run."""
+        with self._database.read() as connection:
+            return job_ends.ended(connection, ENDED_MAX)
+
+    def count_runs(self, firing_pks: Sequence[int], decide: Callable[[JobRow, EndedRun], JobAfter]) -> list[Hint]:
+        """Count the ends of runs for their jobs, each once, and begin the runs that waited for them."""
+        with self._database.write() as connection:
+            return job_ends.count_runs(connection, firing_pks, self._clock, decide)
+
+    def follow_up(self, firing_pk: int, decide: Callable[[Collected], Followup]) -> list[Hint]:
+        """Do what ``decide`` says with what a worker collected: begin the run, or end the firing. Once."""
+        with self._database.write() as connection:
+            return job_ends.follow_up(connection, firing_pk, self._clock, decide)
+
+    def notes_due(self) -> Sequence[int]:
+        """Firings whose answer still has to be written into a session."""
+        with self._database.read() as connection:
+            return job_ends.notes_due(connection, ENDED_MAX)
+
+    def write_note(self, firing_pk: int, compose: Callable[[JobRow, str], tuple[str, str] | None]) -> bool:
+        """Write a firing's answer into a session, as something the user said; ``compose`` gives the session's id and
+        the text. False while a run is at work there: it will be offered again. A session that is not there any more
+        is forgotten. Once, whoever does it."""
+        with self._database.write() as connection:
+            return job_ends.write_note(connection, firing_pk, compose)
+
+
+def _find(connection: Connection, reference: str) -> JobRow:
+    row = connection.execute(JOBS.where(jobs.c.job_id == reference)).first()
+    if row is not None:
+        return job_row(row)
+    named = connection.execute(JOBS.where(sa.func.lower(jobs.c.name) == reference.strip().lower())).all()
+    if not named:
+        raise JobNotFound(f"there is no job {reference!r}")
+    if len(named) > 1:
+        ids = ", ".join(row.job_id for row in named)
+        raise AmbiguousJob(f"several jobs are called {reference!r}; name one of {ids}")
+    return job_row(named[0])

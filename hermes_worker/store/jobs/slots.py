@@ -1,0 +1,214 @@
+"""Due slots of jobs: locked, decided on and written, many in one short transaction.
+
+Everything that becomes of a due slot is in one transaction: the ledger's row, the run, and the slot the job waits for
+next. The jobs' rows are locked with SKIP LOCKED, so of any number of schedulers one settles a job and the others pass
+on; UNIQUE (job, slot) is what makes a second firing impossible, whatever anybody believes. The number of statements
+does not depend on how many jobs there are in a batch: a thousand that are due at eight are twenty batches, not a
+thousand transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.step import apply
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.jobs.executions import ExecutionState, collect_hint
+from hermes_worker.store.jobs.job_rows import (
+    COLLECTED,
+    IS_OPEN,
+    JOBS,
+    STOPPED_FOR_A_LATER_SLOT,
+    DueJob,
+    JobRow,
+    JobTick,
+    Settled,
+    Slot,
+    job_row,
+    open_runs,
+    place_columns,
+)
+from hermes_worker.store.outbox.deliveries import owe
+from hermes_worker.store.rows import Hint, insert_ignoring, lock_run, plain
+from hermes_worker.store.runs.joining import save
+from hermes_worker.store.runs.new_runs import insert_runs
+from hermes_worker.store.tables import firings, jobs, runs
+
+_ADVANCE = (
+    sa.update(jobs)
+    .where(jobs.c.pk == sa.bindparam("job"))
+    .values(
+        last_run_at=sa.func.coalesce(sa.bindparam("ran_at", type_=sa.Double()), jobs.c.last_run_at),
+        definition=sa.func.coalesce(sa.bindparam("written", type_=sa.Text()), jobs.c.definition),
+    )
+)
+_KNOWN = sa.select(firings.c.job_pk, firings.c.slot).where(
+    firings.c.job_pk.in_(sa.bindparam("job_pks", expanding=True)),
+    firings.c.slot.in_(sa.bindparam("slots", expanding=True)),
+)
+_PENDING = {"execution": ExecutionState.PENDING.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SettledTick:
+    """A locked job and what becomes of it."""
+
+    row: JobRow
+    turn: JobTick
+    is_begun: bool
+    """Something starts for its last slot."""
+
+
+@lru_cache(maxsize=8)
+def _lock_due(clock: sa.ColumnElement[float]) -> sa.Select[Any]:
+    """The due ones of some jobs that nobody else holds, with the time."""
+    return (
+        JOBS.add_columns(clock.label("now"))
+        .where(jobs.c.pk.in_(sa.bindparam("pks", expanding=True)), jobs.c.next_fire_at <= clock)
+        .with_for_update(skip_locked=True)
+    )
+
+
+def settle(
+    connection: Connection,
+    pks: Sequence[int],
+    clock: sa.ColumnElement[float],
+    decide: Callable[[DueJob], JobTick | None],
+) -> Settled:
+    """Do what ``decide`` says with those of the jobs that are due and that no other scheduler has."""
+    found = connection.execute(_lock_due(clock), {"pks": list(pks)}).all()
+    if not found:
+        return Settled()
+    now = float(found[0].now)
+    busy = open_runs(connection, [each.pk for each in found])
+    turns = []
+    for each in found:
+        running, waiting = busy.get(each.pk, (0, 0))
+        row = job_row(each)
+        turn = decide(DueJob(row=row, now=now, running=running, waiting=waiting, connection=connection))
+        if turn is not None:
+            turns.append((row, turn))
+    return _write(connection, turns, now)
+
+
+def _write(connection: Connection, turns: Sequence[tuple[JobRow, JobTick]], now: float) -> Settled:
+    if not turns:
+        return Settled()
+    known = _settled_before(connection, [(row, turn) for row, turn in turns if turn.starts])
+    begun = [
+        _SettledTick(row=row, turn=turn, is_begun=turn.starts and (row.pk, turn.slots[-1].at) not in known)
+        for row, turn in turns
+    ]
+    settled = Settled()
+    for each in begun:
+        if each.is_begun and each.turn.cancels:
+            settled += _cancel_open(connection, each.row.pk)
+    settled += Settled(hints=[*_write_slots(connection, begun, now), *_collect(connection, begun, now)])
+    connection.execute(_ADVANCE.values(updated_at=now), [{"job": each.row.pk, **_changes(each, now)} for each in begun])
+    for row, turn in turns:
+        if turn.notice is not None:
+            settled += Settled(hints=owe(connection, turn.targets, job_pk=row.pk, body=turn.notice))
+    return settled
+
+
+def _changes(each: _SettledTick, now: float) -> dict[str, Any]:
+    place = place_columns(each.turn.place)
+    return {**place, "ran_at": now if each.is_begun else None, "written": each.turn.definition}
+
+
+def _settled_before(connection: Connection, starting: Sequence[tuple[JobRow, JobTick]]) -> set[tuple[int, float]]:
+    """Slots that have their row already: when a clock went back, or somebody ran a job by hand at this very moment."""
+    if not starting:
+        return set()
+    last = {row.pk: turn.slots[-1].at for row, turn in starting}
+    rows = connection.execute(_KNOWN, {"job_pks": list(last), "slots": list(set(last.values()))})
+    return {(row.job_pk, row.slot) for row in rows}
+
+
+def _write_slots(connection: Connection, turns: Sequence[_SettledTick], now: float) -> list[Hint]:
+    """Every slot that no worker has to collect for, with its run where there is one."""
+    starting = [each for each in turns if each.is_begun and each.turn.run is not None]
+    created = insert_runs(connection, [each.turn.run for each in starting if each.turn.run is not None])
+    run_pks = {each.row.pk: run_pk for each, (run_pk, _) in zip(starting, created, strict=True)}
+    values = []
+    for each in turns:
+        job_pk, ended = each.row.pk, each.turn.slots[:-1] if each.turn.starts else each.turn.slots
+        values += [_slot_values(job_pk, slot, now) for slot in ended]
+        if job_pk in run_pks:
+            last = _slot_values(job_pk, each.turn.slots[-1], now)
+            values.append({**last, "run_pk": run_pks[job_pk], "is_waiting": each.turn.waits})
+    if values:
+        connection.execute(insert_ignoring(connection, firings), values)
+    return [hint for _, run in created for hint in run.hints]
+
+
+def _collect(connection: Connection, turns: Sequence[_SettledTick], now: float) -> list[Hint]:
+    """Slots for which workers have to collect something first."""
+    collecting = [each for each in turns if each.is_begun and each.turn.collects]
+    hints: list[Hint] = []
+    for waits in (False, True):
+        rows = [
+            {**_slot_values(each.row.pk, each.turn.slots[-1], now), **_PENDING, "is_waiting": waits}
+            for each in collecting
+            if each.turn.waits is waits
+        ]
+        if not rows:
+            continue
+        due = None if waits else db_now()
+        written = connection.execute(
+            sa.insert(firings).values(hinted_at=due).returning(firings.c.pk, firings.c.hinted_at), rows
+        )
+        hints += [collect_hint(row.pk, row.hinted_at) for row in written if row.hinted_at is not None]
+    return hints
+
+
+def _slot_values(job_pk: int, slot: Slot, now: float) -> dict[str, Any]:
+    return {
+        "job_pk": job_pk,
+        "slot": slot.at,
+        "outcome": slot.outcome,
+        "reason": plain(slot.reason),
+        "run_pk": None,
+        "is_waiting": False,
+        "settled_at": now,
+    }
+
+
+def _cancel_open(connection: Connection, job_pk: int) -> Settled:
+    """Stop the job's runs, and what is being collected for them. The caller holds the job."""
+    connection.execute(
+        sa.update(firings)
+        .where(
+            firings.c.job_pk == job_pk,
+            IS_OPEN,
+            firings.c.run_pk.is_(None),
+            firings.c.execution.not_in(COLLECTED),
+        )
+        .values(
+            execution=ExecutionState.UNKNOWN.value,
+            hinted_at=None,
+            lease_token=None,
+            lease_owner=None,
+            is_waiting=False,
+            remark=STOPPED_FOR_A_LATER_SLOT,
+        )
+    )
+    of_job = sa.select(runs.c.pk).join(firings, firings.c.run_pk == runs.c.pk)
+    pks = connection.execute(
+        of_job.where(firings.c.job_pk == job_pk, IS_OPEN, runs.c.exit_reason.is_(None)).order_by(runs.c.pk)
+    ).scalars()
+    settled = Settled()
+    for pk in pks.all():
+        loaded = lock_run(connection, pk)
+        assert loaded is not None
+        after = apply(loaded.run, ev.StopRequested())
+        hints = [] if after == loaded.run else save(connection, loaded, after)
+        settled += Settled(hints=hints, stopped=[loaded.run.run_id])
+    return settled

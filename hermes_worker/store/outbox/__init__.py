@@ -1,0 +1,1 @@
+"""Deliveries, and the routes of inbound events."""

@@ -1,0 +1,555 @@
+"""The outbox: what has to be told to somebody outside, and whether it was.
+
+A delivery's row is written in the transaction that ends the run it reports on, so no end is without its deliveries. A
+worker takes a row as it takes a tool call: a claim with a token, under the term of the process. What happens to a
+claim that is lost differs: the message may be out already, so the row goes back as *in doubt*, and whoever sends it
+again says so unless the target can recognise a repetition.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.effects import SendDelivery
+from hermes_worker.core.errors import Failure, HermesError, LeaseLost
+from hermes_worker.core.step import retry_delay_s
+from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
+from hermes_worker.store.short_ids import completed
+from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
+
+ATTEMPTS_MAX = 6
+"""Of one delivery, lost ones included; a message that kills its worker must not kill them all."""
+REPLAYED = "replayed"
+"""The adjustment of a delivery that somebody asked for again."""
+_KEY_CHARS_MAX = 300
+_BATCH = 200
+_HINTS_COUNTED = 100
+_RESEND_WAIT_S = 8.0
+
+
+class DeliveryState(StrEnum):
+    PENDING = "pending"
+    ATTEMPTING = "attempting"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    """It was refused: sending it again would be refused again."""
+    ABANDONED = "abandoned"
+    """Given up on after many attempts; a replay may succeed."""
+
+
+SETTLED = frozenset({DeliveryState.DELIVERED, DeliveryState.FAILED, DeliveryState.ABANDONED})
+
+
+class DeliveryNotFound(HermesError):
+    """No delivery has this id."""
+
+
+class DeliveryBusy(HermesError):
+    """A delivery that is not settled cannot be sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryClaim:
+    """The right to send one delivery. Good only while ``token`` is in its row."""
+
+    token: str
+    delivery_id: str
+    target: str
+    """A target as it is written in ``deliver``."""
+    body: str | None
+    """The text; ``None`` for the answer of the run."""
+    run_id: str | None
+    spec: str | None
+    """What the run was asked, as JSON."""
+    attempt: int
+    """1 for the first."""
+    losses: int
+    """How many attempts before this one ended with their worker."""
+    parts_sent: int
+    adjustments: tuple[str, ...]
+    is_in_doubt: bool
+    """An earlier attempt may have arrived."""
+    age_s: float
+    """Since the first attempt."""
+    workspace: str | None
+    """Where the run worked, as JSON; ``None`` without a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadTarget:
+    """A target that is not worth another message. ``marked_at`` in epoch seconds."""
+
+    key: str
+    reason: str
+    marked_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryView:
+    """A delivery as people see it. Times are epoch seconds."""
+
+    delivery_id: str
+    run_id: str | None
+    job_id: str | None
+    target: str
+    state: DeliveryState
+    attempts: int
+    is_in_doubt: bool
+    not_before: float | None
+    receipt: str | None
+    error_kind: str | None
+    error: str | None
+    created_at: float
+    settled_at: float | None
+
+
+def owe(
+    connection: Connection,
+    targets: Sequence[str],
+    *,
+    run: tuple[int, str] | None = None,
+    job_pk: int | None = None,
+    body: str | None = None,
+) -> list[Hint]:
+    """Write one delivery per target, due now, in the caller's transaction. ``run`` is the number and the id of the
+    run whose answer is sent; without it ``body`` is."""
+    hints = []
+    for target in dict.fromkeys(targets):
+        delivery_id = f"dlv_{uuid.uuid4().hex}"
+        at = connection.execute(
+            sa.insert(deliveries)
+            .values(
+                delivery_id=delivery_id,
+                run_pk=run[0] if run else None,
+                job_pk=job_pk,
+                target=plain(target),
+                body=plain(body) if body is not None else None,
+                state=DeliveryState.PENDING.value,
+                hinted_at=db_now(),
+                created_at=db_now(),
+                updated_at=db_now(),
+            )
+            .returning(deliveries.c.hinted_at)
+        ).scalar_one()
+        effect = SendDelivery(run_id=run[1] if run else delivery_id, delivery_id=delivery_id, attempt=1)
+        hints.append(Hint(effect=effect, at=float(at)))
+    return hints
+
+
+class Deliveries:
+    """The outbox of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, effect: SendDelivery, owner: int) -> DeliveryClaim | None:
+        """Take a delivery; ``None`` when it is not to be had (done, taken, or stale). Of any number of workers with
+        the same message exactly one gets it."""
+        token = secrets.token_hex(16)
+        with self._database.write() as connection:
+            row = connection.execute(
+                sa.update(deliveries)
+                .where(
+                    deliveries.c.delivery_id == effect.delivery_id,
+                    deliveries.c.hinted_at.is_not(None),
+                    deliveries.c.attempts == effect.attempt - 1,
+                    is_suspect(deliveries) == int(effect.is_suspect),
+                )
+                .values(
+                    state=DeliveryState.ATTEMPTING.value,
+                    attempts=deliveries.c.attempts + 1,
+                    lease_token=token,
+                    lease_owner=owner,
+                    claimed_at=db_now(),
+                    hinted_at=None,
+                    hints=0,
+                    first_attempt_at=sa.func.coalesce(deliveries.c.first_attempt_at, db_now()),
+                    updated_at=db_now(),
+                )
+                .returning(deliveries, (db_now() - deliveries.c.first_attempt_at).label("age_s"))
+            ).first()
+            if row is None:
+                return None
+            asked = connection.execute(
+                sa.select(runs.c.run_id, run_inputs.c.spec, sessions.c.workspace)
+                .join(sessions, sessions.c.pk == runs.c.session_pk)
+                .outerjoin(run_inputs, run_inputs.c.run_pk == runs.c.pk)
+                .where(runs.c.pk == row.run_pk)
+            ).first()
+        return DeliveryClaim(
+            token=token,
+            delivery_id=row.delivery_id,
+            target=row.target,
+            body=row.body,
+            run_id=asked.run_id if asked else None,
+            spec=asked.spec if asked else None,
+            attempt=row.attempts,
+            losses=row.losses,
+            parts_sent=row.parts_sent,
+            adjustments=tuple(filter(None, row.adjustments.split(","))),
+            is_in_doubt=bool(row.is_in_doubt),
+            age_s=max(0.0, float(row.age_s)),
+            workspace=asked.workspace if asked else None,
+        )
+
+    def part_sent(self, claim: DeliveryClaim, parts_sent: int) -> None:
+        """Note how far the delivery got, so that nobody sends these parts again; doubt about them is over. Raises
+        ``LeaseLost``."""
+        with self._database.statement() as connection:
+            self._change(connection, claim, parts_sent=parts_sent, is_in_doubt=False)
+
+    def delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
+        """``revived`` is a target that counted as dead and is not. Raises ``LeaseLost``."""
+        with self._database.write() if revived else self._database.statement() as connection:
+            ended = _ended(DeliveryState.DELIVERED)
+            self._change(connection, claim, **ended, receipt=receipt and plain(receipt)[:500], error=None)
+            if revived is not None:
+                connection.execute(sa.delete(dead_targets).where(dead_targets.c.key == revived[:_KEY_CHARS_MAX]))
+
+    def failed(
+        self, claim: DeliveryClaim, failure: Failure, *, is_abandoned: bool, dead: tuple[str, str] | None = None
+    ) -> None:
+        """``dead`` is a target that nothing is to be sent to any more, and why. Raises ``LeaseLost``."""
+        state = DeliveryState.ABANDONED if is_abandoned else DeliveryState.FAILED
+        with self._database.write() if dead else self._database.statement() as connection:
+            self._change(connection, claim, **_ended(state), **_why(failure))
+            if dead is not None:
+                key, reason = dead
+                mark = {"key": key[:_KEY_CHARS_MAX], "reason": plain(reason), "marked_at": db_now()}
+                connection.execute(insert_ignoring(connection, dead_targets).values(**mark))
+
+    def why_dead(self, key: str) -> str | None:
+        """Why nothing is sent to a target any more; ``None`` when it is."""
+        with self._database.read() as connection:
+            return connection.execute(
+                sa.select(dead_targets.c.reason).where(dead_targets.c.key == key[:_KEY_CHARS_MAX])
+            ).scalar()
+
+    def dead_targets(self, *, limit: int = 100) -> list[DeadTarget]:
+        """The targets that nothing is sent to any more, the newest first."""
+        newest = sa.select(dead_targets).order_by(dead_targets.c.marked_at.desc()).limit(limit)
+        with self._database.read() as connection:
+            return [
+                DeadTarget(key=row.key, reason=row.reason, marked_at=row.marked_at)
+                for row in connection.execute(newest)
+            ]
+
+    def retry_later(
+        self, claim: DeliveryClaim, failure: Failure, *, delay_s: float, adjustments: Sequence[str], is_in_doubt: bool
+    ) -> None:
+        """Give the delivery back, to be tried again after ``delay_s``. Raises ``LeaseLost``."""
+        with self._database.statement() as connection:
+            self._change(
+                connection,
+                claim,
+                **_given_back(),
+                **_why(failure),
+                not_before=db_now() + delay_s,
+                deaths=None,
+                adjustments=",".join(adjustments),
+                is_in_doubt=is_in_doubt,
+            )
+
+    def release(self, claim: DeliveryClaim) -> None:
+        """Give back a delivery that was not begun. Raises ``LeaseLost``."""
+        with self._database.statement() as connection:
+            self._change(connection, claim, **_given_back(), attempts=claim.attempt - 1, not_before=db_now())
+
+    def beside(self, claim: DeliveryClaim) -> Sequence[str]:
+        """The targets of the other deliveries of the same run, first come first; ``claim``'s own is ``""``."""
+        same_run = sa.select(deliveries.c.run_pk).where(deliveries.c.delivery_id == claim.delivery_id)
+        found = sa.select(deliveries.c.delivery_id, deliveries.c.target).order_by(deliveries.c.pk)
+        with self._database.read() as connection:
+            rows = connection.execute(found.where(deliveries.c.run_pk == same_run.scalar_subquery()))
+            return ["" if row.delivery_id == claim.delivery_id else row.target for row in rows]
+
+    def expand(self, claim: DeliveryClaim, targets: Sequence[str]) -> list[Hint]:
+        """Replace a delivery to ``all`` or the like by one for each target it came to, unless the same run has one
+        already. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            row = connection.execute(
+                sa.delete(deliveries)
+                .where(deliveries.c.delivery_id == claim.delivery_id, deliveries.c.lease_token == claim.token)
+                .returning(deliveries.c.run_pk, deliveries.c.job_pk, deliveries.c.body)
+            ).first()
+            if row is None:
+                raise _lost(claim)
+            known: set[str] = set()
+            if row.run_pk is not None:
+                same_run = sa.select(deliveries.c.target).where(deliveries.c.run_pk == row.run_pk)
+                known = set(connection.execute(same_run).scalars())
+            run = (row.run_pk, claim.run_id or "") if row.run_pk is not None else None
+            missing = [target for target in targets if target not in known]
+            return owe(connection, missing, run=run, job_pk=row.job_pk, body=row.body)
+
+    def retry(self, delivery_id: str) -> list[Hint]:
+        """Send a settled delivery once more, whole, even to a target that counts as dead. Raises
+        ``DeliveryNotFound``, ``DeliveryBusy``."""
+        with self._database.write() as connection:
+            row = connection.execute(
+                sa.update(deliveries)
+                .where(deliveries.c.delivery_id == delivery_id, deliveries.c.settled_at.is_not(None))
+                .values(
+                    state=DeliveryState.PENDING.value,
+                    attempts=0,
+                    losses=0,
+                    deaths=None,
+                    parts_sent=0,
+                    adjustments=REPLAYED,
+                    is_in_doubt=sa.or_(
+                        deliveries.c.is_in_doubt,
+                        deliveries.c.state == DeliveryState.DELIVERED.value,
+                        deliveries.c.parts_sent > 0,
+                    ),
+                    first_attempt_at=None,
+                    settled_at=None,
+                    hinted_at=db_now(),
+                    updated_at=db_now(),
+                )
+                .returning(deliveries.c.hinted_at)
+            ).first()
+            if row is None:
+                found = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
+                raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
+        effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
+        return [Hint(effect=effect, at=float(row.hinted_at))]
+
+    def full_id(self, written: str) -> str:
+        """The id of the one delivery whose id begins as ``written``. Raises ``AmbiguousId``."""
+        with self._database.read() as connection:
+            return completed(connection, deliveries.c.delivery_id, written, prefix="dlv_")
+
+    def get(self, delivery_id: str) -> DeliveryView:
+        """Raises ``DeliveryNotFound``."""
+        with self._database.read() as connection:
+            return _view(_found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id))
+
+    def list(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        state: DeliveryState | None = None,
+        run_id: str | None = None,
+    ) -> list[DeliveryView]:
+        """Newest first; with ``before``, those older than that delivery. Raises ``DeliveryNotFound`` for that one."""
+        statement = _VIEW.order_by(deliveries.c.pk.desc()).limit(limit)
+        if state is not None:
+            statement = statement.where(deliveries.c.state == state.value)
+        if run_id is not None:
+            statement = statement.where(runs.c.run_id == run_id)
+        with self._database.read() as connection:
+            if before is not None:
+                last = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == before)), before)
+                statement = statement.where(deliveries.c.pk < last.pk)
+            return [_view(row) for row in connection.execute(statement)]
+
+    def _change(self, connection: Connection, claim: DeliveryClaim, **values: Any) -> None:
+        changed = connection.execute(
+            sa.update(deliveries)
+            .where(deliveries.c.delivery_id == claim.delivery_id, deliveries.c.lease_token == claim.token)
+            .values(updated_at=db_now(), **values)
+        )
+        if changed.rowcount == 0:
+            raise _lost(claim)
+
+
+_orphans = (
+    sa.select(deliveries.c.pk)
+    .outerjoin(workers, workers.c.pk == deliveries.c.lease_owner)
+    .where(deliveries.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
+    .limit(_BATCH)
+)
+_FIRST_ORPHAN = Prepared(_orphans.limit(1))
+
+
+def _take_back() -> sa.Update:
+    """What ``core.step`` makes of a lost step, for many deliveries at once: whoever was in company is a suspect, and
+    only who took a lane down is held to have, which its parent has to have seen. An attempt that ended with its worker
+    is none of those that a target gets; one that its own worker let go of, having met a defect, is."""
+    state_of_worker = sa.select(workers.c.state).where(workers.c.pk == deliveries.c.lease_owner).scalar_subquery()
+    state = sa.func.coalesce(state_of_worker, "let go")
+    seen_deaths = deliveries.c.deaths + sa.case((state == "crashed", 1), else_=0)
+    is_nobodys = sa.or_(state == "let go", state == "stopped")
+    deaths = sa.case((is_nobodys, deliveries.c.deaths), else_=sa.func.coalesce(seen_deaths, 0))
+    losses = deliveries.c.losses + sa.case((state == "let go", 0), else_=1)
+    is_guilty = sa.and_(deliveries.c.deaths.is_not(None), state == "crashed", seen_deaths >= _DEATHS_MAX)
+    is_over = sa.or_(is_guilty, losses >= _LOSSES_MAX, deliveries.c.attempts - losses >= ATTEMPTS_MAX)
+    delays = [(deliveries.c.losses == number, retry_delay_s(number + 2)) for number in range(10)]
+    return (
+        sa.update(deliveries)
+        .where(deliveries.c.pk.in_(_orphans), deliveries.c.lease_owner.is_not(None))
+        .values(
+            state=sa.case((is_over, DeliveryState.ABANDONED.value), else_=DeliveryState.PENDING.value),
+            settled_at=sa.case((is_over, db_now()), else_=None),
+            not_before=sa.case((is_over, None), else_=db_now() + sa.case(*delays, else_=retry_delay_s(12))),
+            deaths=deaths,
+            losses=losses,
+            lease_token=None,
+            lease_owner=None,
+            is_in_doubt=True,
+            error_kind="ambiguous",
+            error=sa.case((is_guilty, _GUILTY), else_="the worker vanished while it was sending"),
+            updated_at=db_now(),
+        )
+    )
+
+
+_DEATHS_MAX = 3
+_LOSSES_MAX = 100
+"""At up to five minutes between two of them, that is a day of machines that went down with it."""
+_GUILTY = f"it took down {_DEATHS_MAX} times a worker that did nothing else"
+_TAKE_BACK = Prepared(_take_back())
+
+
+def lose_deliveries(database: Database) -> int:
+    """Take back the deliveries of workers that are gone; returns how many. Idempotent."""
+    with database.read() as connection:
+        if _FIRST_ORPHAN.first(connection, {}) is None:
+            return 0
+    with database.statement() as connection:
+        return _TAKE_BACK.run(connection, {})
+
+
+_RETURNED = (deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.deaths, deliveries.c.hinted_at)
+
+_waiting = (
+    sa.select(deliveries.c.pk)
+    .where(deliveries.c.not_before <= db_now_once())
+    .order_by(deliveries.c.not_before)
+    .limit(_BATCH)
+)
+_FIRST_WAITING = Prepared(_waiting.limit(1))
+_WAKE = Prepared(
+    sa.update(deliveries)
+    .where(deliveries.c.pk.in_(_waiting.with_for_update(skip_locked=True)), deliveries.c.not_before.is_not(None))
+    .values(not_before=None, hinted_at=db_now(), hints=0)
+    .returning(*_RETURNED)
+)
+
+
+def wake_deliveries(database: Database) -> list[Hint]:
+    """Deliveries whose wait is over are due now."""
+    return _hinted(database, _FIRST_WAITING, _WAKE, {})
+
+
+_wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
+    (deliveries.c.hints == 0, 1.0), (deliveries.c.hints == 1, 2.0), else_=_RESEND_WAIT_S
+)
+
+
+def _resending(*, is_suspect: bool) -> tuple[Prepared, Prepared]:
+    """What finds the first row, and what sends all of them again."""
+    lost = (
+        sa.select(deliveries.c.pk)
+        .where(
+            deliveries.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
+            deliveries.c.hinted_at < db_now_once() - _wait,
+            deliveries.c.deaths.is_not(None) if is_suspect else deliveries.c.deaths.is_(None),
+        )
+        .order_by(deliveries.c.hinted_at)
+        .limit(_BATCH)
+    )
+    resend = (
+        sa.update(deliveries)
+        .where(deliveries.c.pk.in_(lost.with_for_update(skip_locked=True)), deliveries.c.hinted_at.is_not(None))
+        .values(
+            hinted_at=db_now(),
+            hints=sa.case((deliveries.c.hints < _HINTS_COUNTED, deliveries.c.hints + 1), else_=deliveries.c.hints),
+        )
+        .returning(*_RETURNED)
+    )
+    return Prepared(lost.limit(1)), Prepared(resend)
+
+
+_RESENDING = {is_suspect: _resending(is_suspect=is_suspect) for is_suspect in (False, True)}
+
+
+def resend_deliveries(database: Database, *, grace_s: float, before: float, is_suspect: bool = False) -> list[Hint]:
+    """Hints of due deliveries whose message is lost: hinted before ``before`` and longer than the grace ago. Those of
+    suspects, or all others."""
+    first, resend = _RESENDING[is_suspect]
+    return _hinted(database, first, resend, {"grace": grace_s, "before": before})
+
+
+def _hinted(database: Database, first: Prepared, update: Prepared, values: Mapping[str, float]) -> list[Hint]:
+    """The hints of what ``update`` returns, which is only asked to write when ``first`` finds something."""
+    with database.read() as connection:
+        if first.first(connection, values) is None:
+            return []
+    with database.statement() as connection:
+        rows = update.all(connection, values)
+    return [
+        Hint(
+            effect=SendDelivery(
+                run_id=row.delivery_id,
+                delivery_id=row.delivery_id,
+                attempt=row.attempts + 1,
+                is_suspect=row.deaths is not None,
+            ),
+            at=float(row.hinted_at),
+        )
+        for row in rows
+    ]
+
+
+def targets_of(stored: str | None) -> list[str]:
+    """The targets in a run's ``deliver`` column."""
+    return [str(target) for target in json.loads(stored)] if stored else []
+
+
+def _ended(state: DeliveryState) -> dict[str, Any]:
+    return {"state": state.value, "lease_token": None, "lease_owner": None, "settled_at": db_now()}
+
+
+def _given_back() -> dict[str, Any]:
+    return {"state": DeliveryState.PENDING.value, "lease_token": None, "lease_owner": None}
+
+
+def _why(failure: Failure) -> dict[str, Any]:
+    return {"error_kind": failure.kind[:20], "error": plain(failure.message)[:500]}
+
+
+def _lost(claim: DeliveryClaim) -> LeaseLost:
+    return LeaseLost(f"the claim on delivery {claim.delivery_id!r} was taken over; nothing was written")
+
+
+_VIEW = sa.select(deliveries, runs.c.run_id, jobs.c.job_id).select_from(
+    deliveries.outerjoin(runs, runs.c.pk == deliveries.c.run_pk).outerjoin(jobs, jobs.c.pk == deliveries.c.job_pk)
+)
+
+
+def _found(result: sa.CursorResult[Any], delivery_id: str) -> sa.Row[Any]:
+    row = result.first()
+    if row is None:
+        raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
+    return row
+
+
+def _view(row: Any) -> DeliveryView:
+    return DeliveryView(
+        delivery_id=row.delivery_id,
+        run_id=row.run_id,
+        job_id=row.job_id,
+        target=row.target,
+        state=DeliveryState(row.state),
+        attempts=row.attempts,
+        is_in_doubt=bool(row.is_in_doubt),
+        not_before=row.not_before,
+        receipt=row.receipt,
+        error_kind=row.error_kind,
+        error=row.error,
+        created_at=row.created_at,
+        settled_at=row.settled_at,
+    )

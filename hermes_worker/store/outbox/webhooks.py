@@ -1,0 +1,122 @@
+"""Routes of inbound webhooks, how often events came, and what is delivered of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.sources import RequestKeys
+from hermes_worker.store.access import idempotency_keys as keys
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.outbox.deliveries import owe
+from hermes_worker.store.rows import Hint, insert_ignoring, plain
+from hermes_worker.store.tables import webhook_events, webhook_routes
+
+WINDOW_S = 60.0
+
+
+class RouteExists(HermesError):
+    """Another route has this name."""
+
+
+class RouteNotFound(HermesError):
+    """No route has this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRow:
+    """A route. ``created_at`` in epoch seconds."""
+
+    name: str
+    secret: str = field(repr=False)
+    """Encrypted with the server key (``channels.webhooks.sealed``)."""
+    definition: str
+    created_at: float
+
+
+class Webhooks:
+    """The routes of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, name: str, secret: str, definition: str, *, replaces: bool = False) -> None:
+        """Keep a route. Raises ``RouteExists`` unless it may replace the one of its name."""
+        values = {"name": name, "secret": plain(secret), "definition": plain(definition), "created_at": db_now()}
+        with self._database.write() as connection:
+            if replaces:
+                connection.execute(sa.delete(webhook_routes).where(webhook_routes.c.name == name))
+            added = insert_ignoring(connection, webhook_routes).values(**values).returning(webhook_routes.c.name)
+            if connection.execute(added).first() is None:
+                raise RouteExists(f"there is a route {name!r} already; replace it with --replace")
+
+    def find(self, name: str) -> RouteRow | None:
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(webhook_routes).where(webhook_routes.c.name == name)).first()
+        return _route(row) if row is not None else None
+
+    def all(self) -> list[RouteRow]:
+        with self._database.read() as connection:
+            return [_route(row) for row in connection.execute(sa.select(webhook_routes).order_by("name"))]
+
+    def reseal(self, change: Callable[[RouteRow], str | None]) -> int:
+        """Store what ``change`` makes of the secret of each route; ``None`` leaves it. A route that was changed at the
+        same time stays as it is. How many were changed; safe for several at once."""
+        changed = 0
+        for row in self.all():
+            if (secret := change(row)) is None:
+                continue
+            with self._database.write() as connection:
+                same = (webhook_routes.c.name == row.name) & (webhook_routes.c.secret == row.secret)
+                update = sa.update(webhook_routes).where(same).values(secret=plain(secret))
+                changed += connection.execute(update).rowcount
+        return changed
+
+    def remove(self, name: str) -> None:
+        """Raises ``RouteNotFound``."""
+        with self._database.write() as connection:
+            removed = connection.execute(sa.delete(webhook_routes).where(webhook_routes.c.name == name))
+            if removed.rowcount == 0:
+                raise RouteNotFound(f"there is no route {name!r}")
+
+    def admit(self, name: str, rate_per_min: int) -> bool:
+        """Count an event that came just now, unless too many came in the last minute. Exact, whichever servers they
+        came to: the route's row is locked."""
+        recent = sa.select(sa.func.count()).where(
+            webhook_events.c.route == name,
+            webhook_events.c.received_at > db_now() - WINDOW_S,
+        )
+        with self._database.write() as connection:
+            connection.execute(
+                sa.select(webhook_routes.c.name).where(webhook_routes.c.name == name).with_for_update()
+            ).first()
+            if connection.execute(recent).scalar_one() >= rate_per_min:
+                return False
+            connection.execute(sa.insert(webhook_events).values(route=name, received_at=db_now()))
+        return True
+
+    def owe_once(self, request: RequestKeys, targets: Sequence[str], body: str) -> list[Hint] | None:
+        """Owe ``body`` to the targets; ``None`` when this event was taken before. Returns what to send. Raises
+        ``IdempotencyConflict``, ``RequestReplayed``."""
+        while True:
+            try:
+                with self._database.write() as connection:
+                    if keys.earlier(connection, request) is not None:
+                        return None
+                    keys.claim(connection, request, None)
+                    return owe(connection, targets, body=body)
+            except keys.KeyTaken:
+                continue  # by the same event, which came at the same time
+
+
+def _route(row: sa.Row[tuple[object, ...]]) -> RouteRow:
+    fields = row._mapping
+    return RouteRow(
+        name=fields["name"],
+        secret=fields["secret"],
+        definition=fields["definition"],
+        created_at=fields["created_at"],
+    )

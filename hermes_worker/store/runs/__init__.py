@@ -1,0 +1,1 @@
+"""Runs, their calls, children, budgets and waits."""

@@ -1,0 +1,247 @@
+"""Auxiliary calls: what tool calls ask of models, as rows, and who answers.
+
+A worker that runs a tool holds no model's key. Its tool call leaves questions here and is let go of; a worker of the
+models claims the *tool call*, asks, and writes the answer with its price; the last answer makes the tool due again. So
+an auxiliary call is a step like a model call: the same claim, the same sweeper, the same suspects, and one token that
+is taken away once.
+
+*Order of locks*: the calls of the iteration, the run, the questions. Under the call's claim they are nobody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.auxiliary import (
+    TIMEOUT_S_MAX,
+    AuxiliaryAnswer,
+    AuxiliaryQuestion,
+    AuxTask,
+    Consultation,
+    Consulted,
+)
+from hermes_worker.core.budget import Dimension
+from hermes_worker.core.effects import AskAuxiliary
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.pricing import NOTHING_SPENT, Spent
+from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
+from hermes_worker.core.step import apply
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import Hint, LoadedRun, is_suspect, plain, read_run
+from hermes_worker.store.runs.budgets import refuses_auxiliary
+from hermes_worker.store.runs.calls import OVERTIME_S, CallClaim, lock_held
+from hermes_worker.store.runs.joining import save
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.tables import auxiliary_calls, runs, tool_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuxiliaryClaim:
+    """The right to ask one question of a tool call."""
+
+    token: str
+    run_pk: int
+    run_id: str
+    iteration: int
+    position: int
+    attempt: int
+    number: int
+    """Of the question, among those of its call."""
+    question: AuxiliaryQuestion
+    refused_by: Dimension | None
+    """What of the chain's budget is used up, so that nobody may be asked."""
+    loaded: LoadedRun
+    """The run as it was at the claim, without its calls."""
+
+    @property
+    def key(self) -> str:
+        """The same for every attempt at this question, and for no other question."""
+        return f"{self.run_id}.{self.iteration}.{self.position}:{self.number}"
+
+
+_CLAIM = Prepared(
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.attempt == sa.bindparam("att"),
+        is_suspect(tool_calls) == sa.bindparam("suspect"),
+        tool_calls.c.hinted_at.is_not(None),
+        tool_calls.c.asks == 1,
+        sa.select(runs.c.pk)
+        .where(
+            runs.c.pk == tool_calls.c.run_pk,
+            runs.c.status == RunStatus.RUNNING.value,
+            runs.c.state_version <= STATE_VERSION,
+        )
+        .exists(),
+    )
+    .values(
+        status=CallStatus.RUNNING.value,
+        lease_token=sa.bindparam("token"),
+        lease_owner=sa.bindparam("owner"),
+        claimed_at=db_now(),
+        deadline_at=db_now() + (TIMEOUT_S_MAX + OVERTIME_S),
+        hinted_at=None,
+        hints=0,
+    )
+    .returning(tool_calls.c.run_pk)
+)
+
+_of_call = (
+    auxiliary_calls.c.run_pk == sa.bindparam("run"),
+    auxiliary_calls.c.iteration == sa.bindparam("iter"),
+    auxiliary_calls.c.position == sa.bindparam("pos"),
+)
+_NEXT = Prepared(
+    sa.select(auxiliary_calls.c.number, auxiliary_calls.c.task, auxiliary_calls.c.request)
+    .where(*_of_call, auxiliary_calls.c.answered_at.is_(None))
+    .order_by(auxiliary_calls.c.number)
+    .limit(1)
+)
+_ALL = Prepared(sa.select(auxiliary_calls).where(*_of_call).order_by(auxiliary_calls.c.number))
+_COUNT = Prepared(sa.select(sa.func.count().label("asked")).select_from(auxiliary_calls).where(*_of_call))
+_ANSWER = Prepared(
+    sa.update(auxiliary_calls)
+    .where(*_of_call, auxiliary_calls.c.number == sa.bindparam("question"), auxiliary_calls.c.answered_at.is_(None))
+    .values(
+        answer=sa.bindparam("text"),
+        failure_kind=sa.bindparam("failure"),
+        answered_at=db_now(),
+        request=None,
+    )
+)
+
+
+class AuxiliaryCalls:
+    """The auxiliary calls in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def leave(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
+        """Leave the questions of a claimed call that has had no effect, and let go of the call.
+
+        Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
+        """
+        with self._database.write() as connection:
+            loaded = lock_held(connection, claim)
+            after = apply(loaded.run, ev.CallAsked(position=claim.position))
+            if after.calls[claim.position].asks:  # otherwise the run is being stopped, and the call was cancelled
+                _insert(connection, claim, consultation)
+            return save(connection, loaded, after)
+
+    def claim(self, effect: AskAuxiliary, owner: int) -> AuxiliaryClaim | None:
+        """Take the first open question of a call; ``None`` when it is not to be had. Raises ``LookupError`` and
+        ``ValueError`` when it cannot be read.
+
+        The claim lasts for as long as any model may take and a little more; then the sweeper takes it.
+        """
+        token = secrets.token_hex(16)
+        wanted = {
+            "id": effect.run_id,
+            "iter": effect.iteration,
+            "pos": effect.position,
+            "att": effect.attempt,
+            "suspect": int(effect.is_suspect),
+            "token": token,
+            "owner": owner,
+        }
+        with self._database.write() as connection:
+            row = _CLAIM.first(connection, wanted)
+            if row is None:
+                return None
+            asked = _NEXT.first(connection, {"run": row.run_pk, "iter": effect.iteration, "pos": effect.position})
+            loaded = read_run(connection, row.run_pk)
+            refused_by = refuses_auxiliary(connection, loaded)
+        if asked is None:
+            raise LookupError(f"call {effect.position} of run {effect.run_id!r} waits for no answer")
+        return AuxiliaryClaim(
+            token=token,
+            run_pk=row.run_pk,
+            run_id=effect.run_id,
+            iteration=effect.iteration,
+            position=effect.position,
+            attempt=effect.attempt,
+            number=asked.number,
+            question=AuxiliaryQuestion.from_json(AuxTask(asked.task), asked.request),
+            refused_by=refused_by,
+            loaded=loaded,
+        )
+
+    def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        """Write what came of a question and what it took; the last answer of a call makes its tool due.
+
+        Safe to repeat: the second time the token is gone. Raises ``LeaseLost``.
+        """
+        with self._database.write() as connection:
+            loaded = lock_held(connection, claim)
+            _ANSWER.run(connection, {**_key(claim), "question": claim.number, **_outcome(answer)})
+            is_last = _NEXT.first(connection, _key(claim)) is None
+            after = apply(loaded.run, ev.CallAnswered(position=claim.position, is_last=is_last))
+            return save(connection, loaded, after, _paid(claim, spent))
+
+    def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        """Give a question back for another worker to ask, and write what it took in vain. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            loaded = lock_held(connection, claim)
+            after = apply(loaded.run, ev.CallReleased(position=claim.position))
+            return save(connection, loaded, after, _paid(claim, spent))
+
+    def consulted(self, claim: CallClaim) -> list[Consulted]:
+        """What a claimed call asked, in order, with the answers."""
+        with self._database.read() as connection:
+            rows = _ALL.all(connection, _key(claim))
+        starts = [index for index, row in enumerate(rows) if row.material is not None]
+        return [_consulted(rows[start:end]) for start, end in zip(starts, [*starts[1:], len(rows)], strict=True)]
+
+
+def _insert(connection: Connection, claim: CallClaim, consultation: Consultation) -> None:
+    asked_before = _COUNT.first(connection, _key(claim)).asked
+    connection.execute(
+        sa.insert(auxiliary_calls).values(asked_at=db_now()),
+        [
+            {
+                "run_pk": claim.run_pk,
+                "iteration": claim.iteration,
+                "position": claim.position,
+                "number": asked_before + index,
+                "task": question.task.value,
+                "request": question.to_json(),
+                "material": canonical_json(consultation.material) if index == 0 else None,
+            }
+            for index, question in enumerate(consultation.questions)
+        ],
+    )
+
+
+def _outcome(answer: AuxiliaryAnswer) -> dict[str, str | None]:
+    failure = answer.failure or "unknown" if answer.text is None else None
+    return {"text": None if answer.text is None else plain(answer.text), "failure": failure}
+
+
+def _paid(claim: AuxiliaryClaim, spent: Spent) -> Additions:
+    return Additions(usage=spent.usage, cost=spent.cost, held_call=claim.position)
+
+
+def _key(claim: CallClaim | AuxiliaryClaim) -> dict[str, int]:
+    return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position}
+
+
+def _consulted(rows: list[Any]) -> Consulted:
+    """Of rows that were asked together."""
+    return Consulted(
+        task=AuxTask(rows[0].task),
+        material=json.loads(rows[0].material),
+        answers=[AuxiliaryAnswer(text=row.answer, failure=row.failure_kind) for row in rows],
+        asked_at=rows[0].asked_at,
+    )

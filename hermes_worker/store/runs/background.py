@@ -1,0 +1,111 @@
+"""The turn in which a session learns what its background children left.
+
+Such a turn belongs to what caused it (design D16). It draws from the budget of the chain's first run and ends by that
+run's deadline, and who stops or pauses any run before it in the chain stops or pauses it too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.delegation import background_message, delegation_id
+from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.rows import ParentCall
+from hermes_worker.store.runs import children
+from hermes_worker.store.runs.inputs import keep_specs
+from hermes_worker.store.tables import run_inputs, runs, sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausedTurn:
+    """A run that was written and has not begun."""
+
+    run_pk: int
+    run_id: str
+    session_pk: int
+    message_seq: int
+    """The length of the session's transcript."""
+    is_next: bool
+    """The session is free and the chain is not paused; otherwise the turn waits, however long that is."""
+
+
+_ORIGIN = (
+    sa.select(runs, run_inputs.c.spec)
+    .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .with_for_update(of=runs)
+)
+"""Locked, so that whoever says stop to the run finds all turns it caused, or says it before there is another."""
+_SESSION = (
+    sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
+    .where(sessions.c.pk == sa.bindparam("session"))
+    .with_for_update()
+)
+
+
+def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None:
+    """Write the turn for a call whose children have all ended; ``None`` when the run that made it was stopped.
+
+    It has the policy and the delivery targets of that run, and what is left of its limits. The caller holds the call's
+    lock.
+    """
+    origin = connection.execute(_ORIGIN, {"run": parent.run_pk}).one()
+    is_stopped = origin.halt in (Halt.STOPPING.value, Halt.STOPPED.value)
+    if is_stopped or origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):
+        return None
+    is_paused = origin.halt == Halt.PAUSED.value
+    call_key = f"{origin.run_id}.{parent.iteration}.{parent.position}"
+    try:
+        asked = RunSpec.from_json(origin.spec)
+    except ValueError as error:
+        log.error("run.broken", run_id=origin.run_id, error=f"its background result is lost: {error}")
+        return None
+    spec = replace(
+        asked,
+        input=background_message(call_key, children.outcomes(connection, parent)),
+        instructions=None,
+        history=(),
+        metadata={**asked.metadata, "delegation_id": delegation_id(call_key), "delegated_by": origin.run_id},
+    )
+    session = connection.execute(_SESSION, {"session": origin.session_pk}).one()
+    run_id = f"run_{uuid.uuid4().hex}"
+    run_pk = connection.execute(
+        sa.insert(runs)
+        .values(
+            run_id=run_id,
+            session_pk=origin.session_pk,
+            model=origin.model,
+            endpoint=origin.endpoint,
+            origin=origin.origin,
+            network=origin.network,
+            status=(RunStatus.PAUSED if is_paused else RunStatus.QUEUED).value,
+            halt=origin.halt,
+            cause_pk=origin.pk,
+            root_pk=origin.root_pk or origin.pk,
+            has_budget=1,
+            state_version=STATE_VERSION,
+            iterations_max=spec.iterations_max,
+            attempts_max=origin.attempts_max,
+            deadline_at=origin.deadline_at,
+            idle_s_max=origin.idle_s_max,
+            deliver=origin.deliver,
+            created_at=db_now(),
+            updated_at=db_now(),
+        )
+        .returning(runs.c.pk)
+    ).scalar_one()
+    keep_specs(connection, [(int(run_pk), spec)])
+    return CausedTurn(
+        run_pk=int(run_pk),
+        run_id=run_id,
+        session_pk=origin.session_pk,
+        message_seq=session.message_seq,
+        is_next=session.active_run_pk is None and not is_paused,
+    )

@@ -1,0 +1,256 @@
+"""The budget of a tree: reserved by a claim, settled by the commit that gives the claim up, each exactly once.
+
+Both happen in the transaction that changes the run's row, and what the claim holds stands in that row; so a worker that
+dies in between leaves a reservation that whoever takes its claim away gives back. Only runs of trees with children, or
+with limits of their own, have a budget row; all others pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, auxiliary_refusal, reservation
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import OWN_BUDGET, LoadedRun
+from hermes_worker.store.tables import budgets, runs, tool_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What a step that is over takes from the budget."""
+
+    given_back: Amounts
+    """What its claim held."""
+    spent: Amounts
+    unknown_costs: int = 0
+    """Calls of whose cost nothing is known."""
+
+
+class _Both:
+    """Two statements that change different tables: one round trip on PostgreSQL, one after the other on SQLite."""
+
+    def __init__(self, one: Any, other: Any) -> None:
+        self._at_once = Prepared(one.add_cte(other.cte("other")))
+        self._each = (Prepared(one), Prepared(other))
+
+    def run(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        for statement in (self._at_once,) if connection.dialect.name == "postgresql" else self._each:
+            statement.run(connection, values)
+
+
+_this = budgets.c.root_pk == sa.bindparam("root")
+_LOCK = Prepared(sa.select(budgets).where(_this).with_for_update())
+_READ = Prepared(sa.select(budgets).where(_this))
+_reserve = (
+    sa.update(budgets)
+    .where(_this)
+    .values(
+        iterations_reserved=budgets.c.iterations_reserved + 1,
+        tokens_reserved=budgets.c.tokens_reserved + sa.bindparam("tokens"),
+        nano_usd_reserved=budgets.c.nano_usd_reserved + sa.bindparam("nano_usd"),
+    )
+)
+_hold = (
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
+)
+_RESERVE = _Both(_reserve, _hold)
+_SETTLE = Prepared(
+    sa.update(budgets)
+    .where(_this)
+    .values(
+        iterations_reserved=budgets.c.iterations_reserved - sa.bindparam("held"),
+        iterations_spent=budgets.c.iterations_spent + sa.bindparam("iterations"),
+        tokens_reserved=budgets.c.tokens_reserved - sa.bindparam("tokens_held"),
+        tokens_spent=budgets.c.tokens_spent + sa.bindparam("tokens"),
+        tool_calls_spent=budgets.c.tool_calls_spent + sa.bindparam("calls"),
+        nano_usd_reserved=budgets.c.nano_usd_reserved - sa.bindparam("nano_usd_held"),
+        nano_usd_spent=budgets.c.nano_usd_spent + sa.bindparam("nano_usd"),
+        unknown_costs=budgets.c.unknown_costs + sa.bindparam("unknown"),
+    )
+)
+_EXHAUST = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(exhausted=sa.bindparam("dimension"), event_seq=runs.c.event_seq + 1)
+    .returning(runs.c.event_seq)
+)
+
+
+def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
+    """Reserve the model call that ``loaded`` was just claimed for, or say which dimension refuses it.
+
+    The caller's transaction has claimed the run.
+    """
+    assert loaded.budget_pk is not None
+    budget = budget_of(_LOCK.first(connection, {"root": loaded.budget_pk}))
+    granted = reservation(budget, _own(loaded), depth=_depth(loaded))
+    if isinstance(granted, Dimension):
+        return granted
+    values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
+    _RESERVE.run(connection, {"root": loaded.budget_pk, "run": loaded.pk, **values})
+    return granted
+
+
+def _depth(loaded: LoadedRun) -> int:
+    """Who has a budget of its own has nobody above it to leave something to."""
+    return 0 if loaded.budget_pk == loaded.pk else loaded.depth
+
+
+def _own(loaded: LoadedRun) -> Amounts:
+    """Replies whose tokens nobody counted are expected to cost what the earlier ones may have cost."""
+    return replace(loaded.used, nano_usd=loaded.used.nano_usd + loaded.doubtful.nano_usd)
+
+
+def refuses_auxiliary(connection: Connection, loaded: LoadedRun) -> Dimension | None:
+    """What of the budget refuses a run an auxiliary call. Nothing is reserved for one: several that are made at once
+    may take more than was left, by what they take."""
+    if loaded.budget_pk is None:
+        return None
+    return auxiliary_refusal(read_budget(connection, loaded.budget_pk), _own(loaded), depth=_depth(loaded))
+
+
+def exhaust(connection: Connection, run_pk: int, dimension: Dimension) -> int:
+    """The run may only sum up from now on. Returns the number for the event that says so."""
+    return int(_EXHAUST.first(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
+
+
+def read_budget(connection: Connection, budget_pk: int) -> Budget:
+    """As it is at the moment; nothing is locked."""
+    return budget_of(_READ.first(connection, {"root": budget_pk}))
+
+
+def budget_of(row: Any) -> Budget:
+    return Budget(
+        limits=Limits(
+            iterations=row.iterations_max,
+            tokens=row.tokens_max,
+            tool_calls=row.tool_calls_max,
+            nano_usd=row.nano_usd_max,
+        ),
+        reserved=Amounts(
+            iterations=row.iterations_reserved, tokens=row.tokens_reserved, nano_usd=row.nano_usd_reserved
+        ),
+        spent=Amounts(
+            iterations=row.iterations_spent,
+            tokens=row.tokens_spent,
+            tool_calls=row.tool_calls_spent,
+            nano_usd=row.nano_usd_spent,
+        ),
+        has_unknown_cost=row.unknown_costs > 0,
+    )
+
+
+def settle(connection: Connection, budget_pk: int, charge: Charge) -> None:
+    """Take what a step used. The caller's transaction gives its claim up, so this happens once."""
+    held, spent = charge.given_back, charge.spent
+    _SETTLE.run(
+        connection,
+        {
+            "root": budget_pk,
+            "held": held.iterations,
+            "tokens_held": held.tokens,
+            "nano_usd_held": held.nano_usd,
+            "iterations": spent.iterations,
+            "tokens": spent.tokens,
+            "calls": spent.tool_calls,
+            "nano_usd": spent.nano_usd,
+            "unknown": charge.unknown_costs,
+        },
+    )
+
+
+def has_limits(spec: RunSpec) -> bool:
+    """Whether the run has limits beside its model calls and its time."""
+    return (spec.tokens_max, spec.tool_calls_max, spec.nano_usd_max) != (None, None, None)
+
+
+def open_budget(connection: Connection, run_pk: int, spec: RunSpec) -> None:
+    """Give a new run with limits of its own a budget for itself and all it will delegate."""
+    connection.execute(sa.insert(budgets).values(_new(run_pk, spec)))
+    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(has_budget=1))
+
+
+def open_budgets(connection: Connection, started: Sequence[tuple[int, RunSpec]]) -> None:
+    """The same for many, whose rows say already that they have one."""
+    connection.execute(sa.insert(budgets), [_new(run_pk, spec) for run_pk, spec in started])
+
+
+def open_own_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
+    """Give new children, whose limits hold for each of them alone, a budget each."""
+    open_budgets(connection, children)
+    pks = [run_pk for run_pk, _ in children]
+    connection.execute(sa.update(runs).where(runs.c.pk.in_(pks)).values(has_budget=OWN_BUDGET))
+
+
+def _new(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
+    return {
+        "root_pk": run_pk,
+        "iterations_max": spec.iterations_max,
+        "tokens_max": spec.tokens_max,
+        "tool_calls_max": spec.tool_calls_max,
+        "nano_usd_max": spec.nano_usd_max,
+    }
+
+
+_share = sa.insert(budgets).from_select(
+    [
+        "root_pk",
+        "iterations_max",
+        "iterations_spent",
+        "tokens_spent",
+        "nano_usd_spent",
+        "tool_calls_spent",
+        "unknown_costs",
+    ],
+    sa.select(
+        runs.c.pk,
+        runs.c.iterations_max,
+        sa.cast(sa.bindparam("iterations"), budgets.c.iterations_spent.type),
+        sa.cast(sa.bindparam("tokens"), budgets.c.tokens_spent.type),
+        sa.cast(sa.bindparam("nano_usd"), budgets.c.nano_usd_spent.type),
+        sa.select(sa.func.count()).where(tool_calls.c.run_pk == runs.c.pk).scalar_subquery(),
+        runs.c.unpriced_calls,
+    ).where(runs.c.pk == sa.bindparam("root")),
+    include_defaults=False,
+)
+_has_budget = sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(has_budget=1)
+_SHARE = _Both(_has_budget, _share)
+
+
+_PROMISE_TURN = Prepared(sa.update(budgets).where(_this).values(turns=budgets.c.turns + 1))
+
+
+def lock_turns(connection: Connection, budget_pk: int) -> tuple[Budget, int]:
+    """The chain's budget, locked, and how many turns of the chain were promised to background answers so far."""
+    row = _LOCK.first(connection, {"root": budget_pk})
+    return budget_of(row), int(row.turns)
+
+
+def promise_turn(connection: Connection, budget_pk: int) -> None:
+    """Count a turn that a background answer will begin. The row is locked."""
+    _PROMISE_TURN.run(connection, {"root": budget_pk})
+
+
+def share_budget(connection: Connection, root: LoadedRun) -> None:
+    """Turn what the root has used so far into the budget of its tree, when it has its first children. Idempotent.
+
+    The caller holds the root's row, and no model call of it is claimed: it waits for the call it is handing over.
+    """
+    if root.budget_pk is not None:
+        return
+    used, doubtful = root.used, root.doubtful
+    values = {
+        "root": root.pk,
+        "iterations": used.iterations,
+        "tokens": used.tokens + doubtful.tokens,
+        "nano_usd": used.nano_usd + doubtful.nano_usd,
+    }
+    _SHARE.run(connection, values)

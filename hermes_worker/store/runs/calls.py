@@ -1,0 +1,523 @@
+"""Tool calls: the effect ledger. Intent is committed before a tool runs, its outcome after, both fenced."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
+from hermes_worker.core.effects import RunTool
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
+from hermes_worker.core.questions import Refusal
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.step import apply
+from hermes_worker.safety.redaction import redact_code
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import (
+    RUN_COLUMNS,
+    Hint,
+    LoadedRun,
+    ParentCall,
+    is_suspect,
+    lock_run_after_call,
+    to_loaded,
+    with_run,
+)
+from hermes_worker.store.runs.budgets import lock_turns, promise_turn, share_budget
+from hermes_worker.store.runs.children import mark_joined
+from hermes_worker.store.runs.inputs import read_spec
+from hermes_worker.store.runs.joining import StateMoved, commit, save
+from hermes_worker.store.runs.new_children import NewChild, insert_children
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.runs.steps import SETTLE_CALL
+from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
+
+OVERTIME_S = 30.0
+"""How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
+PREVIEW_CHARS = 120
+"""How much of a call's arguments the ``tool.started`` event shows."""
+
+
+_PREVIEW_LOOKS_AT_CHARS = 10 * PREVIEW_CHARS
+"""A secret is hidden before the text is cut, because half of one is not recognised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallClaim:
+    """The right to run one tool call, and what is needed to run it."""
+
+    token: str
+    run_pk: int
+    run_id: str
+    session_pk: int
+    iteration: int
+    position: int
+    attempt: int
+    result_seq: int
+    request: ToolRequest
+    replay: Replay
+    timeout_s: float
+    claimed_at: float
+    is_watched: bool
+    is_approved: bool
+    """Somebody allowed it, with these very arguments: it does not ask again."""
+    has_asked: bool
+    """It left questions for models, and they are answered (``store.runs.auxiliary``)."""
+    loaded: LoadedRun
+    """The run as it was at the claim; with its calls only when there is no other than this one."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this call, and for no other call."""
+        return f"{self.run_id}.{self.iteration}.{self.position}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What came of a call."""
+
+    status: CallStatus
+    text: str
+    """The result as the model will read it."""
+    duration_s: float
+    session_updates: Mapping[str, Any]
+    refusal: Refusal | None = None
+    """Why it did not run, where it was not allowed to."""
+    sandbox: str | None = None
+    """What confined its command; ``None`` for tools that run none."""
+    network: str | None = None
+    """The network that its command had, where something confined it."""
+
+
+_claim_call = (
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.attempt == sa.bindparam("att"),
+        is_suspect(tool_calls) == sa.bindparam("suspect"),
+        tool_calls.c.hinted_at.is_not(None),
+        sa.func.coalesce(tool_calls.c.asks, 0) == 0,
+        sa.select(runs.c.pk)
+        .where(
+            runs.c.pk == tool_calls.c.run_pk,
+            runs.c.status == RunStatus.RUNNING.value,
+            runs.c.state_version <= STATE_VERSION,
+        )
+        .exists(),
+    )
+    .values(
+        status=CallStatus.RUNNING.value,
+        lease_token=sa.bindparam("token"),
+        lease_owner=sa.bindparam("owner"),
+        claimed_at=db_now(),
+        deadline_at=db_now() + tool_calls.c.timeout_s + OVERTIME_S,
+        hinted_at=None,
+        hints=0,
+    )
+    .returning(
+        tool_calls.c.run_pk,
+        tool_calls.c.position,
+        tool_calls.c.name,
+        tool_calls.c.replay,
+        tool_calls.c.segment,
+        tool_calls.c.result_seq,
+        tool_calls.c.timeout_s,
+        tool_calls.c.claimed_at,
+        tool_calls.c.approved_arguments,
+        tool_calls.c.asks,
+        tool_calls.c.deaths.label("call_deaths"),
+    )
+)
+"""A stop locks the calls before the run, so one that comes first leaves nothing here to claim."""
+
+_CLAIM_CALL = Prepared(_claim_call)
+
+
+def _run_and_reply(
+    *more: sa.ColumnElement[Any], run_pk: sa.ColumnElement[Any], asked_at: sa.ColumnElement[Any], source: Any = None
+) -> sa.Select[Any]:
+    """The run and the reply that asked for its calls, beside ``more`` from ``source``."""
+    reply_row = (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == asked_at)
+    tables = runs if source is None else source.join(runs, runs.c.pk == run_pk)
+    return (
+        sa.select(*more, *RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
+        .select_from(tables.join(messages, reply_row).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+        .where(runs.c.pk == run_pk)
+    )
+
+
+def _claim_and_read() -> sa.Select[Any]:
+    """Both at once, which PostgreSQL can. The run may be older than the claim by what is being written to it now;
+    ``save`` notices."""
+    claimed = _claim_call.cte("claimed")
+    asked_at = claimed.c.result_seq - claimed.c.position - 1
+    return _run_and_reply(*claimed.c, run_pk=claimed.c.run_pk, asked_at=asked_at, source=claimed)
+
+
+_READ_CLAIMED = Prepared(_run_and_reply(run_pk=sa.bindparam("run"), asked_at=sa.bindparam("asked_at")))
+_CLAIM_AND_READ = Prepared(_claim_and_read())
+
+_READ_DOCUMENTS = Prepared(
+    sa.select(session_documents.c.key, session_documents.c.body).where(
+        session_documents.c.session_pk == sa.bindparam("session")
+    )
+)
+
+_hand_over = (
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .values(children_max=sa.bindparam("children_max"))
+)
+_HAND_OVER = Prepared(_hand_over)
+_HAND_OVER_AND_WAIT = Prepared(
+    _hand_over.values(
+        status=CallStatus.WAITING.value,
+        waits_for=WaitKind.CHILDREN.value,
+        lease_token=None,
+        lease_owner=None,
+        deadline_at=None,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Handed:
+    """What a call is handed to."""
+
+    new: Sequence[NewChild]
+    children_max: int
+    is_budget_shared: bool
+    note: str | None
+    turns_max: int
+
+
+class ToolCalls:
+    """The tool calls in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, effect: RunTool, owner: int) -> CallClaim | None:
+        """Record the intent to run a call and take it; ``None`` when it is not to be had.
+
+        The claim lasts for the tool's time-out and a little more; after that the sweeper takes it, live worker or not.
+        """
+        token = secrets.token_hex(16)
+        wanted = {
+            "id": effect.run_id,
+            "iter": effect.iteration,
+            "pos": effect.position,
+            "att": effect.attempt,
+            "suspect": int(effect.is_suspect),
+            "token": token,
+            "owner": owner,
+        }
+        with self._database.statement() as connection:
+            if not self._database.is_sqlite:
+                row = _CLAIM_AND_READ.first(connection, wanted)
+                return None if row is None else _claim_of(effect, token, row, row)
+            row = _CLAIM_CALL.first(connection, wanted)
+            if row is None:
+                return None
+            asked_at = row.result_seq - row.position - 1
+            read = _READ_CLAIMED.first(connection, {"run": row.run_pk, "asked_at": asked_at})
+        return _claim_of(effect, token, row, read)
+
+    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
+        """The session documents among ``keys`` that exist."""
+        if not keys:
+            return {}
+        with self._database.read() as connection:
+            rows = _READ_DOCUMENTS.all(connection, {"session": session_pk})
+        return {row.key: json.loads(row.body) for row in rows if row.key in keys}
+
+    def spec_of(self, run_pk: int) -> RunSpec:
+        """What was submitted. Raises ``ValueError`` when it is unreadable."""
+        with self._database.read() as connection:
+            return read_spec(connection, run_pk)
+
+    def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
+        """Write the result of a call; whoever settles the last one of a segment sends what follows.
+
+        Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
+        """
+        if len(claim.loaded.run.calls) == 1:
+            try:
+                return self._settle_as_claimed(claim, settlement)
+            except StateMoved:
+                pass  # the run changed since the claim (a stop, say): decide again on what it is now
+        with self._database.write() as connection:
+            if SETTLE_CALL.run(connection, _claimed(claim, call_status=settlement.status.value)) == 0:
+                raise _lost(claim)
+            # Under the lock the row reads as settled already; for the decision it is still as we claimed it.
+            before = _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
+            return save(connection, before, _settled(before, claim, settlement), _additions(claim, settlement))
+
+    def _settle_as_claimed(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
+        """Settle a call that is alone in its iteration on the state read with the claim, which ``save`` verifies."""
+        before = claim.loaded
+        after = _settled(before, claim, settlement)
+        claimed = _claimed(claim, call_status=settlement.status.value)
+        additions = replace(_additions(claim, settlement), settled_call=claimed)
+        return commit(self._database, before, after, additions)
+
+    def delegate(
+        self,
+        claim: CallClaim,
+        new: Sequence[NewChild],
+        *,
+        children_max: int,
+        is_budget_shared: bool = True,
+        note: str | None = None,
+        turns_max: int = TURNS_MAX,
+    ) -> list[Hint]:
+        """Hand a call to child runs: make them, start as many as may work at once, and let go of the call.
+
+        The end of the last child settles it. With a ``note`` that is its result at once, the run goes on, and the end
+        of the last child begins a new turn of the session, unless ``turns_max`` turns of the chain were promised before
+        or its budget is used up: then the call fails with a result that says so, and nothing is handed to anybody. Safe
+        to repeat: the second time the token is gone. Raises ``LeaseLost``.
+        """
+        handed = _Handed(
+            new=new, children_max=children_max, is_budget_shared=is_budget_shared, note=note, turns_max=turns_max
+        )
+        if len(claim.loaded.run.calls) == 1 and note is None:
+            try:
+                return self._delegate(claim, handed, claim.loaded)
+            except StateMoved:
+                pass  # as in ``settle``
+        return self._delegate(claim, handed, None)
+
+    def _delegate(self, claim: CallClaim, handed: _Handed, known: LoadedRun | None) -> list[Hint]:
+        """On the state ``known``, which ``save`` verifies, or else on the state read under the run's lock."""
+        with self._database.write() as connection:
+            hand_over = _HAND_OVER_AND_WAIT if handed.note is None else _HAND_OVER
+            if hand_over.run(connection, _claimed(claim, children_max=handed.children_max)) == 0:
+                raise _lost(claim)
+            loaded = known or _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
+            if loaded.run.status is RunStatus.STOPPING:
+                cancelled = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+                return save(connection, loaded, cancelled)
+            if handed.note is None:
+                hints = _let_wait(connection, claim, loaded)
+            else:
+                loaded, refusal = _promise_turn(connection, loaded, handed)
+                if refusal is not None:
+                    mark_joined(connection, _key(claim))
+                    return _settle_handed_over(connection, claim, loaded, CallStatus.FAILED, refusal_note(refusal))
+                hints = _settle_handed_over(connection, claim, loaded, CallStatus.SUCCEEDED, handed.note)
+            begun = insert_children(
+                connection,
+                loaded,
+                claim.position,
+                handed.new,
+                children_max=handed.children_max,
+                is_budget_shared=handed.is_budget_shared,
+                is_background=handed.note is not None,
+            )
+            return hints + [replace(hint, group=claim.run_id) for hint in begun]
+
+    def release(self, claim: CallClaim) -> list[Hint]:
+        """Hand a call back for another worker to take now. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            loaded = lock_held(connection, claim)
+            return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
+
+
+class HeldCall(Protocol):
+    """A claim on a tool call, for whatever."""
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def run_pk(self) -> int: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+
+_LOCK_HELD = Prepared(
+    sa.select(tool_calls.c.position)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .with_for_update()
+)
+
+
+def lock_held(connection: Connection, claim: HeldCall) -> LoadedRun:
+    """Lock a claimed call and then its run, and read the run. Raises ``LeaseLost`` when the claim is not ours any
+    more."""
+    if _LOCK_HELD.first(connection, _claimed(claim)) is None:
+        raise _lost(claim)
+    return lock_run_after_call(connection, claim.run_pk)
+
+
+def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
+    asked = json.loads(read.reply)["tool_calls"][row.position]
+    call = Call(
+        position=row.position,
+        name=row.name,
+        replay=Replay(row.replay),
+        segment=row.segment,
+        status=CallStatus.RUNNING,
+        attempt=effect.attempt,
+        deaths=row.call_deaths,
+    )
+    loaded = to_loaded(read, ())
+    if read.call_count == 1:
+        # Alone in its iteration, so what we hold is all there is to decide on; see ``settle``.
+        loaded = replace(with_run(loaded, calls=(call,)), result_seqs=(row.result_seq,))
+    return CallClaim(
+        token=token,
+        run_pk=row.run_pk,
+        run_id=effect.run_id,
+        session_pk=read.session_pk,
+        iteration=effect.iteration,
+        position=row.position,
+        attempt=effect.attempt,
+        result_seq=row.result_seq,
+        request=ToolRequest(
+            id=asked["id"], name=row.name, arguments=row.approved_arguments or asked["function"]["arguments"]
+        ),
+        is_approved=row.approved_arguments is not None,
+        has_asked=row.asks is not None,
+        replay=call.replay,
+        timeout_s=row.timeout_s,
+        claimed_at=row.claimed_at,
+        is_watched=bool(read.is_watched),
+        loaded=loaded,
+    )
+
+
+def _settled(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run:
+    return apply(before.run, ev.CallSettled(position=claim.position, status=settlement.status))
+
+
+def _additions(claim: CallClaim, settlement: Settlement) -> Additions:
+    body = tool_body(claim.request.id, settlement.text)
+    return Additions(
+        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=body)],
+        events=[started_event(claim), _completed_event(claim, settlement)],
+        written_calls=frozenset({claim.position}),
+        documents=[
+            {"session_pk": claim.session_pk, "key": key, "body": canonical_json(value)}
+            for key, value in settlement.session_updates.items()
+            if value is not None
+        ],
+        documents_gone=[key for key, value in settlement.session_updates.items() if value is None],
+    )
+
+
+def _let_wait(connection: Connection, claim: CallClaim, loaded: LoadedRun) -> list[Hint]:
+    waiting = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
+    return save(
+        connection,
+        loaded,
+        waiting,
+        Additions(events=[started_event(claim)], written_calls=frozenset({claim.position})),
+    )
+
+
+def _promise_turn(connection: Connection, loaded: LoadedRun, handed: _Handed) -> tuple[LoadedRun, str | None]:
+    """Count the turn that the answer will begin, in the budget of the chain, which it has from now on; or why there
+    shall be none. The caller holds the run's row."""
+    share_budget(connection, loaded)
+    loaded = replace(loaded, budget_pk=loaded.budget_pk or loaded.pk)
+    assert loaded.budget_pk is not None
+    budget, turns = lock_turns(connection, loaded.budget_pk)
+    refusal = background_refusal(budget, turns=turns, turns_max=handed.turns_max, is_shared=handed.is_budget_shared)
+    if refusal is None:
+        promise_turn(connection, loaded.budget_pk)
+    return loaded, refusal
+
+
+def _key(claim: CallClaim) -> ParentCall:
+    return ParentCall(run_pk=claim.run_pk, iteration=claim.iteration, position=claim.position)
+
+
+def _settle_handed_over(
+    connection: Connection, claim: CallClaim, loaded: LoadedRun, status: CallStatus, note: str
+) -> list[Hint]:
+    """``note`` is the result: whatever the children do, the call is over."""
+    done = Settlement(status=status, text=note, duration_s=0.0, session_updates={})
+    additions = Additions(
+        messages=[Message(seq=claim.result_seq, role=Role.TOOL, body=tool_body(claim.request.id, note))],
+        events=[started_event(claim), _completed_event(claim, done)],
+    )
+    settled = apply(loaded.run, ev.CallSettled(position=claim.position, status=done.status))
+    return save(connection, loaded, settled, additions)
+
+
+def started_event(claim: CallClaim) -> RunEvent:
+    """That the call began, when it did. It becomes a row with the result; until then the live stream tells it."""
+    data = {
+        "tool": claim.request.name,
+        "preview": redact_code(claim.request.arguments[:_PREVIEW_LOOKS_AT_CHARS])[:PREVIEW_CHARS],
+        "tool_call_id": claim.request.id,
+        "iteration": claim.iteration,
+        "position": claim.position,
+        "attempt": claim.attempt,
+    }
+    return RunEvent(name=RunEventName.TOOL_STARTED, data=data, at=claim.claimed_at)
+
+
+def _claimed(claim: HeldCall, **more: Any) -> dict[str, Any]:
+    return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position, "token": claim.token, **more}
+
+
+def _lost(claim: HeldCall) -> LeaseLost:
+    return LeaseLost(
+        f"the claim on call {claim.position} of iteration {claim.iteration} of run {claim.run_id!r} was taken over; "
+        "what was brought for it was refused"
+    )
+
+
+def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
+    calls = loaded.run.calls
+    ours = replace(calls[claim.position], status=CallStatus.RUNNING, waits_for=None)
+    return with_run(loaded, calls=(*calls[: claim.position], ours, *calls[claim.position + 1 :]))
+
+
+def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:
+    data = {
+        "tool": claim.request.name,
+        "tool_call_id": claim.request.id,
+        "iteration": claim.iteration,
+        "position": claim.position,
+        "duration": round(settlement.duration_s, 3),
+        "error": settlement.status is not CallStatus.SUCCEEDED,
+        **(settlement.refusal.fields() if settlement.refusal else {}),
+        **({"sandbox": settlement.sandbox} if settlement.sandbox else {}),
+        **({"network": settlement.network} if settlement.network else {}),
+    }
+    return RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)

@@ -1,0 +1,143 @@
+"""Everything that a run caused: its children, and the turns that the answers of its background children began.
+
+What is said to a run together with all of that is a stop or a pause. It goes top down, one transaction for each run:
+the run's row says that nothing it caused begins any more (``runs.halt``), and then its children and its turns are read.
+Whoever is about to write one of those locks the row first, so none is missed. Runs that have ended are passed on the
+way to what they caused; children that have ended are not, because only a turn at the top sends into the background.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.errors import Failure, UnavailableError
+from hermes_worker.core.run import ExitReason, Halt, Run, RunStatus
+from hermes_worker.core.step import apply
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import Hint, LoadedRun, lock_run
+from hermes_worker.store.runs.children import caused_turns, detach, open_children
+from hermes_worker.store.runs.joining import break_off, save
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.tables import runs
+
+STOPPED_MAX = 200
+"""Runs that one call stops; the sweeper stops the rest."""
+
+_HALT = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(halt=sa.bindparam("new_halt", type_=runs.c.halt.type))
+)
+_HALTED = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"), runs.c.halt == Halt.STOPPING.value)
+    .values(halt=Halt.STOPPED.value)
+)
+_HALTING = Prepared(
+    sa.select(runs.c.pk)
+    .where(sa.text("runs.halt = 'stopping'"))
+    .order_by(runs.c.pk)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+_OPEN_TURN = Prepared(
+    sa.select(runs.c.pk).where(runs.c.cause_pk == sa.bindparam("cause"), runs.c.exit_reason.is_(None)).limit(1)
+)
+_BROKEN = ev.Broken(
+    reason=ExitReason.CORRUPT_STATE,
+    failure=Failure(kind="corrupt_state", message="a stored row of this run cannot be read; see the log"),
+)
+
+
+def halt(connection: Connection, run_pk: int, what: Halt | None) -> None:
+    """Write what was said to a run and all it caused. The caller holds its row."""
+    _HALT.run(connection, {"run": run_pk, "new_halt": what.value if what is not None else None})
+
+
+def is_halted(connection: Connection, run_pk: int, what: Halt) -> bool:
+    found = connection.execute(sa.select(runs.c.halt).where(runs.c.pk == run_pk)).scalar()
+    return found == what.value
+
+
+def pause_caused(connection: Connection, run_pk: int) -> None:
+    """Let nothing begin that a run caused. A stop stays. The caller holds the row."""
+    connection.execute(_of(run_pk, halt=None).values(halt=Halt.PAUSED.value))
+
+
+def resume_caused(connection: Connection, run_pk: int) -> bool:
+    """Let what a run caused begin again; whether it was paused. The caller holds the row."""
+    return connection.execute(_of(run_pk, halt=Halt.PAUSED).values(halt=None)).rowcount > 0
+
+
+def _of(run_pk: int, *, halt: Halt | None) -> sa.Update:
+    return sa.update(runs).where(runs.c.pk == run_pk, runs.c.halt.is_not_distinct_from(halt.value if halt else None))
+
+
+def is_any_caused_open(connection: Connection, run_pk: int) -> bool:
+    """Whether anything that a run caused has not ended."""
+    waiting = [run_pk]
+    while waiting:
+        cause = waiting.pop()
+        turns = caused_turns(connection, cause)
+        if open_children(connection, cause, most=1) or _OPEN_TURN.first(connection, {"cause": cause}) is not None:
+            return True
+        waiting += turns
+    return False
+
+
+def stop_run(connection: Connection, loaded: LoadedRun, by: str | None = None) -> tuple[Run, list[Hint]]:
+    """Ask a locked run to stop, and let nothing begin that it caused: the run after it, and what to send. ``by`` is who
+    wants it."""
+    halt(connection, loaded.pk, Halt.STOPPING)
+    after = apply(loaded.run, ev.StopRequested())
+    return after, [] if after == loaded.run else save(connection, loaded, after, Additions(by=by))
+
+
+def stop_caused(database: Database, run_pk: int, *, most: int = STOPPED_MAX) -> dict[str, list[Hint]]:
+    """Stop everything that a run caused and that has not ended, whether or not the run has: for each, what to send.
+
+    Whatever is left when ``most`` are stopped, or when this process dies half-way, the sweeper stops. Idempotent.
+    """
+    stopped: dict[str, list[Hint]] = {}
+    waiting = [run_pk]
+    while waiting and len(stopped) < most:
+        cause = waiting.pop()
+        with database.read() as connection:
+            turns = caused_turns(connection, cause)
+            found = open_children(connection, cause, most=most - len(stopped))
+        for pk in (*found, *turns):
+            stopped |= _stop_below(database, pk)
+        waiting += (*found, *turns)
+    if not waiting:
+        with database.statement() as connection:
+            _HALTED.run(connection, {"run": run_pk})
+    return stopped
+
+
+def _stop_below(database: Database, pk: int) -> dict[str, list[Hint]]:
+    """Stop one run; nothing is returned for one that has ended. A run that cannot be read is ended, and holds up no
+    other."""
+    try:
+        with database.write() as connection:
+            loaded = lock_run(connection, pk)
+            assert loaded is not None
+            halt(connection, pk, Halt.STOPPED)
+            if loaded.run.status.is_terminal or loaded.run.status is RunStatus.STOPPING:
+                return {}
+            loaded = detach(connection, loaded)
+            return {loaded.run.run_id: save(connection, loaded, apply(loaded.run, ev.StopRequested()))}
+    except UnavailableError:
+        raise
+    except Exception as error:
+        log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
+        return {f"#{pk}": break_off(database, pk, _BROKEN)}
+
+
+def finish_stops(database: Database, *, most: int) -> list[Hint]:
+    """Go on with stops whose process died half-way, or that had more to stop than one call stops."""
+    with database.read() as connection:
+        halting = [int(row.pk) for row in _HALTING.all(connection, {"most": most})]
+    return [hint for run_pk in halting for hints in stop_caused(database, run_pk, most=most).values() for hint in hints]

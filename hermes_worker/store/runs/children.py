@@ -1,0 +1,411 @@
+"""Child runs: started as far as the cap allows, gathered when the last has ended. ``new_children`` makes them.
+
+A child is a run of its own in a session of its own. The join is on rows (invariant I3): whoever ends a child looks,
+under the lock of the parent's call, whether another child of that call is still open.
+
+*Order of locks*, for every transaction that touches a family: the child's calls, the child, the parent's call, the
+parent, and so on upwards. Nobody who holds a parent waits for one of its children: a sibling that is to be started is
+taken only if it is free, and one that somebody is just ending starts the next by itself when it has ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.budget import usd_of
+from hermes_worker.core.delegation import ChildOutcome
+from hermes_worker.core.messages import Role, Usage
+from hermes_worker.core.notices import STOPPED_ANSWER
+from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import (
+    CALL_COLUMNS,
+    RUN_COLUMNS,
+    LoadedRun,
+    ParentCall,
+    ids_of_calls,
+    read_calls,
+    read_messages,
+    to_loaded,
+)
+from hermes_worker.store.tables import blobs, messages, runs, sessions, tool_calls
+
+_IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
+_HAS_BEGUN = sa.text("runs.message_seq > 0")
+"""Who has begun has its task in its transcript; who was paused before that holds no place."""
+_WAITS = sa.text("runs.status = 'queued' and runs.hinted_at is null")
+"""All three spelled as in the partial indexes ``ix_runs_{open,begun,waiting}_children``: with values for parameters a
+plan that is made once could not use them, and a family of a thousand would be read whole whenever a child ends."""
+_TRACE_MAX = 500
+"""Tool calls of all children together that a report may name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A call that waits for children, locked."""
+
+    call: Any
+    """Its row."""
+    children_max: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """What is left of a family when a child has ended."""
+
+    is_any_open: bool
+    """A child of the same call has not ended."""
+    is_any_queued: bool
+    """A child of the same run has not begun."""
+
+
+_started = (
+    sa.select(runs.c.pk)
+    .where(runs.c.parent_pk == sa.bindparam("run"), _IS_OPEN, _HAS_BEGUN)
+    .limit(sa.bindparam("cap", type_=sa.Integer()))
+    .subquery()
+)
+started_count = sa.select(sa.func.count()).select_from(_started)
+"""How many children of ``run`` are at work, counted up to ``cap``."""
+_COUNT_STARTED = Prepared(sa.select(started_count.scalar_subquery().label("started")))
+
+# --------------------------------------------------------------------------------------------------------- cap and join
+
+_LOCK_CALL = Prepared(
+    sa.select(
+        *CALL_COLUMNS,
+        tool_calls.c.children_max,
+        (db_now() - tool_calls.c.claimed_at).label("waited_s"),
+    )
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+    )
+    .with_for_update()
+)
+
+_LOCK_JOINED = Prepared(
+    sa.select(*RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
+    .select_from(
+        runs.outerjoin(
+            messages,
+            (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == sa.bindparam("asked_at")),
+        ).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+    )
+    .where(runs.c.pk == sa.bindparam("run"))
+    .with_for_update(of=runs)
+)
+"""With the reply that asked for the call, which never changes."""
+
+_MARK_JOINED = Prepared(
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+    )
+    .values(children_max=None)
+)
+
+_REMAINING = Prepared(
+    sa.select(
+        sa.select(runs.c.pk)
+        .where(
+            runs.c.parent_pk == sa.bindparam("run"),
+            runs.c.parent_iteration == sa.bindparam("iter"),
+            runs.c.parent_position == sa.bindparam("pos"),
+            _IS_OPEN,
+        )
+        .order_by(runs.c.pk)  # as the index of open children has it, and no other
+        .limit(1)
+        .scalar_subquery()
+        .label("open_pk"),
+        sa.select(runs.c.pk)
+        .where(runs.c.parent_pk == sa.bindparam("run"), _WAITS)
+        .order_by(runs.c.pk)
+        .limit(1)
+        .scalar_subquery()
+        .label("queued_pk"),
+    )
+)
+_NEXT_QUEUED = Prepared(
+    sa.select(runs.c.pk, runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .where(
+        runs.c.parent_pk == sa.bindparam("run"),
+        _WAITS,
+        sessions.c.active_run_pk.is_(None),
+    )
+    .order_by(runs.c.pk)
+    .limit(1)
+    .with_for_update(skip_locked=True, of=runs)
+)
+
+_LOCK_PARENT = Prepared(sa.select(runs.c.halt).where(runs.c.pk == sa.bindparam("run")).with_for_update())
+
+_CAP = Prepared(
+    sa.select(sa.func.max(tool_calls.c.children_max).label("children_max")).where(
+        tool_calls.c.run_pk == sa.bindparam("run"), tool_calls.c.children_max.is_not(None)
+    )
+)
+
+
+def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
+    """Lock the call that a child did the work of; ``None`` when it waits no more, because its run ended first."""
+    row = _LOCK_CALL.first(connection, key_of(parent))
+    if row is None or row.status != CallStatus.WAITING.value:
+        return None
+    return Waiting(call=row, children_max=row.children_max or 1, waited_s=float(row.waited_s or 0))
+
+
+def lock_background(connection: Connection, parent: ParentCall) -> int | None:
+    """Lock the call whose children work in the background; how many may at once, or ``None`` when they are joined."""
+    row = _LOCK_CALL.first(connection, key_of(parent))
+    return None if row is None or row.children_max is None else int(row.children_max)
+
+
+def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) -> tuple[LoadedRun, str]:
+    """Lock the run whose call is to be joined, and read it; also the id that the model gave the call.
+
+    The caller holds the call. Its siblings are read once the run is locked, as ``lock_run_after_call`` does.
+    """
+    call = waiting.call
+    row = _LOCK_JOINED.first(connection, {"run": parent.run_pk, "asked_at": call.result_seq - call.position - 1})
+    calls = [call] if row.call_count == 1 else read_calls(connection, parent.run_pk, row.iteration)
+    return to_loaded(row, calls), ids_of_calls(row.reply)[call.position]
+
+
+def mark_joined(connection: Connection, parent: ParentCall) -> None:
+    """Nobody joins this call again. The caller holds its lock."""
+    _MARK_JOINED.run(connection, key_of(parent))
+
+
+def remaining(connection: Connection, parent: ParentCall) -> Remaining:
+    """What is left to do. Meaningful under the call's lock."""
+    row = _REMAINING.first(connection, key_of(parent))
+    return Remaining(is_any_open=row.open_pk is not None, is_any_queued=row.queued_pk is not None)
+
+
+def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Any:
+    """The next child of a run to start, locked; ``None`` when none waits, as many as may are at work already, or the
+    run and what it caused is paused or stopped.
+
+    The cap is counted under the parent's lock, so that two children that end at once do not start three.
+    """
+    if _NEXT_QUEUED.first(connection, {"run": parent_pk}) is None:
+        return None
+    if _LOCK_PARENT.first(connection, {"run": parent_pk}).halt is not None:
+        return None
+    counted = _COUNT_STARTED.first(connection, {"run": parent_pk, "cap": children_max})
+    if counted.started >= children_max:
+        return None
+    return _NEXT_QUEUED.first(connection, {"run": parent_pk})
+
+
+def cap_of(connection: Connection, parent_pk: int) -> int | None:
+    """How many children of a run may work at once; ``None`` for a run that has handed nothing on."""
+    found = _CAP.first(connection, {"run": parent_pk}).children_max
+    return None if found is None else int(found)
+
+
+def key_of(parent: ParentCall) -> dict[str, int]:
+    """The call's row, as parameters."""
+    return {"run": parent.run_pk, "iter": parent.iteration, "pos": parent.position}
+
+
+# -------------------------------------------------------------------------------------------------------------- outcome
+
+_OUTCOMES = Prepared(
+    sa.select(
+        runs,
+        sa.func.coalesce(messages.c.body, blobs.c.body).label("output_body"),
+        db_now().label("now"),
+    )
+    .select_from(
+        runs.outerjoin(
+            messages, (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == runs.c.output_seq)
+        ).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+    )
+    .where(
+        runs.c.parent_pk == sa.bindparam("run"),
+        runs.c.parent_iteration == sa.bindparam("iter"),
+        runs.c.parent_position == sa.bindparam("pos"),
+    )
+    .order_by(runs.c.child_index)
+)
+
+_TRACES = Prepared(
+    sa.select(
+        tool_calls.c.run_pk, tool_calls.c.position, tool_calls.c.name, tool_calls.c.status, tool_calls.c.result_seq
+    )
+    .join(runs, runs.c.pk == tool_calls.c.run_pk)
+    .where(
+        runs.c.parent_pk == sa.bindparam("run"),
+        runs.c.parent_iteration == sa.bindparam("iter"),
+        runs.c.parent_position == sa.bindparam("pos"),
+    )
+    .order_by(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
+    .limit(_TRACE_MAX)
+)
+
+_WORDS = (
+    sa.select(sa.func.coalesce(messages.c.body, blobs.c.body))
+    .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+    .where(
+        messages.c.session_pk == sa.bindparam("session"),
+        messages.c.run_pk == sa.bindparam("run"),
+        messages.c.role == Role.ASSISTANT.value,
+    )
+    .order_by(messages.c.seq.desc())
+    .limit(20)
+)
+
+
+def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
+    """What the children of a call left, in the order of its tasks. All of them have ended."""
+    rows = _OUTCOMES.all(connection, key_of(parent))
+    traces: dict[int, list[Any]] = {}
+    if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise all answered at once, without a tool
+        for call in _TRACES.all(connection, key_of(parent)):
+            traces.setdefault(call.run_pk, []).append(call)
+    return [_outcome(connection, row, traces.get(row.pk, [])) for row in rows]
+
+
+def _outcome(connection: Connection, row: Any, calls: Sequence[Any]) -> ChildOutcome:
+    summary = _content(row.output_body) if row.output_body else ""
+    if not summary and row.iteration:
+        summary = _last_words(connection, row)
+    return ChildOutcome(
+        index=row.child_index,
+        run_id=row.run_id,
+        status=RunStatus(row.status),
+        exit_reason=row.exit_reason,
+        model=row.model,
+        iterations=row.iteration,
+        duration_s=(row.finished_at or row.now) - row.started_at if row.started_at else 0.0,
+        usage=Usage(
+            input=row.input_tokens,
+            output=row.output_tokens,
+            cache_read=row.cache_read_tokens,
+            cache_write=row.cache_write_tokens,
+            reasoning=row.reasoning_tokens,
+            estimated=row.estimated_tokens,
+            refused_attempts=row.refused_attempts,
+            unknown_attempts=row.unknown_attempts,
+            unknown_input=row.unknown_input_tokens,
+            unknown_output=row.unknown_output_tokens,
+        ),
+        summary=summary,
+        error=row.failure_message,
+        tools=[(call.name, call.status) for call in calls],
+        files=_files(connection, row, calls),
+        cost_usd=None if row.cost_status in (None, "unknown") else float(usd_of(row.cost_nano_usd)),
+    )
+
+
+_FILE_TOOLS = {"write_file": "path", "patch": "path"}
+"""Tools that make or change one file, and the argument that names it."""
+_FILES_MAX = 50
+
+
+def _files(connection: Connection, row: Any, calls: Sequence[Any]) -> list[str]:
+    """What a child left behind beside its words: it is there however the child ended."""
+    wrote = [call for call in calls if call.name in _FILE_TOOLS and call.status == CallStatus.SUCCEEDED.value]
+    paths: dict[str, None] = {}
+    for call in wrote[:_FILES_MAX]:
+        asked_at = call.result_seq - call.position - 1
+        [reply] = read_messages(connection, row.session_pk, asked_at, asked_at)
+        arguments = _arguments(json.loads(reply.body)["tool_calls"][call.position])
+        path = arguments.get(_FILE_TOOLS[call.name])
+        if isinstance(path, str):
+            paths[path] = None
+    return list(paths)
+
+
+def _arguments(call: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(call["function"]["arguments"])
+    except ValueError:
+        return {}  # the tool repaired what it could; what it made of it is not stored
+    return found if isinstance(found, dict) else {}
+
+
+def _last_words(connection: Connection, row: Any) -> str:
+    """What a child without an answer wrote last: all that is left of its work beside what it did."""
+    bodies = connection.execute(_WORDS, {"session": row.session_pk, "run": row.pk}).scalars()
+    texts = (_content(body) for body in bodies)
+    return next((text for text in texts if text and text != STOPPED_ANSWER), "")
+
+
+def _content(body: str) -> str:
+    content = json.loads(body).get("content")
+    return content if isinstance(content, str) else ""
+
+
+# ------------------------------------------------------------------------------------------------------------- orphans
+
+_parents = runs.alias("parents")
+
+_ORPHANS = Prepared(
+    sa.select(runs.c.pk)
+    .join(_parents, _parents.c.pk == runs.c.parent_pk)
+    .where(
+        runs.c.parent_pk.is_not(None),
+        _IS_OPEN,
+        runs.c.status != RunStatus.STOPPING.value,
+        runs.c.state_version <= STATE_VERSION,
+        sa.text("parents.status in ('completed', 'failed', 'cancelled', 'expired', 'stopping')"),
+        # Whoever works in the background is meant to outlive the turn it was sent from, but not a stop.
+        sa.or_(runs.c.is_background == 0, sa.text("parents.status in ('cancelled', 'stopping')")),
+    )
+    .order_by(runs.c.pk)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+
+
+def orphans(connection: Connection, *, most: int) -> list[int]:
+    """Open runs whose parent has ended or is being stopped: nobody waits for them, and they are to be stopped."""
+    return [row.pk for row in _ORPHANS.all(connection, {"most": most})]
+
+
+def detach(connection: Connection, loaded: LoadedRun) -> LoadedRun:
+    """A child in the background whose parent's user wants none of it: its end is to begin no new turn."""
+    if loaded.parent is None or not loaded.parent.is_background:
+        return loaded
+    connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(is_background=0))
+    return replace(loaded, parent=replace(loaded.parent, is_background=False))
+
+
+_TURNS_OF = Prepared(sa.select(runs.c.pk).where(runs.c.cause_pk == sa.bindparam("run")).order_by(runs.c.pk))
+
+
+def caused_turns(connection: Connection, run_pk: int) -> list[int]:
+    """The turns of the session that background children of a run began, ended ones included: they may have caused
+    others."""
+    return [int(row.pk) for row in _TURNS_OF.all(connection, {"run": run_pk})]
+
+
+def open_children(connection: Connection, parent_pk: int, *, most: int) -> list[int]:
+    """Children of a run that have not ended and were not asked to."""
+    found = connection.execute(
+        sa.select(runs.c.pk)
+        .where(runs.c.parent_pk == parent_pk, _IS_OPEN, runs.c.status != RunStatus.STOPPING.value)
+        .order_by(runs.c.pk)
+        .limit(most)
+    )
+    return list(found.scalars())
+
+
+def begun_children(connection: Connection, parent_pk: int) -> list[int]:
+    """Children of a run that are at work, paused ones included."""
+    found = sa.select(runs.c.pk).where(runs.c.parent_pk == parent_pk, _IS_OPEN, _HAS_BEGUN)
+    return list(connection.execute(found.order_by(runs.c.pk)).scalars())

@@ -1,0 +1,175 @@
+"""What an operator or a user does to a run at work: pause it, let it go on, say something to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import author
+from hermes_worker.core.run import Halt, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.step import apply
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
+from hermes_worker.store.runs import steering
+from hermes_worker.store.runs.chains import is_any_caused_open, is_halted, pause_caused, resume_caused
+from hermes_worker.store.runs.children import begun_children, cap_of, caused_turns, lock_background, lock_waiting
+from hermes_worker.store.runs.joining import activate, save, start_children
+from hermes_worker.store.runs.runs import find
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.tables import runs, sessions
+
+STEER_CHARS_MAX = 100_000
+
+
+class NotAtWork(HermesError):
+    """The run has ended, is ending, or has not begun: there is nothing to do this to."""
+
+
+class NothingToSay(HermesError):
+    """The text is empty, or longer than anybody reads."""
+
+
+class Control:
+    """Control over the runs in one database. Thread-safe; everything is idempotent but ``steer``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def pause(self, run_id: str, *, by: str | None = None) -> RunStatus:
+        """Begin nothing new in a run and in all it caused; what is in flight ends as it would. ``by`` here and below is
+        who wants it (``core.principals``), for the run's events.
+
+        The run comes first and those below it from the top down, so that none of them begins another meanwhile. A run
+        that has ended is ``paused`` here while something goes on that it caused. Raises ``RunNotFound`` and
+        ``NotAtWork``.
+        """
+        with self._database.write() as connection:
+            loaded = _lock(connection, run_id, is_enough=lambda pk: is_any_caused_open(connection, pk))
+            status = _pause(connection, loaded, by)
+        for pk in self._below(loaded.pk):
+            with self._database.write() as connection:
+                below = _lock_caused(connection, pk)
+                if below is not None:
+                    _pause(connection, below, by)
+        return RunStatus.PAUSED if status.is_terminal else status
+
+    def resume(self, run_id: str, *, by: str | None = None) -> tuple[RunStatus, list[Hint]]:
+        """Let a run, and all it caused, go on where they were; a run that has ended is ``running`` here when it was
+        paused. Raises ``RunNotFound`` and ``NotAtWork``."""
+        with self._database.write() as connection:
+            loaded = _lock(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
+            status, hints = _resume(connection, loaded, by)
+        for pk in self._below(loaded.pk):
+            with self._database.write() as connection:
+                below = _lock_caused(connection, pk)
+                if below is not None:
+                    hints += _resume(connection, below, by)[1]
+        return RunStatus.RUNNING if status.is_terminal else status, hints
+
+    def _below(self, run_pk: int) -> Iterator[int]:
+        """What a run caused, from the top down: the open runs that it delegated and that have begun, at any depth, and
+        the turns that background answers began. Children that wait for a place need nothing done to them: nobody
+        starts a child of a paused run."""
+        waiting = [run_pk]
+        while waiting:
+            cause = waiting.pop()
+            with self._database.read() as connection:
+                found = [*begun_children(connection, cause), *caused_turns(connection, cause)]
+            yield from found
+            waiting += found
+
+    def steer(self, run_id: str, text: str, *, by: str | None = None) -> None:
+        """Say something to a run at work; it reads it with the next tool result.
+
+        Raises ``NothingToSay``, ``RunNotFound``, and ``NotAtWork`` also for a run that waits for its turn.
+        """
+        if not text.strip():
+            raise NothingToSay("there is nothing to say: the text is empty")
+        if len(text) > STEER_CHARS_MAX:
+            raise NothingToSay(f"the text has more than {STEER_CHARS_MAX} characters")
+        with self._database.write() as connection:
+            loaded = _lock(connection, run_id)
+            if _turn(connection, loaded)[0] != loaded.pk:
+                raise NotAtWork(f"run {run_id!r} has not begun; it waits for its session's turn")
+            say(connection, loaded, text, by=by)
+
+
+def say(connection: Connection, loaded: LoadedRun, text: str, *, by: str | None = None) -> None:
+    """Keep what was said to a locked run that has its session's turn."""
+    steering.keep(connection, loaded.pk, text)
+    steered = RunEvent(name=RunEventName.STEERED, data={"text": text, **author(by)})
+    save(connection, loaded, loaded.run, Additions(events=[steered]))
+
+
+def _lock(connection: Connection, run_id: str, *, is_enough: Callable[[int], bool] = lambda pk: False) -> LoadedRun:
+    """``is_enough`` is asked about a run that has ended: whether it counts as at work all the same."""
+    loaded = lock_run(connection, find(connection, run_id))
+    assert loaded is not None
+    status = loaded.run.status
+    if status is RunStatus.STOPPING or (status.is_terminal and not is_enough(loaded.pk)):
+        raise NotAtWork(f"run {run_id!r} is not at work any more ({status.value})")
+    return loaded
+
+
+def _lock_caused(connection: Connection, pk: int) -> LoadedRun | None:
+    """``None`` for a run that is being stopped. One that has ended has to hear of a pause: it may have caused more."""
+    loaded = lock_run(connection, pk)
+    return None if loaded is None or loaded.run.status is RunStatus.STOPPING else loaded
+
+
+def _pause(connection: Connection, loaded: LoadedRun, by: str | None) -> RunStatus:
+    pause_caused(connection, loaded.pk)
+    after = apply(loaded.run, ev.PauseRequested())
+    if after != loaded.run:
+        save(connection, loaded, after, Additions(by=by))
+    return after.status
+
+
+def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[RunStatus, list[Hint]]:
+    was_halted = resume_caused(connection, loaded.pk)
+    if loaded.run.status is not RunStatus.PAUSED:
+        is_over = loaded.run.status.is_terminal
+        return loaded.run.status, _start_waiting(connection, loaded.pk) if was_halted and is_over else []
+    active, message_seq = _turn(connection, loaded)
+    after = apply(loaded.run, ev.ResumeRequested(is_active_run=active == loaded.pk))
+    hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED, data=author(by))]))
+    if active == loaded.pk:
+        return after.status, hints + _start_waiting(connection, loaded.pk)
+    # It was paused while it waited for a turn or a place: it waits again, or takes it if it is to be had.
+    connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
+    if loaded.parent is not None:
+        return after.status, _take_place(connection, loaded.parent)
+    if active is not None:
+        return after.status, []
+    return after.status, [activate(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq)]
+
+
+def _start_waiting(connection: Connection, run_pk: int) -> list[Hint]:
+    """Start children of a run for whom a place is free. The run is locked with its calls."""
+    cap = cap_of(connection, run_pk)
+    return start_children(connection, run_pk, cap) if cap is not None else []
+
+
+def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:
+    """Start whoever is next among the siblings. The parent's call is locked before the parent, as by every child."""
+    if parent.is_background:
+        cap = lock_background(connection, parent)
+    else:
+        waiting = lock_waiting(connection, parent)
+        cap = waiting.children_max if waiting is not None else None
+    return start_children(connection, parent.run_pk, cap) if cap is not None else []
+
+
+def _turn(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
+    """Who has the turn of the run's session, and the session's length; its row is locked."""
+    row = connection.execute(
+        sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
+        .where(sessions.c.pk == loaded.session_pk)
+        .with_for_update()
+    ).one()
+    return row.active_run_pk, row.message_seq

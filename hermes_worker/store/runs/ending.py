@@ -1,0 +1,257 @@
+"""The end of a run: by the rules, and by force when its rows make no sense.
+
+What follows from an end for other runs is ``store.runs.joining``'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.budget import Amounts
+from hermes_worker.core.messages import Message, Role, tool_body
+from hermes_worker.core.notices import result_without_a_run
+from hermes_worker.core.pricing import NOTHING_SPENT, CostStatus, Spent, doubtful_nano_usd_of, unpriced_calls_of
+from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.outbox.deliveries import owe, targets_of
+from hermes_worker.store.rows import (
+    RUN_COLUMNS,
+    Hint,
+    ParentCall,
+    budget_pk_of,
+    insert_messages,
+    parent_of,
+    plain,
+    read_messages,
+    reserved_of,
+)
+from hermes_worker.store.runs.budgets import Charge
+from hermes_worker.store.runs.losses import lost_auxiliary_of, lost_call_of
+from hermes_worker.store.runs.stepping import STOPPED_BODY, EndRun, SettleBudget, event_rows
+from hermes_worker.store.runs.steps import INSERT_EVENT
+from hermes_worker.store.tables import runs, tool_calls, waits
+
+_END = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(
+        status=sa.bindparam("new_status"),
+        exit_reason=sa.bindparam("reason"),
+        failure_kind=sa.bindparam("kind"),
+        failure_message=sa.bindparam("message"),
+        output_seq=sa.bindparam("answer"),
+        finished_at=db_now(),
+    )
+    .returning(runs.c.deliver)
+)
+
+
+def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
+    """Write the end that ``core.step`` decided on, with what is owed to outsiders; what to send."""
+    after = end.after
+    assert after.exit_reason is not None
+    failure = after.failure
+    values = {
+        "run": run_pk,
+        "new_status": after.status.value,
+        "reason": after.exit_reason.value,
+        "kind": failure.kind if failure else None,
+        "message": plain(failure.message) if failure else None,
+        "answer": end.output_seq,
+    }
+    deliver = _END.first(connection, values).deliver
+    return owe(connection, targets_of(deliver), run=(run_pk, after.run_id)) if deliver else []
+
+
+def close_waits(connection: Connection, run_pk: int, *call: sa.ColumnElement[bool]) -> None:
+    """The questions of a run, or of one ``call`` of it, get no answer any more."""
+    connection.execute(
+        sa.update(waits)
+        .where(waits.c.run_pk == run_pk, waits.c.closed_at.is_(None), *call)
+        .values(closed_at=db_now(), outcome="cancelled")
+    )
+
+
+def close_wait(connection: Connection, run_pk: int, iteration: int, position: int) -> None:
+    close_waits(connection, run_pk, waits.c.iteration == iteration, waits.c.position == position)
+
+
+# --- by force --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedEnd:
+    """A run that was ended by force, and what is left to do about it."""
+
+    run_pk: int
+    session_pk: int
+    message_seq: int
+    """The length of its session's transcript."""
+    parent: ParentCall | None
+    settled: SettleBudget | None
+    """What it takes from its budget."""
+    hints: Sequence[Hint]
+
+
+def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | None:
+    """End a run without reading what it was doing; ``None`` when it has ended. Its open calls are locked first, as
+    everybody does."""
+    open_calls = connection.execute(_OPEN_CALLS, {"run_pk": pk}).all()
+    held = connection.execute(_HELD, {"run_pk": pk}).first()
+    lost = _lost(connection, held, open_calls)
+    row = _end_row(connection, pk, event, lost)
+    if row is None:
+        return None
+    close_waits(connection, pk)
+    _settle_open_calls(connection, pk)
+    data = {"error": event.failure.message, "exit_reason": event.reason.value, "status": RunStatus.FAILED.value}
+    told = [RunEvent(name=RunEventName.RUN_FAILED, data=data)]
+    INSERT_EVENT.run_each(connection, event_rows(pk, row.event_seq - 1, told))
+    return ForcedEnd(
+        run_pk=pk,
+        session_pk=row.session_pk,
+        message_seq=row.message_seq + _close_transcript(connection, pk, row, open_calls),
+        parent=parent_of(row),
+        settled=_settled(held, lost),
+        hints=owe(connection, targets_of(row.deliver), run=(pk, row.run_id)),
+    )
+
+
+def _lost(connection: Connection, held: Any, open_calls: Sequence[Any]) -> Spent:
+    """What calls may have taken whose claims are taken away by the end."""
+    if held is None:
+        return NOTHING_SPENT
+    lost = NOTHING_SPENT if held.lease_token is None else lost_call_of(connection, held)
+    for call in open_calls:
+        lost = lost + lost_auxiliary_of(connection, held, call) if call.is_asked else lost
+    return lost
+
+
+def _settled(held: Any, lost: Spent) -> SettleBudget | None:
+    if held is None or not held.has_budget or not (held.is_reserved or lost.cost is not None):
+        return None
+    spent = Amounts(tokens=lost.usage.chargeable, nano_usd=doubtful_nano_usd_of(lost.cost))
+    charge = Charge(given_back=reserved_of(held), spent=spent, unknown_costs=unpriced_calls_of(lost.cost))
+    return SettleBudget(budget_pk=budget_pk_of(held) or held.pk, charge=charge)
+
+
+def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> Any:
+    return connection.execute(
+        sa.update(runs)
+        .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
+        .values(
+            status=RunStatus.FAILED.value,
+            exit_reason=event.reason.value,
+            failure_kind=event.failure.kind,
+            failure_message=plain(event.failure.message),
+            lease_token=None,
+            lease_owner=None,
+            is_reserved=0,
+            hinted_at=None,
+            resume_at=None,
+            event_seq=runs.c.event_seq + 1,
+            finished_at=db_now(),
+            updated_at=db_now(),
+            **_booked(lost),
+        )
+        .returning(
+            runs.c.run_id,
+            runs.c.session_pk,
+            runs.c.iteration,
+            runs.c.event_seq,
+            runs.c.message_seq,
+            runs.c.deliver,
+            runs.c.parent_pk,
+            runs.c.parent_iteration,
+            runs.c.parent_position,
+            runs.c.is_background,
+        )
+    ).first()
+
+
+def _settle_open_calls(connection: Connection, pk: int) -> None:
+    connection.execute(
+        sa.update(tool_calls)
+        .where(tool_calls.c.run_pk == pk, tool_calls.c.settled_at.is_(None))
+        .values(
+            status=sa.case((_MAY_HAVE_ACTED, CallStatus.UNKNOWN.value), else_=CallStatus.CANCELLED.value),
+            waits_for=None,
+            asks=sa.case((tool_calls.c.asks.is_(None), sa.null()), else_=0),
+            lease_token=None,
+            lease_owner=None,
+            deadline_at=None,
+            hinted_at=None,
+            settled_at=db_now(),
+        )
+    )
+
+
+_HELD = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("run_pk")).with_for_update()
+_IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 1)
+_MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
+
+
+def _booked(lost: Spent) -> dict[str, Any]:
+    """The columns of a run that book an attempt whose outcome nobody knows."""
+    if lost.cost is None:
+        return {}
+    return {
+        "unknown_attempts": runs.c.unknown_attempts + lost.usage.unknown_attempts,
+        "unknown_input_tokens": runs.c.unknown_input_tokens + lost.usage.unknown_input,
+        "unknown_output_tokens": runs.c.unknown_output_tokens + lost.usage.unknown_output,
+        "doubtful_nano_usd": runs.c.doubtful_nano_usd + doubtful_nano_usd_of(lost.cost),
+        "unpriced_calls": runs.c.unpriced_calls + unpriced_calls_of(lost.cost),
+        "cost_status": CostStatus.UNKNOWN.value,
+    }
+
+
+_OPEN_CALLS = (
+    sa.select(
+        tool_calls.c.iteration,
+        tool_calls.c.position,
+        tool_calls.c.result_seq,
+        _IS_ASKED.label("is_asked"),
+        _MAY_HAVE_ACTED.label("may_have_acted"),
+    )
+    .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.settled_at.is_(None))
+    .order_by(tool_calls.c.iteration, tool_calls.c.position)
+    .with_for_update()
+)
+
+
+def _close_transcript(connection: Connection, pk: int, row: Any, open_calls: Sequence[Any]) -> int:
+    """Give the open calls of a run that was ended by force their results, for the session's next turn.
+
+    Returns how many rows the transcript grew by: none when the reply that asked for the calls cannot be read either.
+    """
+    if row.iteration == 0:
+        return 0
+    try:
+        with connection.begin_nested():
+            results = [_unknown_result(connection, row.session_pk, call) for call in open_calls]
+            closing = Message(seq=row.message_seq + 1, role=Role.ASSISTANT, body=STOPPED_BODY)
+            insert_messages(connection, row.session_pk, pk, [*results, closing])
+    except (ValueError, LookupError, TypeError, sa.exc.IntegrityError) as error:
+        log.error("run.broken", run_pk=pk, error=f"its transcript could not be closed: {type(error).__name__}: {error}")
+        return 0
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(message_seq=runs.c.message_seq + 1))
+    return 1
+
+
+def _unknown_result(connection: Connection, session_pk: int, call: Any) -> Message:
+    asked_at = call.result_seq - call.position - 1
+    reply = json.loads(read_messages(connection, session_pk, asked_at, asked_at)[0].body)
+    status = CallStatus.UNKNOWN if call.may_have_acted else CallStatus.CANCELLED
+    text = result_without_a_run(status, was_running=False)
+    body = tool_body(str(reply["tool_calls"][call.position]["id"]), text)
+    return Message(seq=call.result_seq, role=Role.TOOL, body=body)

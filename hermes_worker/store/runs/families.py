@@ -1,0 +1,160 @@
+"""What a run caused, for people: its children with their goals, and what was refused to any run below it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_events import RunEventName
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.runs.runs import find
+from hermes_worker.store.runs.trees import BELOW
+from hermes_worker.store.tables import events, run_inputs, runs
+
+CHILDREN_SHOWN_MAX = 200
+_REFUSALS_SHOWN_MAX = 50
+_RUNS_AT_ONCE = 100
+"""Whose events one statement reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildView:
+    """A child run."""
+
+    run_id: str
+    index: int
+    """Which task of its call, from 0."""
+    status: RunStatus
+    goal: str
+    """The first line of what it was asked."""
+    cost_usd: Decimal | None
+    """Of itself; ``None`` before its first reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalView:
+    """A call of a run below that was not allowed."""
+
+    run_id: str
+    seq: int
+    """Number of the event in its run."""
+    tool: str
+    refused_by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyNews:
+    """What is to be told of a family."""
+
+    children: Sequence[ChildView]
+    """All of them, as ``Families.children``."""
+    refusals: Sequence[RefusalView]
+    """Those that are new, oldest first."""
+    told: Mapping[int, int]
+    """For each run below, the number of the last event that was looked at."""
+
+
+_CHILDREN = (
+    sa.select(
+        runs.c.run_id,
+        runs.c.child_index,
+        runs.c.status,
+        runs.c.cost_nano_usd,
+        runs.c.cost_status,
+        run_inputs.c.spec,
+    )
+    .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
+    .where(runs.c.parent_pk == sa.bindparam("run"))
+    .order_by(runs.c.pk)
+    .limit(CHILDREN_SHOWN_MAX)
+)
+_IS_REFUSED = (events.c.event == RunEventName.TOOL_COMPLETED.value) & events.c.data.like('%"refused_by"%')
+_REFUSALS = (
+    sa.select(runs.c.run_id, events.c.seq, events.c.data)
+    .join(BELOW, BELOW.c.pk == runs.c.pk)
+    .join(events, events.c.run_pk == runs.c.pk)
+    .where(_IS_REFUSED)
+    .order_by(events.c.at, runs.c.pk, events.c.seq)
+    .limit(_REFUSALS_SHOWN_MAX)
+)
+_POSITIONS = sa.select(runs.c.pk, runs.c.event_seq).join(BELOW, BELOW.c.pk == runs.c.pk)
+
+
+class Families:
+    """Reads what runs delegated. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def children(self, run_id: str) -> list[ChildView]:
+        """The children of a run, oldest first, at most ``CHILDREN_SHOWN_MAX``. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            rows = connection.execute(_CHILDREN, {"run": find(connection, run_id)}).all()
+        return [_child(row) for row in rows]
+
+    def refusals(self, run_id: str) -> list[RefusalView]:
+        """Calls of runs below that were not allowed, oldest first, at most ``_REFUSALS_SHOWN_MAX``. Raises
+        ``RunNotFound``."""
+        with self._database.read() as connection:
+            rows = connection.execute(_REFUSALS, {"run": find(connection, run_id)}).all()
+        return [_refusal(row) for row in rows]
+
+    def news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
+        """As ``children``, and what was refused since ``told``, which is empty at first and then what the last news
+        said. Of a run in which nothing happened no event is read. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = {"run": find(connection, run_id)}
+            children = [_child(row) for row in connection.execute(_CHILDREN, pk)]
+            if not children:
+                return FamilyNews(children=(), refusals=(), told={})
+            now = {row.pk: int(row.event_seq) for row in connection.execute(_POSITIONS, pk)}
+            spans = [(run, told.get(run, 0), seq) for run, seq in now.items() if seq > told.get(run, 0)]
+            rows = [
+                row
+                for start in range(0, len(spans), _RUNS_AT_ONCE)
+                for row in connection.execute(_refused_in(spans[start : start + _RUNS_AT_ONCE]))
+            ]
+        rows.sort(key=lambda row: (row.at, row.pk, row.seq))
+        return FamilyNews(children=children, refusals=[_refusal(row) for row in rows], told=now)
+
+
+def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
+    """Of each run the calls refused after one event and up to another."""
+    places = [(events.c.run_pk == run) & (events.c.seq > after) & (events.c.seq <= to) for run, after, to in spans]
+    return (
+        sa.select(runs.c.run_id, runs.c.pk, events.c.seq, events.c.at, events.c.data)
+        .join(runs, runs.c.pk == events.c.run_pk)
+        .where(_IS_REFUSED, sa.or_(*places))
+    )
+
+
+def _child(row: Any) -> ChildView:
+    return ChildView(
+        run_id=row.run_id,
+        index=row.child_index,
+        status=RunStatus(row.status),
+        goal=_first_line(json.loads(row.spec).get("input")),
+        cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
+    )
+
+
+def _first_line(said: Any) -> str:
+    return said.strip().partition("\n")[0] if isinstance(said, str) else ""
+
+
+def _refusal(row: Any) -> RefusalView:
+    data = json.loads(row.data)
+    return RefusalView(
+        run_id=row.run_id,
+        seq=row.seq,
+        tool=str(data.get("tool")),
+        refused_by=str(data.get("refused_by")),
+        reason=str(data.get("reason")),
+    )

@@ -1,0 +1,50 @@
+"""What was submitted, as stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import Message, Role, user_body
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.tables import run_inputs
+
+_READ_SPEC = Prepared(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == sa.bindparam("run_pk")))
+
+
+_INSERT_SPEC = Prepared(sa.insert(run_inputs).values(run_pk=sa.bindparam("run_pk"), spec=sa.bindparam("spec")))
+
+
+class CorruptInput(HermesError):
+    """The stored input of a run is missing or makes no sense."""
+
+
+def keep_specs(connection: Connection, specs: Iterable[tuple[int, RunSpec]]) -> None:
+    """Keep what was submitted for new runs, each with its number."""
+    _INSERT_SPEC.run_each(connection, [{"run_pk": pk, "spec": spec.to_json()} for pk, spec in specs])
+
+
+def first_message(spec: RunSpec, seq: int) -> Message:
+    """The user's message with which a run begins its turn, for place ``seq``."""
+    content = spec.input if isinstance(spec.input, str) else [dict(part) for part in spec.input]
+    return Message(seq=seq, role=Role.USER, body=user_body(content))
+
+
+def read_spec(connection: Connection, run_pk: int) -> RunSpec:
+    """What was submitted. Raises ``ValueError`` when it is missing or unreadable."""
+    row = _READ_SPEC.first(connection, {"run_pk": run_pk})
+    if row is None:
+        raise ValueError("there is none")
+    return RunSpec.from_json(row.spec)
+
+
+def opening_message(connection: Connection, run_pk: int, seq: int) -> Message:
+    """The user's message with which the run begins its turn, for place ``seq``. Raises ``CorruptInput``."""
+    try:
+        return first_message(read_spec(connection, run_pk), seq)
+    except (ValueError, TypeError) as error:
+        raise CorruptInput(f"the stored input of run number {run_pk} cannot be read: {error}") from error

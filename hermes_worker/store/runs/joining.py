@@ -1,0 +1,366 @@
+"""Write a step, with everything that follows from an end for other runs.
+
+``save`` is the one function through which a run changes. The UPDATE of a step names the lease token and the event
+number that were read: when either moved, nothing matches, and ``StateMoved`` tells the caller to read again and decide
+again. When a run ends, its session's next run begins, and the last child of a call joins its parent, which may end by
+that and join its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.delegation import report
+from hermes_worker.core.effects import Iterate
+from hermes_worker.core.errors import Failure, UnavailableError
+from hermes_worker.core.messages import Message, Role, tool_body
+from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.step import apply
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import (
+    ACTIVATE_RUN,
+    Hint,
+    LoadedRun,
+    ParentCall,
+    delete_documents,
+    insert_messages,
+    keep_blob,
+    lock_run,
+)
+from hermes_worker.store.runs import background, budgets, children
+from hermes_worker.store.runs.ending import close_wait, end_run, force_end
+from hermes_worker.store.runs.inputs import CorruptInput, opening_message
+from hermes_worker.store.runs.steering import mark_said
+from hermes_worker.store.runs.stepping import (
+    NOTHING_KNOWN,
+    Additions,
+    ChangeCall,
+    CloseWait,
+    DeleteDocuments,
+    EndRun,
+    FreeSession,
+    JoinParent,
+    MarkSaid,
+    SettleBudget,
+    StepPlan,
+    Write,
+    look_up,
+    needed,
+    plan,
+)
+from hermes_worker.store.runs.steps import NO_ROWS, NewRows, write_step
+from hermes_worker.store.tables import runs, sessions, tool_calls
+
+
+class StateMoved(Exception):
+    """The run changed between reading and writing; nothing was written, decide again on what it is now."""
+
+
+_NO_ADDITIONS = Additions()
+
+
+def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Additions = _NO_ADDITIONS) -> list[Hint]:
+    """Write the step from ``loaded.run`` to ``after`` in the caller's transaction and return what to send once that is
+    committed.
+
+    The caller holds the run's lock, or is prepared for ``StateMoved``. A claim that ``after`` no longer has is given
+    up here; one that it still has keeps its token.
+    """
+    wanted = needed(loaded, after, additions)
+    known = look_up(connection, loaded, wanted, additions.pricing) if wanted else NOTHING_KNOWN
+    return _write(connection, plan(loaded, after, additions, known))
+
+
+def commit(database: Database, loaded: LoadedRun, after: Run, additions: Additions) -> list[Hint]:
+    """``save`` in a transaction of its own. Raises ``StateMoved``."""
+    wanted = needed(loaded, after, additions)
+    if not wanted:
+        return write(database, plan(loaded, after, additions))
+    with database.read() as connection:
+        known = look_up(connection, loaded, wanted, additions.pricing)
+    # Whatever may have changed since is written with an event, and then nothing is written here; but for the budget,
+    # of which the run is told how much is used.
+    return write(database, plan(loaded, after, additions, known))
+
+
+def write(database: Database, planned: StepPlan) -> list[Hint]:
+    """Write a plan, in a transaction exactly when it takes more than one statement. Raises ``StateMoved``."""
+    with database.write() if planned.rest else database.statement() as connection:
+        return _write(connection, planned)
+
+
+def _write(connection: Connection, planned: StepPlan) -> list[Hint]:
+    more = next((each for each in planned.rest if isinstance(each, NewRows)), NO_ROWS)
+    for digest, body in more.blobs:
+        keep_blob(connection, digest, body)
+    at = write_step(connection, planned.first, more)
+    if at is None:
+        raise StateMoved(f"run {planned.loaded.run.run_id!r} moved on while a step was being written")
+    hints = [Hint(effect=effect, at=at) for effect in planned.added]
+    for each in planned.rest:
+        hints += _write_other(connection, planned, each)
+    return hints
+
+
+def _write_other(connection: Connection, planned: StepPlan, what: Write) -> list[Hint]:
+    run_pk, session_pk = planned.loaded.pk, planned.loaded.session_pk
+    match what:
+        case NewRows():
+            return []  # with the first statement
+        case DeleteDocuments():
+            delete_documents(connection, session_pk, what.keys)
+        case MarkSaid():
+            mark_said(connection, run_pk, what.seq)
+        case CloseWait():
+            close_wait(connection, run_pk, planned.iteration, what.position)
+        case ChangeCall():
+            _change_call(connection, run_pk, planned.iteration, what.call, is_due=what.is_due)
+        case EndRun():
+            return end_run(connection, run_pk, what)
+        case FreeSession():
+            return release_session(connection, session_pk, run_pk, what.message_seq)
+        case JoinParent():
+            return join_parent(connection, what.parent)
+        case SettleBudget():
+            budgets.settle(connection, what.budget_pk, what.charge)
+        case _:
+            assert_never(what)
+    return []
+
+
+_CHANGE_CALL = Prepared(
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+    )
+    .values(
+        status=sa.bindparam("new_status"),
+        waits_for=sa.bindparam("new_waits_for"),
+        asks=sa.case(
+            (sa.bindparam("is_asking", type_=sa.Boolean()), 1), (tool_calls.c.asks.is_(None), sa.null()), else_=0
+        ),
+        attempt=sa.bindparam("new_attempt"),
+        deaths=sa.bindparam("new_deaths"),
+        lease_token=None,
+        lease_owner=None,
+        deadline_at=None,
+        hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
+        hints=0,
+        settled_at=sa.case((sa.bindparam("is_settled", type_=sa.Boolean()), db_now()), else_=None),
+    )
+)
+
+
+def _change_call(connection: Connection, run_pk: int, iteration: int, call: Call, *, is_due: bool) -> None:
+    _CHANGE_CALL.run(
+        connection,
+        {
+            "run": run_pk,
+            "iter": iteration,
+            "pos": call.position,
+            "new_status": call.status.value,
+            "new_waits_for": call.waits_for.value if call.waits_for else None,
+            "is_asking": call.asks,
+            "new_attempt": call.attempt,
+            "new_deaths": call.deaths,
+            "is_due": is_due,
+            "is_settled": call.status.is_settled,
+        },
+    )
+
+
+# --- runs whose rows make no sense -----------------------------------------------------------------------------------
+
+
+def break_off(
+    database: Database, pk: int, event: ev.Broken, may: Callable[[Connection], bool] = lambda connection: True
+) -> list[Hint]:
+    """End a run that cannot go on, even one whose rows cannot be read. Idempotent.
+
+    ``may`` is asked under the run's lock whether it is still the caller's to end.
+    """
+    try:
+        with database.write() as connection:
+            loaded = lock_run(connection, pk)
+            if loaded is None or loaded.run.status.is_terminal or not may(connection):
+                return []
+            return save(connection, loaded, apply(loaded.run, event))
+    except UnavailableError:
+        raise
+    except Exception as error:
+        # The rows do not even let the run be ended by the rules. It must still end, and nothing else may suffer.
+        log.error("run.broken", run_pk=pk, error=f"{type(error).__name__}: {error}")
+        with database.write() as connection:
+            return _force_end(connection, pk, event) if may(connection) else []
+
+
+def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
+    ended = force_end(connection, pk, event)
+    if ended is None:
+        return []
+    hints = [*ended.hints, *release_session(connection, ended.session_pk, pk, ended.message_seq)]
+    if ended.parent is not None:
+        hints += join_parent(connection, ended.parent)
+    if ended.settled is not None:
+        budgets.settle(connection, ended.settled.budget_pk, ended.settled.charge)
+    return hints
+
+
+# --- the session's next run ------------------------------------------------------------------------------------------
+
+
+_NEXT_RUN = Prepared(
+    sa.select(runs.c.pk, runs.c.run_id)
+    .where(runs.c.session_pk == sa.bindparam("session_pk"), sa.text("runs.status = 'queued'"))
+    .order_by(runs.c.goes_first.desc(), runs.c.pk)
+    .limit(1)
+    .with_for_update()
+)
+"""Locked, because somebody may be stopping it at this moment: then it is passed over. The status is a literal, so that
+a plan made once for all sessions can use ``ix_runs_open``."""
+_FREE = Prepared(
+    sa.update(sessions)
+    .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))
+    .values(active_run_pk=None, message_seq=sa.bindparam("length"))
+)
+_BEGIN = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"))
+    .values(message_seq=sa.bindparam("length"), hinted_at=db_now(), updated_at=db_now())
+    .returning(runs.c.hinted_at)
+)
+_INPUT_UNREADABLE = ev.Broken(
+    reason=ExitReason.CORRUPT_STATE,
+    failure=Failure(kind="corrupt_state", message="the stored input of this run cannot be read; see the log"),
+)
+
+
+def release_session(connection: Connection, session_pk: int, run_pk: int, message_seq: int) -> list[Hint]:
+    """The run gives its session back; the oldest run waiting for it, if any, takes its turn (invariant I10)."""
+    freed = _FREE.run(connection, {"session": session_pk, "run": run_pk, "length": message_seq})
+    if freed == 0:
+        return []  # it was still waiting for its turn
+    while (waiting := _NEXT_RUN.first(connection, {"session_pk": session_pk})) is not None:
+        try:
+            return [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
+        except CorruptInput as error:
+            # It ends; the run that is ending here and the one after it have no part in that.
+            log.error("run.broken", run_id=waiting.run_id, error=str(error))
+            _force_end(connection, waiting.pk, _INPUT_UNREADABLE)
+    return []
+
+
+def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int) -> Hint:
+    """Give the session's turn to a queued run: its user message joins the transcript and its first call is due.
+
+    The caller's transaction holds the session's row and has seen that no run is active. Raises ``CorruptInput``,
+    and then nothing was written.
+    """
+    row = opening_message(connection, run_pk, message_seq + 1)
+    insert_messages(connection, session_pk, run_pk, [row])
+    ACTIVATE_RUN.run(connection, {"session": session_pk, "run": run_pk})
+    begun = _BEGIN.first(connection, {"run": run_pk, "length": message_seq + 1})
+    return Hint(effect=Iterate(run_id=run_id, iteration=1, attempt=1), at=float(begun.hinted_at))
+
+
+# --- the parent's call -----------------------------------------------------------------------------------------------
+
+
+def join_parent(connection: Connection, parent: ParentCall) -> list[Hint]:
+    """After the end of a child, in its transaction: start the next one that waits for a place, and settle the
+    parent's call when this was the last. At any depth: a parent that ends by that joins its own.
+
+    Idempotent: a call that waits no more is left alone.
+    """
+    if parent.is_background:
+        return _join_background(connection, parent)
+    waiting = children.lock_waiting(connection, parent)
+    if waiting is None:
+        return []
+    hints, is_last = _go_on(connection, parent, waiting.children_max, children.lock_waiting)
+    if not is_last:
+        return hints
+    loaded, tool_call_id = children.lock_joined(connection, parent, waiting)
+    outcomes = children.outcomes(connection, parent)
+    has_success = any(outcome.status is RunStatus.COMPLETED for outcome in outcomes)
+    settled = ev.CallSettled(
+        position=parent.position, status=CallStatus.SUCCEEDED if has_success else CallStatus.FAILED
+    )
+    data = {
+        "tool": waiting.call.name,
+        "tool_call_id": tool_call_id,
+        "iteration": parent.iteration,
+        "position": parent.position,
+        "duration": round(waiting.waited_s, 3),
+        "error": not has_success,
+    }
+    body = tool_body(tool_call_id, report(outcomes))
+    additions = Additions(
+        messages=[Message(seq=waiting.call.result_seq, role=Role.TOOL, body=body)],
+        events=[RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)],
+        written_calls=frozenset({parent.position}),
+        settled_call={**children.key_of(parent), "token": None, "call_status": settled.status.value},
+    )
+    return hints + save(connection, loaded, apply(loaded.run, settled), additions)
+
+
+def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
+    """Like ``join_parent`` for children nobody waits for: the last of them begins a new turn of the session.
+
+    A run that was stopped wants none.
+    """
+    children_max = children.lock_background(connection, parent)
+    if children_max is None:
+        return []
+    hints, is_last = _go_on(connection, parent, children_max, children.lock_background)
+    if not is_last:
+        return hints
+    children.mark_joined(connection, parent)
+    turn = background.insert_turn(connection, parent)
+    if turn is None or not turn.is_next:
+        return hints
+    return [*hints, activate(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq)]
+
+
+def _go_on(
+    connection: Connection, parent: ParentCall, children_max: int, lock: Callable[[Connection, ParentCall], object]
+) -> tuple[list[Hint], bool]:
+    """Start the children for whom a place is free now; also whether the call, which the caller holds, is to be joined:
+    none of its children is open, and ``lock`` still finds it waiting."""
+    left = children.remaining(connection, parent)
+    hints: list[Hint] = []
+    if left.is_any_queued:
+        hints, has_broken = _start_children(connection, parent.run_pk, children_max)
+        if has_broken:  # children that could not even start have ended by this, and may have joined the call
+            left = children.remaining(connection, parent)
+            return hints, not left.is_any_open and lock(connection, parent) is not None
+    return hints, not left.is_any_open
+
+
+def start_children(connection: Connection, parent_pk: int, children_max: int) -> list[Hint]:
+    """Start children of a run until ``children_max`` of them are at work. The caller holds one of its calls."""
+    return _start_children(connection, parent_pk, children_max)[0]
+
+
+def _start_children(connection: Connection, parent_pk: int, children_max: int) -> tuple[list[Hint], bool]:
+    """The same, and whether a child could not start and was ended."""
+    hints: list[Hint] = []
+    has_broken = False
+    while (child := children.take_queued(connection, parent_pk, children_max)) is not None:
+        try:
+            hints.append(activate(connection, child.session_pk, child.pk, child.run_id, child.message_seq))
+        except CorruptInput as error:
+            log.error("run.broken", run_id=child.run_id, error=str(error))
+            hints += _force_end(connection, child.pk, _INPUT_UNREADABLE)
+            has_broken = True
+    return hints, has_broken

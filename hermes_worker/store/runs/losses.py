@@ -1,0 +1,117 @@
+"""What a model call may have cost whose claim is taken away before its reply was written (design D17).
+
+Its request may have been sent, and then it was billed; nobody can tell any more. So it is assumed that it was sent,
+once: a worker that died between its claim and its request is counted too, and of one that asked several times the last.
+The estimate is booked by the statement that takes the claim away, which is a compare-and-set on the claim's token: one
+token belongs to one claim of one attempt of one iteration, so nothing is ever booked twice, however often it is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.budget import usd_of
+from hermes_worker.core.compactions import visible
+from hermes_worker.core.messages import Message
+from hermes_worker.core.metering import Usual, cost_of_lost, lost_attempt, tokens_in
+from hermes_worker.core.pricing import CostStatus, Pricing, Spent
+from hermes_worker.core.run_memory import memory_from
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import LoadedRun, read_messages
+from hermes_worker.store.tables import auxiliary_calls, blobs, sessions
+
+_HEAD = Prepared(
+    sa.select(sessions.c.system_prompt, blobs.c.body.label("tools"))
+    .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+    .where(sessions.c.pk == sa.bindparam("pk"))
+)
+
+
+def lost_call(connection: Connection, loaded: LoadedRun, pricing: Pricing | None) -> Spent:
+    """What the model call that is claimed in ``loaded`` may have taken: its request as large as the stored transcript,
+    its reply as long as the run's others. Reads only.
+
+    ``pricing`` says what tokens cost; without it, the run's other calls do.
+    """
+    read = stored_tokens(connection, loaded.session_pk, loaded.message_seq)
+    usage = lost_attempt(read, loaded.usual)
+    priced = pricing(loaded.model, _position(loaded.run.memory), usage) if pricing is not None else None
+    return Spent(usage=usage, cost=cost_of_lost(usage, priced, loaded.usual))
+
+
+_REQUEST = Prepared(
+    sa.select(auxiliary_calls.c.request)
+    .where(
+        auxiliary_calls.c.run_pk == sa.bindparam("run"),
+        auxiliary_calls.c.iteration == sa.bindparam("iteration"),
+        auxiliary_calls.c.position == sa.bindparam("position"),
+        auxiliary_calls.c.answered_at.is_(None),
+    )
+    .order_by(auxiliary_calls.c.number)
+    .limit(1)
+)
+
+
+def lost_auxiliary(connection: Connection, loaded: LoadedRun, position: int, pricing: Pricing | None) -> Spent:
+    """What the auxiliary call that is claimed for the tool call at ``position`` may have taken: its request is stored,
+    its answer is taken to be as long as the run's replies, at the price of the run's own model. Reads only."""
+    open_one = {"run": loaded.pk, "iteration": loaded.run.iteration, "position": position}
+    asked = _REQUEST.first(connection, open_one)
+    usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, loaded.usual)
+    priced = pricing(loaded.model, 0, usage) if pricing is not None else None
+    return Spent(usage=usage, cost=cost_of_lost(usage, priced, loaded.usual))
+
+
+def lost_auxiliary_of(connection: Connection, row: Any, call: Any) -> Spent:
+    """The same for a call of a run whose rows make no sense, from the bare rows of both."""
+    open_one = {"run": row.pk, "iteration": call.iteration, "position": call.position}
+    asked = _REQUEST.first(connection, open_one)
+    usual = _usual_of(row)
+    usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, usual)
+    return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))
+
+
+def lost_call_of(connection: Connection, row: Any) -> Spent:
+    """The same of a run whose rows make no sense, from its bare row of ``RUN_COLUMNS``."""
+    try:
+        read = stored_tokens(connection, row.session_pk, row.message_seq)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        read = 0
+    usual = _usual_of(row)
+    usage = lost_attempt(read, usual)
+    return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))
+
+
+def _usual_of(row: Any) -> Usual:
+    return Usual(
+        replies=row.iteration,
+        output_tokens=row.output_tokens,
+        tokens=int(row.tokens),
+        usd=usd_of(row.cost_nano_usd),
+        cost_status=CostStatus.UNKNOWN if row.cost_status else None,
+    )
+
+
+def stored_tokens(connection: Connection, session_pk: int, message_seq: int) -> int:
+    """An estimate of the request that is built from a session's rows up to ``message_seq``."""
+    head = _HEAD.first(connection, {"pk": session_pk})
+    rows = read_messages(connection, session_pk, 1, message_seq)
+    return tokens_in((head.system_prompt, head.tools)) + tokens_in(row.body for row in _shown(rows))
+
+
+def _shown(rows: list[Message]) -> list[Message]:
+    try:
+        return list(visible(rows))
+    except (ValueError, LookupError, TypeError):
+        return rows  # a row makes no sense; what was sent is unknown, but not larger than all
+
+
+def _position(memory: str | None) -> int:
+    """Which provider of the chain was asked."""
+    try:
+        return memory_from(memory).provider
+    except ValueError:
+        return 0

@@ -1,0 +1,214 @@
+"""Child runs, made when a call is handed to them; as many as find a place begin at once.
+
+A thousand children are written table by table. An only child, which is the usual number, is written in one statement
+where the database can: its five rows cost five round trips otherwise, on a worker that others wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.budget import last_words_s
+from hermes_worker.core.effects import Iterate
+from hermes_worker.core.run import STATE_VERSION, RunStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import ACTIVATE_RUN, Hint, LoadedRun, blob_hash, message_values, store_blob
+from hermes_worker.store.runs.budgets import has_limits, open_own_budgets, share_budget
+from hermes_worker.store.runs.children import started_count
+from hermes_worker.store.runs.inputs import first_message, keep_specs
+from hermes_worker.store.runs.steps import INSERT_MESSAGE, parameters
+from hermes_worker.store.tables import blobs, messages, run_inputs, runs, sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewChild:
+    """A child run to be made. Its deadline is the parent's, or ``spec.wall_s_max`` from now if that is earlier."""
+
+    run_id: str
+    spec: RunSpec
+    system_prompt: str
+    tools: str
+    """The tool definitions of its session, as a JSON array."""
+    workspace: str
+
+
+_PARENT = Prepared(
+    sa.select(
+        runs.c.status,
+        runs.c.deadline_at,
+        runs.c.idle_s_max,
+        runs.c.attempts_max,
+        runs.c.iterations_max,
+        started_count.scalar_subquery().label("started"),
+        sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("tools")).scalar_subquery().label("tools"),
+        db_now().label("now"),
+    ).where(runs.c.pk == sa.bindparam("run"))
+)
+
+
+def insert_children(
+    connection: Connection,
+    parent: LoadedRun,
+    position: int,
+    children: Sequence[NewChild],
+    *,
+    children_max: int,
+    is_budget_shared: bool,
+    is_background: bool = False,
+) -> list[Hint]:
+    """Make the children of a call, and begin as many as find a place among the children of the run; what to send for
+    these. The caller holds the parent's row.
+
+    With ``is_budget_shared`` they draw from the root's budget, as every descendant of a child that does so does too.
+    With ``is_background`` they leave so much of the parent's time that the turn they begin can still answer.
+    """
+    if is_budget_shared and parent.parent is None:
+        share_budget(connection, parent)
+    has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
+    first_tools = children[0].tools
+    found = _PARENT.first(connection, {"run": parent.pk, "cap": children_max, "tools": blob_hash(first_tools)})
+    places = 0 if found.status == RunStatus.PAUSED.value else max(0, children_max - found.started)
+    kept_s = last_words_s(parent.wall_s) if is_background else 0.0
+    ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
+    hashes = {first_tools: found.tools} if found.tools else {}
+    hashes |= {text: store_blob(connection, text) for text in {child.tools for child in children} - hashes.keys()}
+    opened = [
+        {
+            "session_id": child.run_id,
+            "system_prompt": child.system_prompt,
+            "tools_hash": hashes[child.tools],
+            "workspace": child.workspace,
+            "created_at": found.now,
+        }
+        for child in children
+    ]
+    made = [
+        {
+            "run_id": child.run_id,
+            "model": child.spec.model,
+            "endpoint": child.spec.endpoint,
+            "origin": parent.origin,
+            "network": parent.network,
+            "status": RunStatus.QUEUED.value,
+            "parent_pk": parent.pk,
+            "parent_iteration": parent.run.iteration,
+            "parent_position": position,
+            "child_index": index,
+            "root_pk": parent.root_pk,
+            "depth": parent.depth + 1,
+            "is_background": int(is_background),
+            "has_budget": int(has_budget),
+            "state_version": STATE_VERSION,
+            "iterations_max": min(child.spec.iterations_max, found.iterations_max)
+            if has_budget
+            else child.spec.iterations_max,
+            "attempts_max": found.attempts_max,
+            "deadline_at": _earlier(ends_at, found.now + child.spec.wall_s_max),
+            "idle_s_max": found.idle_s_max,
+            "message_seq": int(index < places),
+            "hinted_at": found.now if index < places else None,
+            "created_at": found.now,
+            "updated_at": found.now,
+        }
+        for index, child in enumerate(children)
+    ]
+    if len(children) == 1 and places and connection.dialect.name == "postgresql":
+        run_pks = [_insert_at_once(connection, children[0], opened[0], made[0])]
+    else:
+        run_pks = _insert_each(connection, children, opened, made, places)
+    if not has_budget and has_limits(children[0].spec):
+        open_own_budgets(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
+    at = float(found.now)
+    return [Hint(effect=Iterate(run_id=child.run_id, iteration=1, attempt=1), at=at) for child in children[:places]]
+
+
+def _earlier(deadline_at: float | None, other: float) -> float:
+    return other if deadline_at is None else min(deadline_at, other)
+
+
+_Row = Mapping[str, Any]
+
+
+def _insert_each(
+    connection: Connection, children: Sequence[NewChild], opened: Sequence[_Row], made: Sequence[_Row], places: int
+) -> list[int]:
+    """Table by table; the first ``places`` children have begun, as their rows say already."""
+    session_pks = _insert_returning(connection, sessions, opened)
+    run_pks = _insert_returning(
+        connection, runs, [{**row, "session_pk": pk} for row, pk in zip(made, session_pks, strict=True)]
+    )
+    keep_specs(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
+    begun = list(zip(children, session_pks, run_pks, strict=True))[:places]
+    opening = [
+        row
+        for child, session_pk, run_pk in begun
+        for row in message_values(connection, session_pk, run_pk, [first_message(child.spec, 1)])
+    ]
+    INSERT_MESSAGE.run_each(connection, opening)
+    ACTIVATE_RUN.run_each(connection, [{"session": session_pk, "run": run_pk} for _, session_pk, run_pk in begun])
+    return run_pks
+
+
+def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[_Row]) -> list[int]:
+    if len(rows) == 1:
+        # The usual number of children, and then the way by which a thousand go in at once is the dearer one.
+        return [int(_insert_one(table, tuple(rows[0])).first(connection, rows[0]).pk)]
+    statement = sa.insert(table).returning(table.c.pk, sort_by_parameter_order=True)
+    return [int(pk) for pk in connection.execute(statement, list(rows)).scalars()]
+
+
+@cache
+def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared:
+    return Prepared(sa.insert(table).values(parameters(table, "", names)).returning(table.c.pk))
+
+
+def _insert_at_once(connection: Connection, child: NewChild, opened: _Row, made: _Row) -> int:
+    """A child that has begun."""
+    [opening] = message_values(connection, 0, 0, [first_message(child.spec, 1)])
+    values = {
+        **{f"session_{name}": value for name, value in opened.items()},
+        **{f"run_{name}": value for name, value in made.items()},
+        "spec": child.spec.to_json(),
+        **{f"message_{name}": opening[name] for name in _OF_MESSAGE},
+    }
+    return int(_at_once(tuple(opened), tuple(made)).first(connection, values).active_run_pk)
+
+
+_OF_MESSAGE = ("seq", "role", "body", "blob_hash")
+
+
+@cache
+def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared:
+    """The session comes first and draws the run's number as well, so that it can name the run whose turn it is."""
+    number = sa.func.nextval(sa.func.pg_get_serial_sequence(runs.name, runs.c.pk.name))
+    session = (
+        sa.insert(sessions)
+        .values(**parameters(sessions, "session_", of_session), active_run_pk=number)
+        .returning(sessions.c.pk, sessions.c.active_run_pk)
+        .cte("session")
+    )
+    its, run = session.c.pk, session.c.active_run_pk
+    rows: Mapping[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
+        runs: {"pk": run, "session_pk": its, **parameters(runs, "run_", of_run)},
+        run_inputs: {"run_pk": run, "spec": sa.bindparam("spec", type_=run_inputs.c.spec.type)},
+        messages: {
+            "session_pk": its,
+            "run_pk": run,
+            **parameters(messages, "message_", _OF_MESSAGE),
+            "created_at": db_now(),
+        },
+    }
+    inserts = [
+        postgresql.insert(table).from_select(list(values), sa.select(*values.values())).cte(f"new_{table.name}")
+        for table, values in rows.items()
+    ]
+    return Prepared(sa.select(run).add_cte(*inserts))

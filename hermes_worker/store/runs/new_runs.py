@@ -1,0 +1,127 @@
+"""Many runs that begin at the same moment, written in a few statements: what a scheduler does at eight o'clock.
+
+One run costs nine statements (``store.runs.runs.insert_run``), and a hundred of them nine hundred round trips. Runs that
+each open a conversation of their own have nothing to ask the database first, so their rows are written table by table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.effects import Iterate
+from hermes_worker.core.run import STATE_VERSION, RunStatus
+from hermes_worker.core.sources import is_session_id
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.rows import ACTIVATE_RUN, Hint, insert_ignoring, message_values, store_blob
+from hermes_worker.store.runs import budgets
+from hermes_worker.store.runs.inputs import first_message, keep_specs
+from hermes_worker.store.runs.runs import Created, NewRun, asked_values, insert_run, new_run_id, session_values
+from hermes_worker.store.runs.steps import INSERT_MESSAGE
+from hermes_worker.store.tables import runs, sessions
+
+_INSERT_RUNS = (
+    sa.insert(runs)
+    .values(
+        status=RunStatus.QUEUED.value,
+        state_version=STATE_VERSION,
+        deadline_at=db_now() + sa.bindparam("wall_s", type_=sa.Double()),
+        # A number plus NULL is NULL: a held run is not due.
+        hinted_at=db_now() + sa.bindparam("due_in_s", type_=sa.Double()),
+        created_at=db_now(),
+        updated_at=db_now(),
+    )
+    .returning(runs.c.pk, runs.c.session_pk, runs.c.hinted_at)
+)
+
+
+def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[int, Created]]:
+    """Write runs in the caller's transaction, in the order given; returns what ``insert_run`` does for each. Raises as
+    ``Runs.create``."""
+    news = [new if new.run_id is not None else replace(new, run_id=new_run_id()) for new in news]
+    opened = _open_sessions(connection, [new for new in news if _opens_session(new)])
+    fresh: dict[int, NewRun] = {}
+    others: list[NewRun] = []
+    for new in news:
+        session_pk = opened.get(new.run_id)
+        if session_pk is None:
+            others.append(new)  # the conversation is there already, or there is more to look at
+        else:
+            fresh[session_pk] = new
+    written = _begin(connection, fresh) if fresh else {}
+    written.update((id(new), insert_run(connection, new)) for new in others)
+    return [written[id(new)] for new in news]
+
+
+def _opens_session(new: NewRun) -> bool:
+    is_new_name = new.session_id is not None and not is_session_id(new.session_id)
+    return is_new_name and new.idempotency_key is None and not new.spec.history
+
+
+def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str | None, int]:
+    """The numbers of the conversations that were opened, by the runs that open them; those that were there already are
+    left out."""
+    if not news:
+        return {}
+    # In one order, so that two schedulers that are the first to need these do not wait for each other.
+    hashes = {tools: store_blob(connection, tools) for tools in sorted({new.tools for new in news})}
+    rows = connection.execute(
+        insert_ignoring(connection, sessions)
+        .values(created_at=db_now())
+        .returning(sessions.c.session_id, sessions.c.pk),
+        [{"session_id": new.run_id, **session_values(new, hashes[new.tools])} for new in news],
+    )
+    return {row.session_id: int(row.pk) for row in rows}
+
+
+def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
+    """Runs by the number of the conversation each opens; returns them by the identity of their request."""
+    run_ids = {session_pk: str(new.run_id) for session_pk, new in fresh.items()}
+    rows = connection.execute(
+        _INSERT_RUNS, [_run_values(session_pk, run_ids[session_pk], new) for session_pk, new in fresh.items()]
+    ).all()
+    specs = [(int(row.pk), fresh[row.session_pk].spec) for row in rows]
+    keep_specs(connection, specs)
+    begun = [row for row in rows if row.hinted_at is not None]
+    if begun:
+        INSERT_MESSAGE.run_each(
+            connection, [each for row in begun for each in _opening(connection, row, fresh[row.session_pk])]
+        )
+        ACTIVATE_RUN.run_each(connection, [{"session": row.session_pk, "run": row.pk} for row in begun])
+    limited = [
+        (int(row.pk), fresh[row.session_pk].spec) for row in rows if budgets.has_limits(fresh[row.session_pk].spec)
+    ]
+    if limited:
+        budgets.open_budgets(connection, limited)
+    written = {}
+    for row in rows:
+        new, run_id = fresh[row.session_pk], run_ids[row.session_pk]
+        hints = [] if row.hinted_at is None else [_hint(run_id, row.hinted_at)]
+        created = Created(run_id=run_id, session_id=str(new.session_id), hints=hints, was_replayed=False)
+        written[id(new)] = (int(row.pk), created)
+    return written
+
+
+def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, Any]:
+    spec = new.spec
+    return {
+        "run_id": run_id,
+        "session_pk": session_pk,
+        **asked_values(new),
+        "has_budget": int(budgets.has_limits(spec)),
+        "message_seq": 0 if new.is_held else 1,
+        "wall_s": spec.wall_s_max,
+        "due_in_s": None if new.is_held else 0.0,
+    }
+
+
+def _opening(connection: Connection, row: Any, new: NewRun) -> list[dict[str, Any]]:
+    return message_values(connection, row.session_pk, row.pk, [first_message(new.spec, 1)])
+
+
+def _hint(run_id: str, at: float) -> Hint:
+    return Hint(effect=Iterate(run_id=run_id, iteration=1, attempt=1), at=float(at))

@@ -1,0 +1,788 @@
+"""Runs: accept them, claim their model calls, commit replies, stop them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
+from hermes_worker.core.effects import Effect, Iterate
+from hermes_worker.core.errors import Failure, HermesError, LeaseLost
+from hermes_worker.core.messages import Message, ModelReply, Role, Usage, assistant_body, canonical_json
+from hermes_worker.core.pricing import (
+    NOTHING_SPENT,
+    Cost,
+    CostStatus,
+    Spent,
+    doubtful_nano_usd_of,
+    nano_usd_of,
+    unpriced_calls_of,
+    worst_of,
+)
+from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.step import apply
+from hermes_worker.core.titles import first_title
+from hermes_worker.store.access import idempotency_keys as keys
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import (
+    RUN_COLUMNS,
+    Hint,
+    LoadedRun,
+    insert_ignoring,
+    insert_messages,
+    is_suspect,
+    lock_run,
+    store_blob,
+    to_loaded,
+    with_run,
+)
+from hermes_worker.store.runs import budgets, steering
+from hermes_worker.store.runs.chains import stop_caused, stop_run
+from hermes_worker.store.runs.inputs import keep_specs
+from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, save
+from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
+from hermes_worker.store.runs.steps import INSERT_EVENT
+from hermes_worker.store.tables import blobs, runs, sessions, tool_calls
+
+
+class RunNotFound(HermesError):
+    """No run has this id."""
+
+
+class SessionNotFound(HermesError):
+    """No session has this id."""
+
+
+class SessionBusy(HermesError):
+    """Too many runs already wait for their turn in this session."""
+
+
+class SessionActive(HermesError):
+    """Another run has the session's turn, and the submission is not to wait for it."""
+
+
+class _ActiveRunChanged(Exception):
+    """The session's turn went to another run between two looks at it; look again."""
+
+
+_SESSIONS_KEPT = 5_000
+SESSION_QUEUE_MAX = 32
+"""Runs that may wait for their turn in one session (reference, around §5.4)."""
+
+
+class Multitask(StrEnum):
+    """What becomes of input for a session in which a run is at work (reference, around §5.4)."""
+
+    QUEUE = "queue"
+    INTERRUPT = "interrupt"
+    """The run at work is stopped, and the new one is next, before others that wait."""
+    STEER = "steer"
+    """The text is said to the run at work; no new run is made. Queued when that cannot be."""
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nudged:
+    """What rows say about runs that nudges named; ids of unknown runs are in neither."""
+
+    stopping: frozenset[str]
+    """Asked to stop, or ended: nothing should be done for them any more."""
+    watched: frozenset[str]
+    """Somebody follows their streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """Everything ``Runs.create`` needs."""
+
+    spec: RunSpec
+    run_id: str | None = None
+    """``run_`` and 32 hexadecimal digits, for a caller who must know the id before the run exists."""
+    session_id: str | None = None
+    """Continue the conversation that has this id, or that ``spec.source`` calls so, or start it under this name;
+    ``None`` starts a new one."""
+    system_prompt: str
+    """Stored with a new session, and used as stored ever after (invariant I7)."""
+    tools: str
+    """The tool definitions of a new session: a JSON array in its final bytes."""
+    workspace: str
+    """The workspace of a new session, as JSON."""
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    """Hash of the request that ``idempotency_key`` stands for."""
+    proof: str | None = None
+    """The signature that let the request in: with another key it is not taken again."""
+    deliver: Sequence[str] = ()
+    """Targets that are told how the run ended."""
+    multitask: Multitask = Multitask.QUEUE
+    """What to do when another run has the session's turn."""
+    is_held: bool = False
+    """Do not begin, even when the session is free: ``start_held`` does."""
+
+    @property
+    def keys(self) -> RequestKeys:
+        return RequestKeys(
+            source=self.spec.source, key=self.idempotency_key, fingerprint=self.fingerprint, proof=self.proof
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    run_id: str
+    session_id: str
+    """What its caller says to go on with the session: the name it gave, or the id."""
+    hints: Sequence[Hint]
+    was_replayed: bool
+    """An earlier request with the same idempotency key made this run; nothing new was written."""
+    was_steered: bool = False
+    """No run was made: the text was said to this one, which is at work."""
+    interrupted: str | None = None
+    """The run that is being stopped for this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What became of a stop."""
+
+    status: RunStatus
+    """Of the run itself."""
+    run_ids: Sequence[str]
+    """The run, and what of all that it caused had not ended: whoever works for one of them is to be told."""
+    hints: Sequence[Hint]
+    was_new: bool
+    """The run was at work until now."""
+
+    @property
+    def caused(self) -> Sequence[str]:
+        """The runs that were stopped with it: children, and turns that background answers began."""
+        return self.run_ids[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationClaim:
+    """The right to make one model call. Good only while ``token`` is in the run's row."""
+
+    token: str
+    loaded: LoadedRun
+
+    @property
+    def run_id(self) -> str:
+        return self.loaded.run.run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionContext:
+    """What every prompt of a session begins with. Immutable, so a worker may keep it."""
+
+    session_id: str
+    system_prompt: str
+    tools: str
+    workspace: str
+
+
+_CLAIM_ITERATION = Prepared(
+    sa.update(runs)
+    .where(
+        runs.c.run_id == sa.bindparam("id"),
+        runs.c.hinted_at.is_not(None),
+        runs.c.lease_token.is_(None),
+        runs.c.iteration == sa.bindparam("iter"),
+        runs.c.attempt == sa.bindparam("att"),
+        is_suspect(runs) == sa.bindparam("suspect"),
+        sa.case((runs.c.has_budget > 0, 1), else_=0) == sa.bindparam("budget"),
+        runs.c.state_version <= STATE_VERSION,
+    )
+    .values(
+        status=RunStatus.RUNNING.value,
+        lease_token=sa.bindparam("token"),
+        lease_owner=sa.bindparam("owner"),
+        claimed_at=db_now(),
+        hinted_at=None,
+        hints=0,
+        started_at=sa.func.coalesce(runs.c.started_at, db_now()),
+        updated_at=db_now(),
+    )
+    .returning(*RUN_COLUMNS)
+)
+
+_READ_SESSION = Prepared(
+    sa.select(sessions.c.session_id, sessions.c.system_prompt, sessions.c.workspace, blobs.c.body.label("tools"))
+    .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+    .where(sessions.c.pk == sa.bindparam("pk"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRow:
+    """A row that stands for earlier ones."""
+
+    body: str
+    rows: int
+    number: int
+    """How many compactions the turn has had with this one."""
+    usage: Usage
+
+
+class Runs:
+    """The runs in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sessions: dict[int, SessionContext] = {}
+
+    def create(self, new: NewRun) -> Created:
+        """Accept a run durably. Idempotent under ``new.idempotency_key``.
+
+        Raises ``IdempotencyConflict`` when the key belongs to another request, ``RequestReplayed`` when the signed
+        request was accepted under another key, ``SessionNotFound`` for an id that no session has, ``SessionBusy`` when
+        32 runs already wait in the session, and ``SessionActive`` when another run has its turn and ``new.multitask``
+        is reject.
+        """
+        while True:
+            try:
+                with self._database.write() as connection:
+                    earlier = keys.earlier(connection, new.keys)
+                    if earlier is not None:
+                        return _replayed(connection, new, earlier)
+                    if new.multitask is not Multitask.QUEUE and new.session_id is not None:
+                        return _admit(connection, new, new.session_id)
+                    return insert_run(connection, new)[1]
+            except _ActiveRunChanged:
+                continue
+            except keys.KeyTaken:
+                continue  # by a request that came at the same time: its run is there to be found now
+
+    def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None:
+        """Take the model call ``effect`` names; ``None`` when it is not to be had (done, taken, or stale).
+
+        One statement: of any number of workers with the same message exactly one gets a row.
+        """
+        token = secrets.token_hex(16)
+        wanted = {
+            "id": effect.run_id,
+            "iter": effect.iteration - 1,
+            "att": effect.attempt,
+            "suspect": int(effect.is_suspect),
+            "token": token,
+            "owner": owner,
+        }
+        with self._database.statement() as connection:
+            row = _CLAIM_ITERATION.first(connection, {**wanted, "budget": 0})
+        loaded = self._claim_with_budget(wanted) if row is None else to_loaded(row, ())
+        return None if loaded is None else IterationClaim(token=token, loaded=self._in_time(loaded))
+
+    def _claim_with_budget(self, wanted: Mapping[str, Any]) -> LoadedRun | None:
+        """The same for a run that draws from a budget: the model call is reserved there by the same transaction."""
+        with self._database.write() as connection:
+            row = _CLAIM_ITERATION.first(connection, {**wanted, "budget": 1})
+            if row is None:
+                return None
+            loaded = to_loaded(row, ())
+            if loaded.run.wants_summary:
+                return loaded  # a summary is not counted
+            granted = budgets.reserve(connection, loaded)
+            if isinstance(granted, Dimension):
+                return _exhausted(connection, loaded, granted)
+            return replace(loaded, reserved=granted)
+
+    def _in_time(self, loaded: LoadedRun) -> LoadedRun:
+        """The claimed run; one whose time is as good as over writes down what it has."""
+        if loaded.run.wants_summary or not is_wall_spent(loaded.left_s, loaded.wall_s):
+            return loaded
+        with self._database.write() as connection:
+            return _exhausted(connection, loaded, Dimension.WALL_CLOCK)
+
+    def session_of(self, session_pk: int) -> SessionContext:
+        """What the session's prompts begin with; kept in memory, because it never changes."""
+        kept = self._sessions.get(session_pk)
+        if kept is not None:
+            return kept
+        with self._database.read() as connection:
+            row = _READ_SESSION.first(connection, {"pk": session_pk})
+        context = SessionContext(
+            session_id=row.session_id, system_prompt=row.system_prompt, tools=row.tools, workspace=row.workspace
+        )
+        if len(self._sessions) >= _SESSIONS_KEPT:
+            self._sessions.clear()  # rare, and cheaper than keeping an order
+        self._sessions[session_pk] = context
+        return context
+
+    def give_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None:
+        """Call the session of a run that has ended ``title``; ``None`` leaves it as it is called. What that took is
+        added to the run."""
+        loaded = claim.loaded
+        nano_usd, doubtful = nano_usd_of(cost), doubtful_nano_usd_of(cost)
+        with self._database.write() as connection:
+            # The run's row is locked first, as everywhere.
+            known = connection.execute(
+                sa.select(runs.c.cost_status).where(runs.c.pk == loaded.pk).with_for_update()
+            ).scalar_one()
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.pk == loaded.pk)
+                .values(
+                    input_tokens=runs.c.input_tokens + usage.input,
+                    output_tokens=runs.c.output_tokens + usage.output,
+                    cache_read_tokens=runs.c.cache_read_tokens + usage.cache_read,
+                    cache_write_tokens=runs.c.cache_write_tokens + usage.cache_write,
+                    reasoning_tokens=runs.c.reasoning_tokens + usage.reasoning,
+                    estimated_tokens=runs.c.estimated_tokens + usage.estimated,
+                    refused_attempts=runs.c.refused_attempts + usage.refused_attempts,
+                    unknown_attempts=runs.c.unknown_attempts + usage.unknown_attempts,
+                    unknown_input_tokens=runs.c.unknown_input_tokens + usage.unknown_input,
+                    unknown_output_tokens=runs.c.unknown_output_tokens + usage.unknown_output,
+                    cost_nano_usd=runs.c.cost_nano_usd + nano_usd,
+                    doubtful_nano_usd=runs.c.doubtful_nano_usd + doubtful,
+                    unpriced_calls=runs.c.unpriced_calls + unpriced_calls_of(cost),
+                    cost_status=worst_of(CostStatus(known) if known else None, cost.status).value,
+                )
+            )
+            if loaded.budget_pk is not None:
+                spent = Amounts(tokens=usage.chargeable, nano_usd=nano_usd + doubtful)
+                charge = budgets.Charge(given_back=Amounts(), spent=spent, unknown_costs=unpriced_calls_of(cost))
+                budgets.settle(connection, loaded.budget_pk, charge)
+            if title is not None:
+                connection.execute(sa.update(sessions).where(sessions.c.pk == loaded.session_pk).values(title=title))
+
+    def commit_reply(
+        self,
+        claim: IterationClaim,
+        reply: ModelReply,
+        reading: Sequence[ev.PlannedCall] | ev.ModelReplied,
+        cost: Cost | None = None,
+    ) -> list[Hint]:
+        """Write a reply, its usage and its calls, and give the claim up. Returns what to send.
+
+        ``reading`` is what the reply means; its calls alone say that there is nothing remarkable about it. Safe to
+        repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
+        """
+        event = reading if isinstance(reading, ev.ModelReplied) else ev.ModelReplied(calls=tuple(reading))
+
+        def additions(loaded: LoadedRun) -> Additions:
+            return replace(_reply_additions(loaded, reply, event), cost=cost)
+
+        return self._finish_iteration(claim, event, additions)
+
+    def commit_discarded(
+        self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
+    ) -> list[Hint]:
+        """Write what came of a reply that is not stored, and what it cost, and give the claim up. Raises
+        ``LeaseLost``."""
+
+        def additions(loaded: LoadedRun) -> Additions:
+            data = {"iteration": loaded.run.iteration + 1, "finish_reason": reply.finish_reason}
+            discarded = [RunEvent(name=RunEventName.REPLY_DISCARDED, data=data)]
+            is_asked_again = isinstance(event, ev.AskedAgain) and loaded.run.status is not RunStatus.STOPPING
+            return Additions(events=discarded if is_asked_again else (), usage=reply.usage, cost=cost)
+
+        return self._finish_iteration(claim, event, additions)
+
+    def commit_compacted(
+        self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
+    ) -> list[Hint]:
+        """Write a row that makes the conversation shorter, and what writing it cost, and give the claim up. Raises
+        ``LeaseLost``."""
+
+        def additions(loaded: LoadedRun) -> Additions:
+            if loaded.run.status is RunStatus.STOPPING:
+                return Additions(usage=compaction.usage, cost=cost)
+            seq = loaded.message_seq + 1
+            data = {"rows": compaction.rows, "compression_count": compaction.number, "message_seq": seq}
+            return Additions(
+                messages=[Message(seq=seq, role=Role.USER, body=compaction.body)],
+                events=[RunEvent(name=RunEventName.COMPACTED, data=data)],
+                usage=compaction.usage,
+                cost=cost,
+                message_seq=seq,
+            )
+
+        return self._finish_iteration(claim, event, additions)
+
+    def commit_failure(
+        self,
+        claim: IterationClaim,
+        event: ev.ModelFailed | ev.CapacityAwaited | ev.Broken,
+        spent: Spent = NOTHING_SPENT,
+    ) -> list[Hint]:
+        """Write how a model call ended without a reply, and what its attempts took, and give the claim up. Raises
+        ``LeaseLost``."""
+        reason = event.reason if isinstance(event, ev.CapacityAwaited) else ""
+        added = Additions(usage=spent.usage, cost=spent.cost, waits_for=reason)
+        return self._finish_iteration(claim, event, lambda loaded: added)
+
+    def release_iteration(self, claim: IterationClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
+        """Hand an unfinished model call back for another worker to take now, and write what its attempts took. Raises
+        ``LeaseLost``."""
+        return self._finish_iteration(
+            claim, ev.IterationReleased(), lambda loaded: Additions(usage=spent.usage, cost=spent.cost)
+        )
+
+    def _finish_iteration(
+        self, claim: IterationClaim, event: ev.Event, additions: Callable[[LoadedRun], Additions]
+    ) -> list[Hint]:
+        loaded: LoadedRun = claim.loaded
+        while True:
+            after, added = apply(loaded.run, event), replace(additions(loaded), is_of_holder=True)
+            try:
+                return commit(self._database, loaded, after, added)
+            except StateMoved:
+                loaded = self._reload(claim)
+
+    def _reload(self, claim: IterationClaim) -> LoadedRun:
+        with self._database.write() as connection:
+            loaded = lock_run(connection, claim.loaded.pk)
+        if loaded is None or loaded.lease_token != claim.token:
+            raise LeaseLost(f"the claim on the model call of run {claim.run_id!r} was taken over; nothing was written")
+        # The calls of the previous iteration are settled and play no part in this step.
+        return with_run(loaded, calls=())
+
+    def request_stop(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
+        """Ask a run to stop. Idempotent; a run that has ended stays as it is. Raises ``RunNotFound``."""
+        stopped = self._stop(run_id)
+        return stopped.status, list(stopped.hints)
+
+    def _stop(self, run_id: str, by: str | None = None) -> Stopped:
+        with self._database.write() as connection:
+            loaded = lock_run(connection, find(connection, run_id))
+            assert loaded is not None
+            after, hints = stop_run(connection, loaded, by)
+        return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=after != loaded.run)
+
+    def stop_tree(self, run_id: str, *, by: str | None = None) -> Stopped:
+        """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began,
+        also when the run itself has ended. ``by`` is who wants it (``core.principals``). Idempotent; what has ended
+        stays as it is. Raises ``RunNotFound``."""
+        stopped = self._stop(run_id, by)
+        below = self.stop_descendants(run_id)
+        hints = [*stopped.hints, *(hint for more in below.values() for hint in more)]
+        return replace(stopped, run_ids=(run_id, *below), hints=hints)
+
+    def stop_descendants(self, run_id: str) -> dict[str, list[Hint]]:
+        """Stop what a run that ended or is being stopped had caused, at any depth: for each run, what to send. See
+        ``chains.stop_caused``. Idempotent. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+        return stop_caused(self._database, pk)
+
+    def break_off(self, run_id: str, event: ev.Broken) -> list[Hint]:
+        """End a run that cannot go on, whoever holds it. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+        return break_off(self._database, pk, event)
+
+    def break_off_step(self, effect: Effect, owner: int, message: str) -> list[Hint]:
+        """End a run because our own code failed at this step of it. Raises ``RunNotFound``.
+
+        Nothing happens when the step is not ``owner``'s to speak of any more: settled, in a later attempt, or in
+        another worker's hands. A worker that came back from the dead must not end what others carry on (I2).
+        """
+        with self._database.read() as connection:
+            pk = find(connection, effect.run_id)
+        failure = Failure(kind=ExitReason.INTERNAL_ERROR.value, message=message)
+        event = ev.Broken(reason=ExitReason.INTERNAL_ERROR, failure=failure)
+        return break_off(self._database, pk, event, lambda connection: _is_open_to(connection, pk, effect, owner))
+
+    def stopping(self, run_ids: Collection[str]) -> set[str]:
+        """Those of ``run_ids`` that were asked to stop or have ended: nothing should be done for them any more."""
+        if not run_ids:
+            return set()
+        over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.status.in_(over))
+            )
+            return set(rows.scalars())
+
+    def nudged(self, run_ids: Collection[str]) -> Nudged:
+        """What the rows of runs say that somebody was nudged about."""
+        over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
+        with self._database.read() as connection:
+            rows = connection.execute(
+                sa.select(
+                    runs.c.run_id,
+                    runs.c.status.in_(over).label("is_over"),
+                    (runs.c.watched_until > db_now()).label("is_watched"),
+                ).where(runs.c.run_id.in_(run_ids))
+            ).all()
+        return Nudged(
+            stopping=frozenset(row.run_id for row in rows if row.is_over),
+            watched=frozenset(row.run_id for row in rows if row.is_watched),
+        )
+
+    def watch(self, run_id: str, for_s: float) -> None:
+        """Say that somebody follows this run's stream for the next ``for_s`` seconds."""
+        self.watch_all([run_id], for_s)
+
+    def watch_all(self, run_ids: Collection[str], for_s: float) -> None:
+        """``watch`` for many runs, in one statement."""
+        if not run_ids:
+            return
+        with self._database.statement() as connection:
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.run_id.in_(run_ids), runs.c.status.not_in([s.value for s in TERMINAL]))
+                .values(watched_until=db_now() + for_s)
+            )
+
+
+def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> bool:
+    """Whether the step is still to be done, and by nobody else than ``owner``."""
+    if isinstance(effect, Iterate):
+        table = runs
+        same = (runs.c.pk == pk) & (runs.c.iteration == effect.iteration - 1) & (runs.c.attempt == effect.attempt)
+        is_open = runs.c.exit_reason.is_(None)
+    else:
+        table = tool_calls
+        same = (tool_calls.c.run_pk == pk) & (tool_calls.c.iteration == effect.iteration)
+        same &= (tool_calls.c.position == effect.position) & (tool_calls.c.attempt == effect.attempt)
+        is_open = tool_calls.c.settled_at.is_(None)
+    is_ours = sa.or_(table.c.lease_token.is_(None), table.c.lease_owner == owner)
+    return connection.execute(sa.select(sa.literal(1)).where(same, is_open, is_ours)).first() is not None
+
+
+def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) -> LoadedRun:
+    """Write that the claimed run may only sum up.
+
+    Who wrote to the run between its claim and here is noticed by the commit, as always: the number of the last event
+    is then not the one that is expected.
+    """
+    seq = budgets.exhaust(connection, loaded.pk, dimension)
+    INSERT_EVENT.run_each(connection, event_rows(loaded.pk, seq - 1, [exhausted_event(dimension)]))
+    return replace(with_run(loaded, exhausted=dimension), event_seq=loaded.event_seq + 1)
+
+
+def find(connection: Connection, run_id: str) -> int:
+    """The run's number. Raises ``RunNotFound``."""
+    pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar()
+    if pk is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    return int(pk)
+
+
+def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplied) -> Additions:
+    if loaded.run.status is RunStatus.STOPPING:
+        return Additions(usage=reply.usage)  # the words of an interrupted call do not enter the transcript (D7)
+    seq = loaded.message_seq + 1
+    # A summary may ask for no tools; what a model asks for all the same is not run, so it must not stand there either.
+    calls = () if loaded.run.wants_summary else event.calls
+    kept = reply if calls else replace(reply, tool_requests=())
+    data = {"iteration": loaded.run.iteration + 1, "message_seq": seq, "finish_reason": reply.finish_reason}
+    return Additions(
+        messages=[Message(seq=seq, role=Role.ASSISTANT, body=assistant_body(kept))],
+        events=[RunEvent(name=RunEventName.MESSAGE_COMPLETED, data=data)],
+        usage=reply.usage,
+        output_seq=None if calls else seq,
+        message_seq=seq + len(calls),
+    )
+
+
+def _replayed(connection: Connection, new: NewRun, earlier: keys.Earlier) -> Created:
+    row = connection.execute(
+        sa.select(runs.c.run_id, sessions.c.session_id)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .where(runs.c.pk == earlier.run_pk)
+    ).one()
+    session_id = new.session_id or row.session_id
+    return Created(run_id=row.run_id, session_id=session_id, hints=(), was_replayed=True)
+
+
+SESSION_LABEL = (
+    sessions.c.session_id,
+    sessions.c.source.label("session_source"),
+    sessions.c.name.label("session_name"),
+)
+
+
+def label_of(row: Any) -> SessionLabel:
+    """Of a row with the columns ``SESSION_LABEL``."""
+    return SessionLabel(id=row.session_id, source=row.session_source, name=row.session_name)
+
+
+def session_is(source: str, reference: str) -> sa.ColumnElement[bool]:
+    """The session that a caller from ``source`` means: by its id, or by a name of theirs."""
+    if is_session_id(reference):
+        return sessions.c.session_id == reference
+    return sa.and_(sessions.c.source == source, sessions.c.name == reference)
+
+
+def new_run_id() -> str:
+    return f"run_{uuid.uuid4().hex}"
+
+
+def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
+    """Take in a submission that does not simply wait when the session is busy.
+
+    The run at work is locked before the session, as everybody does; if the turn has moved meanwhile, ``_ActiveRunChanged``.
+    """
+    this = session_is(new.spec.source, session_id)
+    seen = connection.execute(sa.select(sessions.c.active_run_pk).where(this)).scalar()
+    if seen is None:
+        _, created = insert_run(connection, new)
+        if not created.hints:
+            raise _ActiveRunChanged  # somebody took the turn before us; nothing of ours is kept
+        return created
+    loaded = lock_run(connection, seen)
+    active = connection.execute(sa.select(sessions.c.active_run_pk).where(this).with_for_update()).scalar()
+    if loaded is None or active != seen:
+        raise _ActiveRunChanged
+    if new.multitask is Multitask.REJECT:
+        raise SessionActive(f"run {loaded.run.run_id!r} is at work in session {session_id!r}")
+    said = new.spec.input
+    if new.multitask is Multitask.STEER and isinstance(said, str) and loaded.run.status is not RunStatus.STOPPING:
+        steering.keep(connection, loaded.pk, said)
+        _deliver_also(connection, loaded.pk, new.deliver)
+        event = RunEvent(name=RunEventName.STEERED, data={"text": said})
+        save(connection, loaded, loaded.run, Additions(events=[event]))
+        keys.claim(connection, new.keys, loaded.pk)
+        return Created(run_id=loaded.run.run_id, session_id=session_id, hints=(), was_replayed=False, was_steered=True)
+    if new.multitask is not Multitask.INTERRUPT:
+        return insert_run(connection, new)[1]
+    pk, created = insert_run(connection, new)
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(goes_first=True))
+    _, hints = stop_run(connection, loaded)
+    return replace(created, hints=hints, interrupted=loaded.run.run_id)
+
+
+def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> None:
+    """Whoever steers a run gets its answer too. The run is locked."""
+    if not targets:
+        return
+    stored = connection.execute(sa.select(runs.c.deliver).where(runs.c.pk == pk)).scalar()
+    known = json.loads(stored) if stored else []
+    merged = json.dumps(list(dict.fromkeys([*known, *targets])))
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(deliver=merged))
+
+
+def asked_values(new: NewRun) -> dict[str, Any]:
+    """The columns of a run that say what was asked for."""
+    spec = new.spec
+    return {
+        "model": spec.model,
+        "endpoint": spec.endpoint,
+        "origin": spec.source_kind,
+        "network": spec.network,
+        "iterations_max": spec.iterations_max,
+        "attempts_max": spec.attempts_max,
+        "idle_s_max": spec.idle_s_max,
+        "deliver": json.dumps(list(new.deliver)) if new.deliver else None,
+    }
+
+
+def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
+    """Write a run in the caller's transaction; returns its number as well. Raises as ``Runs.create``."""
+    run_id = new.run_id or new_run_id()
+    session_pk, active, message_seq = _session_for(connection, run_id, new)
+    spec = new.spec
+    run_pk = connection.execute(
+        sa.insert(runs)
+        .values(
+            run_id=run_id,
+            session_pk=session_pk,
+            status=RunStatus.QUEUED.value,
+            state_version=STATE_VERSION,
+            deadline_at=db_now() + spec.wall_s_max,
+            **asked_values(new),
+            created_at=db_now(),
+            updated_at=db_now(),
+        )
+        .returning(runs.c.pk)
+    ).scalar_one()
+    keep_specs(connection, [(int(run_pk), spec)])
+    if budgets.has_limits(spec):
+        budgets.open_budget(connection, int(run_pk), spec)
+    keys.claim(connection, new.keys, int(run_pk))
+    hints: list[Hint] = []
+    if active is None and not new.is_held:
+        hints = [activate(connection, session_pk, run_pk, run_id, message_seq)]
+    return int(run_pk), Created(run_id=run_id, session_id=new.session_id or run_id, hints=hints, was_replayed=False)
+
+
+def start_held(connection: Connection, run_pk: int) -> list[Hint]:
+    """Begin a run that was written as held. Nothing happens when it has ended or begun."""
+    row = connection.execute(
+        sa.select(runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .where(
+            runs.c.pk == run_pk,
+            runs.c.status == RunStatus.QUEUED.value,
+            runs.c.hinted_at.is_(None),
+            runs.c.lease_token.is_(None),
+            sessions.c.active_run_pk.is_(None),
+        )
+        .with_for_update()
+    ).first()
+    return [activate(connection, row.session_pk, run_pk, row.run_id, row.message_seq)] if row else []
+
+
+def session_values(new: NewRun, tools_hash: str) -> dict[str, Any]:
+    """The columns of a session that ``new`` opens, but for its id and its time."""
+    return {
+        "source": new.spec.source if new.session_id is not None else None,
+        "name": new.session_id,
+        "system_prompt": new.system_prompt,
+        "tools_hash": tools_hash,
+        "workspace": new.workspace,
+        "title": first_title(new.spec.input),
+    }
+
+
+def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int, int | None, int]:
+    """The session's number, its active run and its length, with its row locked."""
+    if new.session_id is None or not is_session_id(new.session_id):
+        tools_hash = store_blob(connection, new.tools)
+        inserted = connection.execute(
+            insert_ignoring(connection, sessions)
+            .values(**session_values(new, tools_hash), session_id=run_id, created_at=db_now())
+            .returning(sessions.c.pk)
+        ).scalar()
+        if inserted is not None:
+            return int(inserted), None, _insert_history(connection, int(inserted), new.spec)
+    reference = new.session_id or run_id
+    row = connection.execute(
+        sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
+        .where(session_is(new.spec.source, reference))
+        .with_for_update()
+    ).first()
+    if row is None:
+        raise SessionNotFound(f"no session has the id {reference!r}; a name of your own must not look like an id")
+    if row.active_run_pk is not None:
+        _refuse_overflow(connection, row.pk, reference)
+    return row.pk, row.active_run_pk, row.message_seq
+
+
+def _refuse_overflow(connection: Connection, session_pk: int, session_id: str) -> None:
+    waiting = connection.execute(
+        sa.select(sa.func.count())
+        .select_from(runs)
+        .where(runs.c.session_pk == session_pk, runs.c.status == RunStatus.QUEUED.value, runs.c.hinted_at.is_(None))
+    ).scalar_one()
+    if waiting >= SESSION_QUEUE_MAX:
+        raise SessionBusy(f"{waiting} runs already wait in session {session_id!r}; wait for one to end or stop one")
+
+
+def _insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> int:
+    rows = [
+        Message(seq=seq, role=Role(str(row.get("role"))), body=canonical_json(dict(row)))
+        for seq, row in enumerate(spec.history, start=1)
+    ]
+    insert_messages(connection, session_pk, 0, rows)
+    return len(rows)
+
+
+def fingerprint(document: object) -> str:
+    """What an idempotency key stands for: the same request gives the same text."""
+    return hashlib.sha256(canonical_json(document).encode("utf-8")).hexdigest()

@@ -1,0 +1,75 @@
+"""What a user says to a run at work: kept as rows until a batch of tool calls is over, then part of its last result.
+
+It never becomes a row of its own, so the roles still alternate and the prompt keeps its bytes: the text is stored with
+the result (reference, loop §1.11).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.notices import with_steer
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import plain
+from hermes_worker.store.tables import runs, steers
+
+
+def keep(connection: Connection, run_pk: int, text: str) -> None:
+    """Remember what was said. The caller holds the run's lock and adds an event."""
+    connection.execute(sa.insert(steers).values(run_pk=run_pk, text=plain(text), created_at=db_now()))
+    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=runs.c.steers + 1))
+
+
+_PENDING = Prepared(
+    sa.select(steers.c.text)
+    .where(steers.c.run_pk == sa.bindparam("run"), steers.c.message_seq.is_(None))
+    .order_by(steers.c.pk)
+)
+
+
+def pending(connection: Connection, run_pk: int) -> list[str]:
+    """What was said and has reached no result, in order."""
+    return [row.text for row in _PENDING.all(connection, {"run": run_pk})]
+
+
+def mark_said(connection: Connection, run_pk: int, seq: int) -> None:
+    """What was said is part of the result at ``seq``. The caller holds the run's lock."""
+    connection.execute(
+        sa.update(steers).where(steers.c.run_pk == run_pk, steers.c.message_seq.is_(None)).values(message_seq=seq)
+    )
+    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=0))
+
+
+def steered(written: Sequence[Message], said: Sequence[str]) -> list[Message]:
+    """``written`` with what was said appended to its last tool result, if it has one.
+
+    Of calls that ran side by side that is the one that ended last: the results of the others stand already.
+    """
+    return _changed(written, last_result(written), lambda content: with_steer(content, "\n".join(said)))
+
+
+def noted(written: Sequence[Message], note: str) -> list[Message]:
+    """``written`` with a note below its last tool result, if it has one."""
+    return _changed(written, last_result(written), lambda content: f"{content}\n\n{note}")
+
+
+def last_result(written: Sequence[Message]) -> int | None:
+    """The place of the last tool result among ``written``."""
+    return max((row.seq for row in written if row.role is Role.TOOL), default=None)
+
+
+def _changed(written: Sequence[Message], seq: int | None, change: Callable[[str], str]) -> list[Message]:
+    return [_with_content(row, change) if row.seq == seq else row for row in written]
+
+
+def _with_content(row: Message, change: Callable[[str], str]) -> Message:
+    body = json.loads(row.body)
+    content = body["content"]
+    body["content"] = change(content if isinstance(content, str) else json.dumps(content))
+    return Message(seq=row.seq, role=row.role, body=canonical_json(body))

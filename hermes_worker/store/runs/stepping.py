@@ -1,0 +1,559 @@
+"""What a step writes, decided before anything is written.
+
+``plan`` compares the run before with the run after and says what to write: ``first``, which is one statement on
+PostgreSQL, and ``rest``, everything that takes statements of its own. It reads and writes nothing. ``needed`` says what
+it has to know beside the two, ``look_up`` reads that, and ``store.runs.joining`` writes the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, Use, uses, warning
+from hermes_worker.core.effects import CallEffect, Effect, Iterate, outstanding
+from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
+from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
+from hermes_worker.core.pricing import (
+    NOTHING_SPENT,
+    Cost,
+    Pricing,
+    Spent,
+    doubtful_nano_usd_of,
+    nano_usd_of,
+    unpriced_calls_of,
+    worst_of,
+)
+from hermes_worker.core.principals import author
+from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind, exit_text
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.store.rows import (
+    BLOB_CHARS_MIN,
+    LoadedRun,
+    ParentCall,
+    blob_hash,
+    message_row,
+    plain,
+    tool_call_ids,
+)
+from hermes_worker.store.runs import budgets
+from hermes_worker.store.runs.losses import lost_auxiliary, lost_call
+from hermes_worker.store.runs.steering import last_result, noted, pending, steered
+from hermes_worker.store.runs.steps import ROWS_MAX, NewRows, Step, Values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Additions:
+    """What a step brings besides the new state."""
+
+    messages: Sequence[Message] = ()
+    """Rows with their final ``seq``."""
+    events: Sequence[RunEvent] = ()
+    usage: Usage = field(default_factory=Usage)
+    cost: Cost | None = None
+    """Of ``usage``; ``None`` when the step brought none."""
+    output_seq: int | None = None
+    """Where the final answer stands, when this step wrote it."""
+    written_calls: frozenset[int] = frozenset()
+    """Positions whose rows the caller has brought up to date already."""
+    settled_call: Mapping[str, Any] | None = None
+    """The claim on the call that this step settles, with its new status; its row is written with the run's."""
+    documents: Sequence[Mapping[str, Any]] = ()
+    """Session documents to write."""
+    documents_gone: Sequence[str] = ()
+    """The keys of session documents to delete."""
+    waits_for: str = ""
+    """Why the run is parked, in a sentence for people."""
+    by: str | None = None
+    """Who wanted the step (``core.principals``); ``None`` when it came of itself."""
+    message_seq: int | None = None
+    """The transcript's new length, counting places kept free for results; ``None`` when it did not grow."""
+    is_of_holder: bool = False
+    """Who holds the claim on the model call writes the step, and knows what the call took. A claim that anybody else
+    takes away is booked as an attempt whose outcome nobody knows."""
+    held_call: int | None = None
+    """The position of the tool call for which a model was asked, when who holds that claim writes the step. The same
+    goes for it as for ``is_of_holder``."""
+    pricing: Pricing | None = None
+    """What such an attempt costs; without it, the run's other calls tell."""
+
+
+# --- what has to be known --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """What a plan depends on that stands in other rows than those of the run and its calls."""
+
+    is_call_lost: bool = False
+    """The claim on the model call is taken away: what may that call have cost?"""
+    auxiliary_lost: tuple[int, ...] = ()
+    """The same for the auxiliary calls of the tool calls at these positions."""
+    tool_call_ids: bool = False
+    said: bool = False
+    budget: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.is_call_lost or self.auxiliary_lost or self.tool_call_ids or self.said or self.budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What ``look_up`` found."""
+
+    lost: Spent = NOTHING_SPENT
+    """What calls may have taken whose claims are taken away."""
+    tool_call_ids: Sequence[str] = ()
+    """What the model called the calls of this iteration."""
+    said: Sequence[str] = ()
+    """What the user said to the run and the model has not read."""
+    budget: Budget | None = None
+
+
+NOTHING_KNOWN = Known()
+
+
+def needed(loaded: LoadedRun, after: Run, additions: Additions) -> Needed:
+    """What has to be looked up before the step from ``loaded.run`` to ``after`` is planned. Nothing for most steps."""
+    before = loaded.run
+    is_over = _is_batch_over(before, after)
+    return Needed(
+        is_call_lost=_gives_up(before, after) and not additions.is_of_holder,
+        auxiliary_lost=_lost_auxiliary(before, after, additions),
+        tool_call_ids=bool(_without_result(before, after)),
+        said=is_over and loaded.steers > 0,
+        budget=is_over and loaded.budget_pk is not None,
+    )
+
+
+def look_up(connection: Connection, loaded: LoadedRun, wanted: Needed, pricing: Pricing | None = None) -> Known:
+    """Read what a plan needs. ``pricing`` says what lost calls cost; without it, the run's other calls do."""
+    lost = lost_call(connection, loaded, pricing) if wanted.is_call_lost else NOTHING_SPENT
+    for position in wanted.auxiliary_lost:
+        lost = lost + lost_auxiliary(connection, loaded, position, pricing)
+    budget_pk = loaded.budget_pk if wanted.budget else None
+    return Known(
+        lost=lost,
+        tool_call_ids=tool_call_ids(connection, loaded) if wanted.tool_call_ids else (),
+        said=pending(connection, loaded.pk) if wanted.said else (),
+        budget=None if budget_pk is None else budgets.read_budget(connection, budget_pk),
+    )
+
+
+def _gives_up(before: Run, after: Run) -> bool:
+    return before.is_asking and not after.is_asking
+
+
+def _is_batch_over(before: Run, after: Run) -> bool:
+    """The run goes on after the last result of its calls: what the model is to know is appended to that."""
+    return bool(before.unsettled) and not after.unsettled and not after.status.is_terminal
+
+
+def _lost_auxiliary(before: Run, after: Run, additions: Additions) -> tuple[int, ...]:
+    """The positions of the calls for which a model was being asked, by somebody who is none of the step's writers and
+    has lost the claim with it."""
+    return tuple(
+        call.position
+        for call in before.calls
+        if call.asks
+        and call.status is CallStatus.RUNNING
+        and after.calls[call.position] != call
+        and call.position != additions.held_call
+    )
+
+
+def _without_result(before: Run, after: Run) -> list[tuple[Call, Call]]:
+    """The calls that ``after`` settles and whose tool said nothing, before and after."""
+    if after.iteration != before.iteration:
+        return []
+    return [
+        (was, call)
+        for was, call in zip(before.calls, after.calls, strict=True)
+        if call.status in (CallStatus.CANCELLED, CallStatus.UNKNOWN) and not was.status.is_settled
+    ]
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteDocuments:
+    keys: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkSaid:
+    """What the user said is part of the result at ``seq``."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseWait:
+    """The call at ``position`` ends without an answer. Whoever answered has closed the wait before, with the answer."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeCall:
+    """The row of a call follows its state."""
+
+    call: Call
+    is_due: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRun:
+    """The end is written in two statements, ``first`` and this one: the status changes only here, together with the
+    exit reason, as the CHECK on both demands."""
+
+    after: Run
+    output_seq: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeSession:
+    """The run's session goes to the next run that waits for it."""
+
+    message_seq: int
+    """The transcript's length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinParent:
+    parent: ParentCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleBudget:
+    budget_pk: int
+    charge: budgets.Charge
+
+
+Write = NewRows | DeleteDocuments | MarkSaid | CloseWait | ChangeCall | EndRun | FreeSession | JoinParent | SettleBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """What a step writes. It takes a transaction exactly when ``rest`` is not empty."""
+
+    loaded: LoadedRun
+    """The run before."""
+    iteration: int
+    """Of the calls that the step changes."""
+    first: Step
+    """One statement on PostgreSQL, and a transaction of its own where nothing else is to be written."""
+    rest: tuple[Write, ...]
+    """In this order, by which everybody takes their locks."""
+    added: Sequence[Effect]
+    """What is due by the step and was not before, in order."""
+
+
+def plan(loaded: LoadedRun, after: Run, additions: Additions, known: Known = NOTHING_KNOWN) -> StepPlan:
+    """What the step from ``loaded.run`` to ``after`` writes. ``known`` is what ``needed`` asks for."""
+    before = loaded.run
+    spent = Spent(usage=additions.usage, cost=additions.cost)
+    if known.lost is not NOTHING_SPENT:
+        spent += known.lost
+    added = outstanding(after) - outstanding(before)
+    message_seq, written = _transcript(loaded, after, additions, known)
+    happened = [
+        *additions.events,
+        *_call_events(loaded, after),
+        *_budget_events(before, after),
+        *_status_events(before, after, additions),
+    ]
+    rows = NewRows(
+        messages=[message_row(loaded.session_pk, loaded.pk, message) for message in written],
+        events=event_rows(loaded.pk, loaded.event_seq, happened),
+        calls=_new_calls(loaded, after, added),
+        documents=additions.documents,
+        blobs=[(blob_hash(row.body), row.body) for row in written if len(row.body) >= BLOB_CHARS_MIN],
+    )
+    first, more = rows.split(ROWS_MAX)
+    return StepPlan(
+        loaded=loaded,
+        iteration=after.iteration,
+        first=Step(
+            run=_run_values(loaded, after, message_seq, len(happened), spent),
+            settled_call=additions.settled_call,
+            rows=first,
+        ),
+        rest=(
+            *((more,) if more else ()),
+            *_other_writes(loaded, after, additions, known, written),
+            *_end_writes(loaded, after, additions, message_seq),
+            *_budget_writes(loaded, after, spent),
+        ),
+        added=sorted(added, key=_effect_order),
+    )
+
+
+def _transcript(loaded: LoadedRun, after: Run, additions: Additions, known: Known) -> tuple[int, list[Message]]:
+    """The transcript's new length, and the rows it grows by in their final form."""
+    message_seq = loaded.message_seq if additions.message_seq is None else additions.message_seq
+    written = [*additions.messages, *_results_without_a_run(loaded, after, known)]
+    if after.status.is_terminal:
+        message_seq, closing = _closing_rows(after, message_seq, additions)
+        written += closing
+    if _is_batch_over(loaded.run, after):
+        written = _with_notes(loaded, after, written, known)
+    return message_seq, written
+
+
+def _with_notes(loaded: LoadedRun, after: Run, written: list[Message], known: Known) -> list[Message]:
+    """The last result of a batch with what the model is to know beside it: what the user said, and how much of the
+    run's limits is used."""
+    if known.said:
+        written = steered(written, known.said)
+    found = [_wall_use(loaded), *uses(Budget(limits=Limits(iterations=after.iterations_max), spent=_counted(after)))]
+    if known.budget is not None:
+        found += uses(known.budget)
+    note = warning(found)
+    return written if note is None else noted(written, note)
+
+
+def _counted(run: Run) -> Amounts:
+    return Amounts(iterations=run.iteration - run.refunds)
+
+
+def _wall_use(loaded: LoadedRun) -> Use:
+    """As it was when the run was read, which may be when the call was claimed."""
+    used, limit = int(loaded.wall_s - loaded.left_s), max(1, int(loaded.wall_s))
+    return Use(dimension=Dimension.WALL_CLOCK, used=used, limit=limit)
+
+
+def _effect_order(effect: Effect) -> int:
+    return effect.position if isinstance(effect, CallEffect) else -1
+
+
+def _other_writes(
+    loaded: LoadedRun, after: Run, additions: Additions, known: Known, written: Sequence[Message]
+) -> list[Write]:
+    """Changes of rows that a step does not touch as a rule."""
+    writes: list[Write] = []
+    if additions.documents_gone:
+        writes.append(DeleteDocuments(keys=additions.documents_gone))
+    seq = last_result(written) if known.said else None
+    if seq is not None:
+        writes.append(MarkSaid(seq=seq))
+    for before, call, is_due in _changed_calls(loaded, after, additions):
+        if before.waits_for in (WaitKind.APPROVAL, WaitKind.INPUT) and call.status.is_settled:
+            writes.append(CloseWait(position=call.position))
+        writes.append(ChangeCall(call=call, is_due=is_due))
+    return writes
+
+
+def _end_writes(loaded: LoadedRun, after: Run, additions: Additions, message_seq: int) -> list[Write]:
+    if not after.status.is_terminal:
+        return []
+    ended: list[Write] = [
+        EndRun(after=after, output_seq=additions.output_seq),
+        FreeSession(message_seq=message_seq),
+    ]
+    return ended if loaded.parent is None else [*ended, JoinParent(parent=loaded.parent)]
+
+
+def _budget_writes(loaded: LoadedRun, after: Run, spent: Spent) -> list[Write]:
+    gave_up = _gives_up(loaded.run, after)
+    if loaded.budget_pk is None or not (gave_up or spent.cost is not None):
+        return []
+    return [SettleBudget(budget_pk=loaded.budget_pk, charge=_charge(loaded, after, spent, gave_up=gave_up))]
+
+
+def _charge(loaded: LoadedRun, after: Run, spent: Spent, *, gave_up: bool) -> budgets.Charge:
+    before = loaded.run
+    replies = after.iteration - before.iteration
+    return budgets.Charge(
+        given_back=loaded.reserved if gave_up else Amounts(),
+        spent=Amounts(
+            iterations=replies - (after.refunds - before.refunds) if loaded.reserved.iterations else 0,
+            tokens=spent.usage.chargeable,
+            tool_calls=len(after.calls) if replies else 0,
+            nano_usd=nano_usd_of(spent.cost) + doubtful_nano_usd_of(spent.cost),
+        ),
+        unknown_costs=unpriced_calls_of(spent.cost),
+    )
+
+
+def _run_values(loaded: LoadedRun, after: Run, message_seq: int, events_added: int, spent: Spent) -> Values:
+    # The terminal status is written with the exit reason, see ``EndRun``.
+    status = loaded.run.status if after.status.is_terminal else after.status
+    usage = spent.usage
+    return {
+        "run": loaded.pk,
+        "seen_event_seq": loaded.event_seq,
+        "seen_token": loaded.lease_token,
+        "new_status": status.value,
+        "new_iteration": after.iteration,
+        "new_refunds": after.refunds,
+        "new_attempt": after.attempt,
+        "new_deaths": after.deaths,
+        "new_recovery": after.recovery,
+        "new_memory": after.memory,
+        "new_call_count": len(after.calls),
+        "new_resume_at": after.resume_at,
+        "new_token": loaded.lease_token if after.is_asking else None,
+        "is_due": any(isinstance(effect, Iterate) for effect in outstanding(after)),
+        "new_message_seq": message_seq,
+        "new_event_seq": loaded.event_seq + events_added,
+        "input": usage.input,
+        "output": usage.output,
+        "cache_read": usage.cache_read,
+        "cache_write": usage.cache_write,
+        "reasoning": usage.reasoning,
+        "estimated": usage.estimated,
+        "refused_attempts": usage.refused_attempts,
+        "unknown_attempts": usage.unknown_attempts,
+        "unknown_input": usage.unknown_input,
+        "unknown_output": usage.unknown_output,
+        "cost_nano_usd": nano_usd_of(spent.cost),
+        "doubtful_nano_usd": doubtful_nano_usd_of(spent.cost),
+        "unpriced_calls": unpriced_calls_of(spent.cost),
+        "new_cost_status": _cost_status(loaded, spent.cost),
+    }
+
+
+def _cost_status(loaded: LoadedRun, cost: Cost | None) -> str | None:
+    status = loaded.cost_status if cost is None else worst_of(loaded.cost_status, cost.status)
+    return status.value if status else None
+
+
+def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[tuple[Call, Call, bool]]:
+    """The calls of the current iteration whose rows have to follow: before, after, and whether they are due."""
+    before = loaded.run
+    if after.iteration != before.iteration or after.calls == before.calls == ():
+        return []
+    was_due = {effect.position for effect in outstanding(before) if isinstance(effect, CallEffect)}
+    is_due = {effect.position for effect in outstanding(after) if isinstance(effect, CallEffect)}
+    return [
+        (before_call, call, call.position in is_due)
+        for before_call, call in zip(before.calls, after.calls, strict=True)
+        if (call != before_call or (call.position in was_due) != (call.position in is_due))
+        and not before_call.status.is_settled
+        and call.position not in additions.written_calls
+    ]
+
+
+def _new_calls(loaded: LoadedRun, after: Run, added: frozenset[Effect]) -> list[Values]:
+    if after.iteration == loaded.run.iteration:
+        return []
+    due = {effect.position for effect in added if isinstance(effect, CallEffect)}
+    # The assistant's row stands at message_seq + 1; the results follow it in the order of the calls.
+    first_result = loaded.message_seq + 2
+    return [
+        {
+            "run_pk": loaded.pk,
+            "iteration": after.iteration,
+            "position": call.position,
+            "name": plain(call.name)[:100],
+            "replay": call.replay.value,
+            "segment": call.segment,
+            "timeout_s": call.timeout_s,
+            "result_seq": first_result + call.position,
+            "is_due": call.position in due,
+        }
+        for call in after.calls
+    ]
+
+
+def event_rows(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> list[Values]:
+    """Events after ``last_seq``, as parameters of ``steps.INSERT_EVENT``."""
+    return [
+        {
+            "run_pk": run_pk,
+            "seq": last_seq + n,
+            "at": event.at,
+            "event": event.name.value,
+            "data": canonical_json(event.data),
+        }
+        for n, event in enumerate(happened, start=1)
+    ]
+
+
+def _call_events(loaded: LoadedRun, after: Run) -> list[RunEvent]:
+    """What the stream says of calls that end without their tool's own answer."""
+    if after.iteration != loaded.run.iteration:
+        return []
+    happened: list[RunEvent] = []
+    for before, call in zip(loaded.run.calls, after.calls, strict=True):
+        if call.status not in (CallStatus.CANCELLED, CallStatus.UNKNOWN) or before.status.is_settled:
+            continue
+        data = {"tool": call.name, "iteration": after.iteration, "position": call.position}
+        if before.may_have_acted:
+            happened.append(RunEvent(name=RunEventName.TOOL_STARTED, data={**data, "attempt": call.attempt}))
+        ended = {**data, "error": True, "outcome": call.status.value}
+        happened.append(RunEvent(name=RunEventName.TOOL_COMPLETED, data=ended))
+    return happened
+
+
+def _results_without_a_run(loaded: LoadedRun, after: Run, known: Known) -> list[Message]:
+    return [
+        Message(
+            seq=loaded.result_seqs[call.position],
+            role=Role.TOOL,
+            body=tool_body(known.tool_call_ids[call.position], _notice(before, call)),
+        )
+        for before, call in _without_result(loaded.run, after)
+    ]
+
+
+def _notice(before: Call, call: Call) -> str:
+    was_running = before.may_have_acted or before.waits_for is WaitKind.CHILDREN
+    return result_without_a_run(call.status, was_running=was_running)
+
+
+def _closing_rows(after: Run, message_seq: int, additions: Additions) -> tuple[int, list[Message]]:
+    """An ended turn must not end with a tool's result: the next user message would follow it without an answer."""
+    if after.status is RunStatus.COMPLETED or after.iteration == 0 or additions.output_seq is not None:
+        return message_seq, []
+    return message_seq + 1, [Message(seq=message_seq + 1, role=Role.ASSISTANT, body=STOPPED_BODY)]
+
+
+STOPPED_BODY = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
+
+
+def _budget_events(before: Run, after: Run) -> list[RunEvent]:
+    """Of a run whose own model calls are used up. What a tree's budget refuses is told by the claim it refuses."""
+    if before.wants_summary or not after.wants_summary or after.status.is_terminal:
+        return []
+    return [exhausted_event(Dimension.ITERATIONS)]
+
+
+def exhausted_event(dimension: Dimension) -> RunEvent:
+    return RunEvent(name=RunEventName.BUDGET_EXHAUSTED, data={"dimension": dimension.value})
+
+
+def _status_events(before: Run, after: Run, additions: Additions) -> list[RunEvent]:
+    if after.status is before.status:
+        return []
+    reason = _exit_text(after) if after.exit_reason else None
+    match after.status:
+        case RunStatus.COMPLETED:
+            data = {"exit_reason": reason, "message_seq": additions.output_seq}
+            return [RunEvent(name=RunEventName.RUN_COMPLETED, data=data)]
+        case RunStatus.CANCELLED:
+            return [RunEvent(name=RunEventName.RUN_CANCELLED, data={"exit_reason": reason} | author(additions.by))]
+        case RunStatus.FAILED | RunStatus.EXPIRED:
+            error = after.failure.message if after.failure else reason
+            data = {"error": error, "exit_reason": reason, "status": after.status.value}
+            return [RunEvent(name=RunEventName.RUN_FAILED, data=data)]
+        case RunStatus.STOPPING:
+            return [RunEvent(name=RunEventName.STOP_REQUESTED, data=author(additions.by))]
+        case _ if after.status.is_parked:
+            waiting = {"status": after.status.value, "until": after.resume_at}
+            told = {"reason": additions.waits_for} if additions.waits_for else {}
+            return [RunEvent(name=RunEventName.WAITING, data=waiting | told | author(additions.by))]
+        case RunStatus.RUNNING if before.status is RunStatus.WAITING_FOR_CAPACITY:
+            return [RunEvent(name=RunEventName.RESUMED)]
+        case _:
+            return []
+
+
+def _exit_text(run: Run) -> str:
+    used = run.iteration - run.refunds
+    return exit_text(run.exit_reason or "", used=used, allowed=run.iterations_max, exhausted=run.exhausted)

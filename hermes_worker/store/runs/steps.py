@@ -1,0 +1,270 @@
+"""The rows of a step, and how they are written: the hottest statements of the product.
+
+A step writes the run, a message, an event or two, the calls. Statement by statement, with BEGIN and COMMIT, that is
+half a dozen round trips, each of which costs both sides more than its row does. On PostgreSQL data-modifying CTEs
+write the same rows in one statement, which can be its own transaction. The update of the run comes first, and the rest
+is selected from what it returns: when the run has moved, nothing is written at all. SQLite has no round trips to save,
+and no data-modifying CTEs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.run import CallStatus
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.tables import events, messages, runs, session_documents, tool_calls
+
+ROWS_MAX = 4
+"""Rows of one kind in one statement: every combination of numbers is a statement of its own."""
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRows:
+    """New rows, each as the parameters of its statement below."""
+
+    messages: Sequence[Values] = ()
+    events: Sequence[Values] = ()
+    calls: Sequence[Values] = ()
+    documents: Sequence[Values] = ()
+    blobs: Sequence[tuple[str, str]] = ()
+    """Bodies too long for their rows, each with its hash. Somebody else writes them, before the rows."""
+
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.events or self.calls or self.documents or self.blobs)
+
+    def split(self, most: int) -> tuple[NewRows, NewRows]:
+        """Up to ``most`` rows of each kind, and whatever is left of them, blobs among that."""
+        if not self.blobs and max(map(len, (self.messages, self.events, self.calls, self.documents))) <= most:
+            return self, NO_ROWS
+        first = NewRows(
+            messages=self.messages[:most],
+            events=self.events[:most],
+            calls=self.calls[:most],
+            documents=self.documents[:most],
+        )
+        left = NewRows(
+            messages=self.messages[most:],
+            events=self.events[most:],
+            calls=self.calls[most:],
+            documents=self.documents[most:],
+            blobs=self.blobs,
+        )
+        return first, left
+
+
+NO_ROWS = NewRows()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What fits into one statement on PostgreSQL."""
+
+    run: Values
+    """The parameters of the run's update."""
+    settled_call: Values | None = None
+    """The claim on the call that the step settles, without a token when nobody holds it; nothing is written when it is
+    lost."""
+    rows: NewRows = NO_ROWS
+    """At most ``ROWS_MAX`` of each kind, and no blobs."""
+
+
+def write_step(connection: Connection, step: Step, more: NewRows = NO_ROWS) -> float | None:
+    """Write all of ``step``, and ``more`` rows, and return when, by the database's clock; ``None`` when the run has
+    moved or the claim on the call is lost. A caller that gets ``None`` must roll back, if there is a transaction to
+    roll back."""
+    if connection.dialect.name == "postgresql":
+        at = _write_at_once(connection, step)
+        if at is not None and more:
+            _write_each(connection, more)
+        return at
+    if step.settled_call is not None and SETTLE_CALL.run(connection, step.settled_call) == 0:
+        return None
+    written = _UPDATE_RUN.first(connection, step.run)
+    if written is None:
+        return None
+    _write_each(connection, _together(step.rows, more) if more else step.rows)
+    return float(written.updated_at)
+
+
+def _write_each(connection: Connection, rows: NewRows) -> None:
+    _INSERT_CALL.run_each(connection, rows.calls)
+    INSERT_MESSAGE.run_each(connection, rows.messages)
+    INSERT_EVENT.run_each(connection, rows.events)
+    _WRITE_DOCUMENT.run_each(connection, rows.documents)
+
+
+def _together(first: NewRows, more: NewRows) -> NewRows:
+    return NewRows(
+        messages=[*first.messages, *more.messages],
+        events=[*first.events, *more.events],
+        calls=[*first.calls, *more.calls],
+        documents=[*first.documents, *more.documents],
+    )
+
+
+def _write_at_once(connection: Connection, step: Step) -> float | None:
+    kinds = (step.rows.messages, step.rows.events, step.rows.calls, step.rows.documents)
+    values = {**step.run, **(step.settled_call or {})}
+    for kind, rows in zip(_KINDS, kinds, strict=True):
+        for number, row in enumerate(rows):
+            prefix = f"{kind}{number}_"
+            values.update([(prefix + name, value) for name, value in row.items()])
+    statement = _whole(step.settled_call is not None, *map(len, kinds))
+    written = statement.first(connection, values)
+    return None if written is None else float(written.updated_at)
+
+
+def _update_run() -> sa.Update:
+    gives_up = sa.bindparam("new_token", type_=sa.String()).is_(None)
+    return (
+        sa.update(runs)
+        .where(
+            runs.c.pk == sa.bindparam("run"),
+            runs.c.event_seq == sa.bindparam("seen_event_seq"),
+            runs.c.lease_token.is_not_distinct_from(sa.bindparam("seen_token")),
+        )
+        .values(
+            status=sa.bindparam("new_status"),
+            iteration=sa.bindparam("new_iteration"),
+            refunds=sa.bindparam("new_refunds"),
+            attempt=sa.bindparam("new_attempt"),
+            deaths=sa.bindparam("new_deaths"),
+            recovery=sa.bindparam("new_recovery"),
+            memory=sa.bindparam("new_memory"),
+            call_count=sa.bindparam("new_call_count"),
+            resume_at=sa.bindparam("new_resume_at"),
+            lease_token=sa.bindparam("new_token"),
+            lease_owner=sa.case((gives_up, None), else_=runs.c.lease_owner),
+            is_reserved=sa.case((gives_up, 0), else_=runs.c.is_reserved),
+            hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
+            hints=0,
+            message_seq=sa.bindparam("new_message_seq"),
+            event_seq=sa.bindparam("new_event_seq"),
+            input_tokens=runs.c.input_tokens + sa.bindparam("input"),
+            output_tokens=runs.c.output_tokens + sa.bindparam("output"),
+            cache_read_tokens=runs.c.cache_read_tokens + sa.bindparam("cache_read"),
+            cache_write_tokens=runs.c.cache_write_tokens + sa.bindparam("cache_write"),
+            reasoning_tokens=runs.c.reasoning_tokens + sa.bindparam("reasoning"),
+            estimated_tokens=runs.c.estimated_tokens + sa.bindparam("estimated"),
+            refused_attempts=runs.c.refused_attempts + sa.bindparam("refused_attempts"),
+            unknown_attempts=runs.c.unknown_attempts + sa.bindparam("unknown_attempts"),
+            unknown_input_tokens=runs.c.unknown_input_tokens + sa.bindparam("unknown_input"),
+            unknown_output_tokens=runs.c.unknown_output_tokens + sa.bindparam("unknown_output"),
+            cost_nano_usd=runs.c.cost_nano_usd + sa.bindparam("cost_nano_usd"),
+            doubtful_nano_usd=runs.c.doubtful_nano_usd + sa.bindparam("doubtful_nano_usd"),
+            unpriced_calls=runs.c.unpriced_calls + sa.bindparam("unpriced_calls"),
+            cost_status=sa.bindparam("new_cost_status"),
+            updated_at=db_now(),
+        )
+    )
+
+
+def _held_call() -> sa.Select[Any]:
+    return sa.select(tool_calls.c.run_pk).where(*_is_claimed())
+
+
+def _is_claimed() -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token.is_not_distinct_from(sa.bindparam("token")),
+    )
+
+
+def _settle_call() -> sa.Update:
+    return (
+        sa.update(tool_calls)
+        .where(*_is_claimed())
+        .values(
+            status=sa.bindparam("call_status"),
+            waits_for=None,
+            lease_token=None,
+            lease_owner=None,
+            deadline_at=None,
+            settled_at=db_now(),
+        )
+    )
+
+
+def parameters(table: sa.Table, prefix: str, names: Sequence[str]) -> dict[str, sa.ColumnElement[Any]]:
+    """Columns of a new row, each given by the parameter of its name behind ``prefix``."""
+    return {name: sa.bindparam(prefix + name, type_=table.c[name].type) for name in names}
+
+
+def _message(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+    given = parameters(messages, prefix, ("session_pk", "seq", "run_pk", "role", "body", "blob_hash"))
+    return {**given, "created_at": db_now()}
+
+
+def _event(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+    given = parameters(events, prefix, ("run_pk", "seq", "event", "data"))
+    return {**given, "at": sa.func.coalesce(sa.bindparam(f"{prefix}at", type_=sa.Double()), db_now())}
+
+
+def _call(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+    names = ("run_pk", "iteration", "position", "name", "replay", "segment", "timeout_s", "result_seq")
+    is_due = sa.bindparam(f"{prefix}is_due", type_=sa.Boolean())
+    return {
+        **parameters(tool_calls, prefix, names),
+        "status": sa.literal(CallStatus.PENDING.value, tool_calls.c.status.type),
+        "hinted_at": sa.case((is_due, db_now()), else_=None),
+    }
+
+
+def _document(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+    return parameters(session_documents, prefix, ("session_pk", "key", "body"))
+
+
+def _overwriting(insert: Any) -> Any:
+    return insert.on_conflict_do_update(index_elements=["session_pk", "key"], set_={"body": insert.excluded.body})
+
+
+_KINDS: Mapping[str, tuple[sa.Table, Callable[[str], dict[str, sa.ColumnElement[Any]]]]] = {
+    "message": (messages, _message),
+    "event": (events, _event),
+    "call": (tool_calls, _call),
+    "document": (session_documents, _document),
+}
+
+_UPDATE_RUN = Prepared(_update_run().returning(runs.c.updated_at))
+SETTLE_CALL = Prepared(_settle_call())
+INSERT_MESSAGE = Prepared(sa.insert(messages).values(_message()))
+INSERT_EVENT = Prepared(sa.insert(events).values(_event()))
+_INSERT_CALL = Prepared(sa.insert(tool_calls).values(_call()))
+_WRITE_DOCUMENT = Prepared(_overwriting(sqlite.insert(session_documents).values(_document())))
+"""In a form that both databases understand."""
+
+
+@lru_cache(maxsize=1_000)
+def _whole(settles: bool, *counts: int) -> Prepared:
+    """One statement for a step with so many rows of each kind."""
+    update_run = _update_run()
+    if settles:
+        # Calls are locked before their run, as everybody does.
+        held = _held_call().with_for_update().cte("held")
+        update_run = update_run.where(sa.select(held.c.run_pk).exists())
+    moved = update_run.returning(runs.c.updated_at).cte("moved")
+    writes: list[Any] = []
+    if settles:
+        writes.append(_settle_call().where(sa.select(moved.c.updated_at).exists()).cte("settled"))
+    for (kind, (table, columns)), count in zip(_KINDS.items(), counts, strict=True):
+        for number in range(count):
+            prefix = f"{kind}{number}_"
+            values = columns(prefix)
+            insert: Any = postgresql.insert(table).from_select(
+                list(values), sa.select(*values.values()).select_from(moved)
+            )
+            writes.append((_overwriting(insert) if kind == "document" else insert).cte(f"{kind}{number}"))
+    return Prepared(sa.select(moved.c.updated_at).add_cte(*writes))

@@ -1,0 +1,72 @@
+"""Transcripts as they are sent to the model, kept in the worker's memory between the iterations of a session.
+
+Rows are never rewritten, so a cached beginning stays right for as long as its last row is still the stored one. That
+row is read again each time and compared: the cache is a saving, not a belief.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import Message
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.rows import read_messages
+
+
+class CorruptTranscript(HermesError):
+    """A row of a transcript is missing; the message says which."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    rows: list[Message]
+    chars: int
+
+
+class Transcripts:
+    """Reads transcripts through a cache of at most ``chars_max`` characters. Thread-safe."""
+
+    def __init__(self, database: Database, *, chars_max: int = 64_000_000) -> None:
+        self._database = database
+        self._chars_max = chars_max
+        self._chars = 0
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def load(self, session_pk: int, last: int) -> Sequence[Message]:
+        """Rows 1 to ``last``. Raises ``CorruptTranscript`` when one of them is missing."""
+        rows = self._known(session_pk, last)
+        first = rows[-1].seq if rows else 1
+        with self._database.read() as connection:
+            fresh = read_messages(connection, session_pk, first, last)
+        if rows and (not fresh or fresh[0] != rows[-1]):
+            with self._database.read() as connection:
+                rows, fresh = [], read_messages(connection, session_pk, 1, last)
+        complete = [*rows[:-1], *fresh]
+        if [row.seq for row in complete] != list(range(1, last + 1)):
+            missing = sorted(set(range(1, last + 1)) - {row.seq for row in complete})
+            raise CorruptTranscript(f"rows {missing[:5]} of the transcript are missing (it should have {last})")
+        self._keep(session_pk, complete)
+        return complete
+
+    def _known(self, session_pk: int, last: int) -> list[Message]:
+        with self._lock:
+            kept = self._kept.get(session_pk)
+            if kept is None or len(kept.rows) > last:
+                return []
+            self._kept.move_to_end(session_pk)
+            return kept.rows
+
+    def _keep(self, session_pk: int, rows: list[Message]) -> None:
+        chars = sum(len(row.body) for row in rows)
+        with self._lock:
+            old = self._kept.pop(session_pk, None)
+            self._chars += chars - (old.chars if old else 0)
+            self._kept[session_pk] = _Kept(rows, chars)
+            while self._chars > self._chars_max and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._chars -= dropped.chars

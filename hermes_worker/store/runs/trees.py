@@ -1,0 +1,364 @@
+"""A delegation tree as one thing: what it may use and has used, and everything that happened in it, in one order.
+
+The turns that background answers began belong to it: each stands below the run whose children answered.
+
+*The order.* Every run numbers its own events; an order over all runs of a tree would cost each of them a lock. So it is
+made by whoever reads it: events that have no number yet get the next ones, by time and within a run in its own order,
+and the numbers are kept in ``tree_events``. Of two readers that number at once one fails on a key and reads again. All
+new events are read by one statement, so what an event follows from is there with it or was numbered before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.budget import NANO, Amounts, Budget, Dimension, Limits
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_events import StoredEvent
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rows import budget_pk_of, reserved_of
+from hermes_worker.store.runs.budgets import read_budget
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.store.runs.views import read_event
+from hermes_worker.store.tables import events, runs, tool_calls, tree_events
+
+CHILDREN_SHOWN_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeEvent:
+    """An event of any run of a tree; ``seq`` counts from 1 over the whole tree, without gaps."""
+
+    seq: int
+    run_id: str
+    parent_run_id: str | None
+    """The run that delegated to it, or whose background children began it; ``None`` for the first of the tree."""
+    depth: int
+    """How often work was handed down to it; 0 for a turn of the session that the tree began in."""
+    event: StoredEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What of a budget one run and all it delegated have used, or hold at the moment."""
+
+    run_id: str
+    index: int | None
+    """Which task of its call; ``None`` for the run that was asked about and for turns that background answers began."""
+    status: RunStatus
+    iterations_max: int
+    reserved: Amounts
+    spent: Amounts
+    has_unknown_cost: bool
+
+    def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
+        """As ``TreeBudget.dimensions``; the run's time is its root's."""
+        spent, reserved = self.spent, self.reserved
+        yield Dimension.ITERATIONS, self.iterations_max, reserved.iterations, spent.iterations
+        yield Dimension.TOKENS, None, reserved.tokens, spent.tokens
+        yield Dimension.TOOL_CALLS, None, 0, spent.tool_calls
+        yield Dimension.COST, None, reserved.nano_usd / NANO, spent.nano_usd / NANO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeBudget:
+    """The budget a run draws from, and who used what of it."""
+
+    owner_run_id: str
+    """The run whose limits these are: the root of the tree, or the run itself."""
+    budget: Budget
+    wall_s: float | None
+    """From when the run was accepted to its deadline; ``None`` without one."""
+    elapsed_s: float
+    own: Share
+    """What the run used itself, without its children."""
+    children: Sequence[Share]
+    """Its children and the turns that background answers began, each with all below it; the first
+    ``CHILDREN_SHOWN_MAX``."""
+    children_total: int
+
+    def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
+        """Each with its limit, what is reserved and what is spent; money in US dollars, time in seconds."""
+        limits, reserved, spent = self.budget.limits, self.budget.reserved, self.budget.spent
+        yield Dimension.ITERATIONS, limits.iterations, reserved.iterations, spent.iterations
+        yield Dimension.TOKENS, limits.tokens, reserved.tokens, spent.tokens
+        yield Dimension.TOOL_CALLS, limits.tool_calls, 0, spent.tool_calls
+        usd = None if limits.nano_usd is None else limits.nano_usd / NANO
+        yield Dimension.COST, usd, reserved.nano_usd / NANO, spent.nano_usd / NANO
+        yield Dimension.WALL_CLOCK, self.wall_s, 0, self.elapsed_s
+
+
+_tokens = (
+    runs.c.input_tokens
+    + runs.c.cache_read_tokens
+    + runs.c.cache_write_tokens
+    + runs.c.output_tokens
+    + runs.c.unknown_input_tokens
+    + runs.c.unknown_output_tokens
+)
+_nano_usd = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
+"""As budgets count: attempts whose outcome nobody knows included."""
+_ROOT = sa.select(runs.c.pk, sa.func.coalesce(runs.c.root_pk, runs.c.pk).label("root_pk")).where(
+    runs.c.run_id == sa.bindparam("run_id")
+)
+_in_tree = sa.or_(runs.c.pk == sa.bindparam("root"), runs.c.root_pk == sa.bindparam("root"))
+
+
+class Trees:
+    """The delegation trees in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def budget(self, run_id: str) -> TreeBudget:
+        """Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            row = connection.execute(_RUN, {"run_id": run_id}).first()
+            if row is None:
+                raise RunNotFound(f"there is no run {run_id!r}")
+            calls = connection.execute(sa.select(sa.func.count()).where(tool_calls.c.run_pk == row.pk)).scalar_one()
+            own = _share(row, calls=calls)
+            budget_pk = budget_pk_of(row)
+            owner = row.run_id if budget_pk in (None, row.pk) else _run_id(connection, budget_pk)
+            children = _children(connection, row.pk)
+            return TreeBudget(
+                owner_run_id=owner,
+                budget=_own_budget(row, own) if budget_pk is None else read_budget(connection, budget_pk),
+                wall_s=None if row.deadline_at is None else row.deadline_at - row.created_at,
+                elapsed_s=(row.finished_at or row.now) - row.created_at,
+                own=own,
+                children=children,
+                children_total=connection.execute(
+                    sa.select(sa.func.count()).where(_is_from(runs, row.pk))
+                ).scalar_one(),
+            )
+
+    def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[TreeEvent]:
+        """Events of the whole tree that ``run_id`` is in, numbered above ``seq``, in order. Raises ``RunNotFound``."""
+        root_pk = self._root_of(run_id)
+        while True:
+            try:
+                with self._database.write() as connection:
+                    _number(connection, root_pk)
+                break
+            except sa.exc.IntegrityError:
+                continue  # another reader numbered at the same time; its numbers are there now
+        with self._database.read() as connection:
+            rows = connection.execute(_NUMBERED, {"root": root_pk, "after": seq, "most": limit}).all()
+            return [
+                TreeEvent(
+                    seq=row.tree_seq,
+                    run_id=row.run_id,
+                    parent_run_id=row.parent_run_id,
+                    depth=row.depth,
+                    event=read_event(connection, row.session_pk, row),
+                )
+                for row in rows
+            ]
+
+    def is_over(self, run_id: str) -> bool:
+        """Whether every run of the tree has ended. Raises ``RunNotFound``."""
+        root_pk = self._root_of(run_id)
+        with self._database.read() as connection:
+            still_open = sa.select(runs.c.pk).where(_in_tree, runs.c.exit_reason.is_(None)).limit(1)
+            return connection.execute(still_open, {"root": root_pk}).first() is None
+
+    def _root_of(self, run_id: str) -> int:
+        with self._database.read() as connection:
+            row = connection.execute(_ROOT, {"run_id": run_id}).first()
+        if row is None:
+            raise RunNotFound(f"there is no run {run_id!r}")
+        return int(row.root_pk)
+
+
+# --- the order -------------------------------------------------------------------------------------------------------
+
+_TOTAL = sa.select(sa.func.coalesce(sa.func.sum(runs.c.event_seq), 0)).where(_in_tree)
+_LAST = sa.select(sa.func.coalesce(sa.func.max(tree_events.c.seq), 0)).where(
+    tree_events.c.root_pk == sa.bindparam("root")
+)
+_numbered_to = (
+    sa.select(sa.func.coalesce(sa.func.max(tree_events.c.event_seq), 0))
+    .where(tree_events.c.run_pk == runs.c.pk)
+    .correlate(runs)
+    .scalar_subquery()
+)
+_NEW = (
+    sa.select(events.c.run_pk, events.c.seq, events.c.at, runs.c.depth)
+    .join(runs, runs.c.pk == events.c.run_pk)
+    .where(_in_tree, events.c.seq > _numbered_to)
+    .order_by(events.c.run_pk, events.c.seq)
+)
+_parents = runs.alias("parents")
+_NUMBERED = (
+    sa.select(
+        tree_events.c.seq.label("tree_seq"),
+        events,
+        runs.c.run_id,
+        runs.c.session_pk,
+        runs.c.depth,
+        _parents.c.run_id.label("parent_run_id"),
+    )
+    .join(events, (events.c.run_pk == tree_events.c.run_pk) & (events.c.seq == tree_events.c.event_seq))
+    .join(runs, runs.c.pk == tree_events.c.run_pk)
+    .outerjoin(_parents, _parents.c.pk == sa.func.coalesce(runs.c.parent_pk, runs.c.cause_pk))
+    .where(tree_events.c.root_pk == sa.bindparam("root"), tree_events.c.seq > sa.bindparam("after"))
+    .order_by(tree_events.c.seq)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+
+
+def _number(connection: Connection, root_pk: int) -> None:
+    """Give the events that have no number the next ones. Raises ``IntegrityError`` when somebody else just did."""
+    last = int(connection.execute(_LAST, {"root": root_pk}).scalar_one())
+    if int(connection.execute(_TOTAL, {"root": root_pk}).scalar_one()) == last:
+        return
+    ordered = in_order(connection.execute(_NEW, {"root": root_pk}).all())
+    values = [
+        {"root_pk": root_pk, "seq": last + n, "run_pk": row.run_pk, "event_seq": row.seq}
+        for n, row in enumerate(ordered, start=1)
+    ]
+    if values:
+        connection.execute(sa.insert(tree_events), values)
+
+
+def in_order(rows: Sequence[Any]) -> list[Any]:
+    """Events, given run by run, by time and never against the order of their run.
+
+    A tool's start is dated back to when it began, so a run's times may go back; its order does not. Of two events at
+    the same moment the deeper comes first: what a child's end does to its parent follows from it.
+    """
+    latest: dict[int, float] = {}
+    keyed = []
+    for row in rows:
+        latest[row.run_pk] = max(latest.get(row.run_pk, 0.0), row.at)
+        keyed.append(((latest[row.run_pk], -row.depth, row.run_pk, row.seq), row))
+    return [row for _, row in sorted(keyed, key=lambda pair: pair[0])]
+
+
+# --- the budget ------------------------------------------------------------------------------------------------------
+
+_COLUMNS = (
+    runs.c.pk,
+    runs.c.run_id,
+    runs.c.root_pk,
+    runs.c.child_index,
+    runs.c.status,
+    runs.c.iterations_max,
+    runs.c.has_budget,
+)
+_RUN = sa.select(
+    *_COLUMNS,
+    (runs.c.iteration - runs.c.refunds).label("iterations"),
+    _tokens.label("tokens"),
+    _nano_usd.label("nano_usd"),
+    runs.c.unpriced_calls.label("unknown"),
+    runs.c.is_reserved,
+    runs.c.reserved_tokens,
+    runs.c.reserved_nano_usd,
+    runs.c.deadline_at,
+    runs.c.created_at,
+    runs.c.finished_at,
+    db_now().label("now"),
+).where(runs.c.run_id == sa.bindparam("run_id"))
+
+
+def _is_from(table: Any, run_pk: Any) -> sa.ColumnElement[bool]:
+    """Whether a run is a child of another, or a turn that its background children began."""
+    return sa.or_(table.c.parent_pk == run_pk, table.c.cause_pk == run_pk)
+
+
+def _walk_down() -> sa.CTE:
+    first = (
+        sa.select(runs.c.pk.label("pk"), runs.c.pk.label("child_pk"))
+        .where(_is_from(runs, sa.bindparam("run")))
+        .cte("below", recursive=True)
+    )
+    deeper = runs.alias("deeper")
+    return first.union_all(sa.select(deeper.c.pk, first.c.child_pk).join(first, _is_from(deeper, first.c.pk)))
+
+
+BELOW = _walk_down()
+"""All that a run (``:run``) caused, at any depth: ``pk``, and ``child_pk``, the one of its children or turns that it
+is or is below of."""
+_SUMS = (
+    sa.select(
+        BELOW.c.child_pk,
+        sa.func.sum(runs.c.iteration - runs.c.refunds).label("iterations"),
+        sa.func.sum(_tokens).label("tokens"),
+        sa.func.sum(_nano_usd).label("nano_usd"),
+        sa.func.max(runs.c.unpriced_calls).label("unknown"),
+        sa.func.sum(runs.c.is_reserved).label("is_reserved"),
+        sa.func.sum(runs.c.reserved_tokens * runs.c.is_reserved).label("reserved_tokens"),
+        sa.func.sum(runs.c.reserved_nano_usd * runs.c.is_reserved).label("reserved_nano_usd"),
+    )
+    .join(runs, runs.c.pk == BELOW.c.pk)
+    .group_by(BELOW.c.child_pk)
+    .order_by(BELOW.c.child_pk)
+    .limit(CHILDREN_SHOWN_MAX)
+)
+_CALLS = (
+    sa.select(BELOW.c.child_pk, sa.func.count().label("calls"))
+    .join(tool_calls, tool_calls.c.run_pk == BELOW.c.pk)
+    .group_by(BELOW.c.child_pk)
+)
+
+
+def _children(connection: Connection, run_pk: int) -> list[Share]:
+    sums = connection.execute(_SUMS, {"run": run_pk}).all()
+    if not sums:
+        return []
+    calls = {row.child_pk: int(row.calls) for row in connection.execute(_CALLS, {"run": run_pk})}
+    found = connection.execute(sa.select(*_COLUMNS).where(runs.c.pk.in_([row.child_pk for row in sums])))
+    facts = {row.pk: row for row in found}
+    return [
+        Share(
+            run_id=facts[row.child_pk].run_id,
+            index=facts[row.child_pk].child_index,
+            status=RunStatus(facts[row.child_pk].status),
+            iterations_max=facts[row.child_pk].iterations_max,
+            reserved=Amounts(
+                iterations=int(row.is_reserved),
+                tokens=int(row.reserved_tokens),
+                nano_usd=int(row.reserved_nano_usd),
+            ),
+            spent=_spent(row, calls.get(row.child_pk, 0)),
+            has_unknown_cost=bool(row.unknown),
+        )
+        for row in sums
+    ]
+
+
+def _share(row: Any, *, calls: int) -> Share:
+    return Share(
+        run_id=row.run_id,
+        index=None,
+        status=RunStatus(row.status),
+        iterations_max=row.iterations_max,
+        reserved=reserved_of(row),
+        spent=_spent(row, calls),
+        has_unknown_cost=bool(row.unknown),
+    )
+
+
+def _spent(row: Any, calls: int) -> Amounts:
+    return Amounts(iterations=int(row.iterations), tokens=int(row.tokens), tool_calls=calls, nano_usd=int(row.nano_usd))
+
+
+def _own_budget(row: Any, own: Share) -> Budget:
+    """Of a run that draws from no budget: its own model calls are all that is limited."""
+    return Budget(
+        limits=Limits(iterations=row.iterations_max),
+        reserved=own.reserved,
+        spent=own.spent,
+        has_unknown_cost=own.has_unknown_cost,
+    )
+
+
+def _run_id(connection: Connection, pk: int | None) -> str:
+    return str(connection.execute(sa.select(runs.c.run_id).where(runs.c.pk == pk)).scalar_one())

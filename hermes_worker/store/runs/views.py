@@ -1,0 +1,337 @@
+"""Runs as people and clients see them: reading only, nothing here decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import FailureKind
+from hermes_worker.core.messages import Message, Usage
+from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, exit_text
+from hermes_worker.core.run_events import StoredEvent
+from hermes_worker.core.sources import SessionLabel
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.rows import read_messages
+from hermes_worker.store.runs import steering
+from hermes_worker.store.runs.runs import SESSION_LABEL, RunNotFound, find, label_of, session_is
+from hermes_worker.store.short_ids import completed
+from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run. Times are epoch seconds."""
+
+    run_id: str
+    session: SessionLabel
+    status: RunStatus
+    exit_reason: str | None
+    exhausted: str | None
+    """The dimension of its budget that is used up."""
+    model: str
+    endpoint: str | None
+    """Who serves it, as ``models.identity`` names it; ``None`` leaves that to the workers."""
+    iteration: int
+    iterations_max: int
+    refunds: int
+    """Iterations that do not count against ``iterations_max``."""
+    usage: Usage
+    cost_usd: Decimal | None
+    """What is known of what the run has cost; ``None`` before its first reply."""
+    cost_status: CostStatus | None
+    """How well that is known; ``unknown`` when it is not all that the run may have cost."""
+    doubtful_cost_usd: Decimal
+    """What may have been billed beside it, at most: for replies whose tokens their provider did not count, and for
+    attempts whose outcome nobody knows. It counts against limits."""
+    created_at: float
+    started_at: float | None
+    updated_at: float
+    finished_at: float | None
+    resume_at: float | None
+    last_event: str | None
+    output: str | None
+    """The final answer, once there is one."""
+    failure_kind: str | None
+    error: str | None
+    title: str | None
+    """What the conversation is called: how it begins, or what a model made of it."""
+    pending_steer: str | None = None
+    """What was said to it and reached no tool result; only where one run is read."""
+
+    @property
+    def exit_text(self) -> str | None:
+        """The exit reason, with the limit that was reached."""
+        if self.exit_reason is None:
+            return None
+        used = self.iteration - self.refunds
+        return exit_text(self.exit_reason, used=used, allowed=self.iterations_max, exhausted=self.exhausted)
+
+    @property
+    def is_partial(self) -> bool:
+        """It ended with less than a whole answer (reference, loop §1.9)."""
+        is_cut = self.exit_reason in (ExitReason.TRUNCATED, ExitReason.UNKNOWN_TOOLS)
+        return is_cut or self.failure_kind in _OVERFLOWS
+
+    @property
+    def is_completed(self) -> bool:
+        """The model came to an end by itself (reference, loop §1.10)."""
+        reasons = (None, ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED)
+        return self.status is RunStatus.COMPLETED and self.exit_reason not in reasons
+
+    @property
+    def is_failed(self) -> bool:
+        return self.status in (RunStatus.FAILED, RunStatus.EXPIRED)
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.status is RunStatus.CANCELLED
+
+
+_OVERFLOWS = (FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE, FailureKind.LONG_CONTEXT_TIER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView:
+    """A tool call in the ledger."""
+
+    iteration: int
+    position: int
+    name: str
+    replay: str
+    status: CallStatus
+    attempt: int
+    claimed_at: float | None
+    settled_at: float | None
+
+
+_LAST_EVENT = (
+    sa.select(events.c.event)
+    .where(events.c.run_pk == runs.c.pk, events.c.seq == runs.c.event_seq)
+    .correlate(runs)
+    .scalar_subquery()
+)
+_OUTPUT = (
+    sa.select(sa.func.coalesce(messages.c.body, blobs.c.body))
+    .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+    .where(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq)
+    .correlate(runs)
+    .scalar_subquery()
+)
+_IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cancelled', 'expired'))", sa.Boolean())
+"""Spelled as in the index ``ix_runs_open``: with bound values in it SQLite would read the whole table."""
+_VIEW = sa.select(
+    runs,
+    *SESSION_LABEL,
+    sessions.c.title,
+    _LAST_EVENT.label("last_event"),
+    _OUTPUT.label("output_body"),
+).join(sessions, sessions.c.pk == runs.c.session_pk)
+
+
+class Views:
+    """Read models over one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def run(self, run_id: str) -> RunView:
+        """Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            row = connection.execute(_VIEW.where(runs.c.run_id == run_id)).first()
+            if row is None:
+                raise RunNotFound(f"there is no run {run_id!r}")
+            said = steering.pending(connection, row.pk) if row.steers else []
+        return replace(_view(row), pending_steer="\n".join(said) if said else None)
+
+    def full_id(self, written: str) -> str:
+        """The id of the one run whose id begins as ``written``, with ``run_`` or without. Raises ``AmbiguousId``."""
+        with self._database.read() as connection:
+            return completed(connection, runs.c.run_id, written, prefix="run_")
+
+    def runs(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: RunStatus | None = None,
+        session_id: str | None = None,
+        source: str = "api",
+    ) -> list[RunView]:
+        """Newest first. ``before`` is the run id that ended the page before. Raises ``RunNotFound`` for it.
+        ``session_id`` is an id, or what ``source`` calls a session."""
+        statement = _VIEW.order_by(runs.c.pk.desc()).limit(limit)
+        if status is not None:
+            statement = statement.where(runs.c.status == status.value)
+        if session_id is not None:
+            statement = statement.where(session_is(source, session_id))
+        with self._database.read() as connection:
+            if before is not None:
+                statement = statement.where(runs.c.pk < find(connection, before))
+            return [_view(row) for row in connection.execute(statement)]
+
+    def calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
+        """The newest ``limit`` tool calls of a run, oldest first. Raises ``RunNotFound``.
+
+        ``only_troubled``: those whose outcome nobody knows, or that took more than one attempt.
+        """
+        wanted = (tool_calls.c.status == CallStatus.UNKNOWN.value) | (tool_calls.c.attempt > 1)
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+            rows = connection.execute(
+                sa.select(tool_calls)
+                .where(tool_calls.c.run_pk == pk, wanted if only_troubled else sa.true())
+                .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
+                .limit(limit)
+            ).all()
+        return [
+            CallView(
+                iteration=row.iteration,
+                position=row.position,
+                name=row.name,
+                replay=row.replay,
+                status=CallStatus(row.status),
+                attempt=row.attempt,
+                claimed_at=row.claimed_at,
+                settled_at=row.settled_at,
+            )
+            for row in reversed(rows)
+        ]
+
+    def transcript(self, run_id: str) -> list[Message]:
+        """Every row of the run's session up to now, in order. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                sa.select(runs.c.session_pk, runs.c.message_seq).where(runs.c.run_id == run_id)
+            ).first()
+            if row is None:
+                raise RunNotFound(f"there is no run {run_id!r}")
+            return read_messages(connection, row.session_pk, 1, row.message_seq)
+
+    def tools(self, run_id: str) -> str:
+        """The tool definitions of the run's session, as a JSON list. Raises ``RunNotFound``."""
+        statement = (
+            sa.select(blobs.c.body)
+            .select_from(runs)
+            .join(sessions, sessions.c.pk == runs.c.session_pk)
+            .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+            .where(runs.c.run_id == run_id)
+        )
+        with self._database.read() as connection:
+            body: str | None = connection.execute(statement).scalar()
+        if body is None:
+            raise RunNotFound(f"there is no run {run_id!r}")
+        return body
+
+    def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
+        """Events numbered above ``seq``, in order, with texts stored by reference filled in. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            run = connection.execute(sa.select(runs.c.pk, runs.c.session_pk).where(runs.c.run_id == run_id)).first()
+            if run is None:
+                raise RunNotFound(f"there is no run {run_id!r}")
+            rows = connection.execute(
+                sa.select(events)
+                .where(events.c.run_pk == run.pk, events.c.seq > seq)
+                .order_by(events.c.seq)
+                .limit(limit)
+            ).all()
+            return [read_event(connection, run.session_pk, row) for row in rows]
+
+    def event_seqs(self, run_ids: Collection[str]) -> dict[str, int]:
+        """The number of the newest event of each of these runs: one query, however many readers follow them."""
+        if not run_ids:
+            return {}
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(runs.c.run_id, runs.c.event_seq).where(runs.c.run_id.in_(run_ids)))
+            return {row.run_id: int(row.event_seq) for row in rows}
+
+    def call_counts(self, run_id: str) -> dict[CallStatus, int]:
+        """The tool calls of a run by status. Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+            rows = connection.execute(
+                sa.select(tool_calls.c.status, sa.func.count())
+                .where(tool_calls.c.run_pk == pk)
+                .group_by(tool_calls.c.status)
+            )
+            return {CallStatus(status): int(count) for status, count in rows}
+
+    def open_counts(self, *, most: int = 10_000) -> dict[str, int]:
+        """Runs that have not ended, by status, of which at most ``most`` are looked at: the cost is bounded."""
+        looked_at = sa.select(runs.c.status).where(_IS_OPEN).limit(most).subquery()
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
+            return {status: int(count) for status, count in rows}
+
+    def counts(self) -> dict[str, int]:
+        """Runs by status, terminal ones included."""
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(runs.c.status, sa.func.count()).group_by(runs.c.status)).all()
+        return {status: int(count) for status, count in rows}
+
+
+def read_event(connection: Connection, session_pk: int, row: sa.Row[Any]) -> StoredEvent:
+    """An event row, with the text it stores by reference filled in."""
+    data = json.loads(row.data)
+    seq = data.get("message_seq")
+    if seq is not None:
+        found = read_messages(connection, session_pk, seq, seq)
+        if found:
+            body = json.loads(found[0].body)
+            data["text"] = body.get("content") or ""
+            if body.get("reasoning"):
+                data["reasoning"] = body["reasoning"]
+    return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
+
+
+def _view(row: sa.Row[Any]) -> RunView:
+    return RunView(
+        run_id=row.run_id,
+        session=label_of(row),
+        status=RunStatus(row.status),
+        exit_reason=row.exit_reason,
+        exhausted=row.exhausted,
+        model=row.model,
+        endpoint=row.endpoint,
+        iteration=row.iteration,
+        iterations_max=row.iterations_max,
+        refunds=row.refunds,
+        usage=Usage(
+            input=row.input_tokens,
+            output=row.output_tokens,
+            cache_read=row.cache_read_tokens,
+            cache_write=row.cache_write_tokens,
+            reasoning=row.reasoning_tokens,
+            estimated=row.estimated_tokens,
+            refused_attempts=row.refused_attempts,
+            unknown_attempts=row.unknown_attempts,
+            unknown_input=row.unknown_input_tokens,
+            unknown_output=row.unknown_output_tokens,
+        ),
+        cost_usd=Decimal(row.cost_nano_usd).scaleb(-9) if row.cost_status else None,
+        doubtful_cost_usd=Decimal(row.doubtful_nano_usd).scaleb(-9),
+        cost_status=CostStatus(row.cost_status) if row.cost_status else None,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        updated_at=row.updated_at,
+        finished_at=row.finished_at,
+        resume_at=row.resume_at,
+        last_event=row.last_event,
+        output=_text(row.output_body),
+        failure_kind=row.failure_kind,
+        error=row.failure_message,
+        title=row.title,
+    )
+
+
+def _text(body: str | None) -> str | None:
+    if body is None:
+        return None
+    content = json.loads(body).get("content")
+    return content if isinstance(content, str) else ""

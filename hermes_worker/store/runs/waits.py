@@ -1,0 +1,449 @@
+"""Questions to people: asked by a call that then waits as a row, answered once, or by time.
+
+*Order of locks*: the calls of the iteration, the run, the wait. Under the run's lock an open wait is nobody else's, so
+of two answers the first counts and the second finds nothing open. An answer that names its question by ``wait_id`` is
+never taken for one to the question after it, which the run may have come to meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import Message, Role, canonical_json, tool_body
+from hermes_worker.core.principals import TIMEOUT
+from hermes_worker.core.questions import (
+    APPROVED_KEY,
+    Question,
+    Refusal,
+    RefusedBy,
+    answered,
+    denied,
+    denied_by_time,
+    unanswered,
+)
+from hermes_worker.core.run import CallStatus, WaitKind
+from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sources import SessionLabel
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.step import apply
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.safety.redaction import redact
+from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
+from hermes_worker.store.runs.calls import CallClaim, lock_held
+from hermes_worker.store.runs.joining import save
+from hermes_worker.store.runs.runs import SESSION_LABEL, find, label_of
+from hermes_worker.store.runs.stepping import Additions
+from hermes_worker.store.tables import (
+    allowed_patterns,
+    blobs,
+    run_inputs,
+    runs,
+    session_documents,
+    sessions,
+    tool_calls,
+    waits,
+)
+
+_LISTED_MAX = 500
+
+
+class NotWaiting(HermesError):
+    """The run has ended, or has not got so far: nobody can answer it."""
+
+
+class NothingAsked(HermesError):
+    """The run waits for no such answer: it was given already, or the time for it is over."""
+
+
+class NotOffered(HermesError):
+    """The question is open, and this is none of its choices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitView:
+    """An open question. Times are epoch seconds."""
+
+    wait_id: int
+    run_id: str
+    session: SessionLabel
+    kind: WaitKind
+    iteration: int
+    position: int
+    tool: str
+    request: dict[str, Any]
+    choices: tuple[str, ...]
+    opened_at: float
+    expires_at: float | None
+    tools: str
+    """The tool definitions of its session, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerView:
+    """A question that was answered, or whose time was over."""
+
+    wait_id: int
+    kind: WaitKind
+    iteration: int
+    position: int
+    tool: str
+    outcome: str
+    """The choice, ``answered`` or ``expired``."""
+    by: str
+    """Who answered (``core.principals``)."""
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a question about a command depends on beside the command."""
+
+    source: str
+    approvals: str | None
+    allowed: frozenset[str]
+    """Patterns allowed for good."""
+    approval_s: float | None = None
+    """How long the question stays open; ``None`` for what the installation says."""
+
+
+_OPEN = (
+    sa.select(
+        waits.c.pk,
+        runs.c.run_id,
+        *SESSION_LABEL,
+        waits.c.kind,
+        waits.c.iteration,
+        waits.c.position,
+        tool_calls.c.name,
+        waits.c.request,
+        waits.c.opened_at,
+        waits.c.expires_at,
+        blobs.c.body.label("tools"),
+    )
+    .select_from(
+        waits.join(runs, runs.c.pk == waits.c.run_pk)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .join(blobs, blobs.c.hash == sessions.c.tools_hash)
+        .join(
+            tool_calls,
+            (tool_calls.c.run_pk == waits.c.run_pk)
+            & (tool_calls.c.iteration == waits.c.iteration)
+            & (tool_calls.c.position == waits.c.position),
+        )
+    )
+    .where(waits.c.closed_at.is_(None))
+    .order_by(waits.c.pk)
+)
+
+
+_ANSWERED = (
+    sa.select(
+        waits.c.pk,
+        waits.c.kind,
+        waits.c.iteration,
+        waits.c.position,
+        tool_calls.c.name,
+        waits.c.outcome,
+        waits.c.answered_by,
+        waits.c.closed_at,
+    )
+    .select_from(
+        waits.join(runs, runs.c.pk == waits.c.run_pk).join(
+            tool_calls,
+            (tool_calls.c.run_pk == waits.c.run_pk)
+            & (tool_calls.c.iteration == waits.c.iteration)
+            & (tool_calls.c.position == waits.c.position),
+        )
+    )
+    .where(waits.c.closed_at.is_not(None), waits.c.answered_by.is_not(None))
+    .order_by(waits.c.pk.desc())
+)
+
+
+class Waits:
+    """The questions in one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def terms(self, run_pk: int) -> Terms:
+        """What decides about a dangerous command of a run. Raises ``ValueError`` when its input is unreadable."""
+        with self._database.read() as connection:
+            text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
+            allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key)).scalars()
+            spec = RunSpec.from_json(text)
+            return Terms(
+                source=spec.source_kind,
+                approvals=spec.approvals,
+                allowed=frozenset(allowed),
+                approval_s=spec.approval_s,
+            )
+
+    def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
+        """Let a claimed call that has not begun wait for an answer, and let go of it. Raises ``LeaseLost``."""
+        with self._database.write() as connection:
+            loaded = lock_held(connection, claim)
+            after = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
+            if after.calls[claim.position].status is not CallStatus.WAITING:
+                # The run is being stopped; the call was cancelled.
+                return save(connection, loaded, after)
+            asked = _asked_event(claim, question, _insert(connection, claim, question))
+            return save(connection, loaded, after, Additions(events=[asked]))
+
+    def open(self, *, run_id: str | None = None, kind: WaitKind | None = None, limit: int = 100) -> list[WaitView]:
+        """The questions nobody has answered, oldest first."""
+        statement = _OPEN.limit(min(limit, _LISTED_MAX))
+        if run_id is not None:
+            statement = statement.where(runs.c.run_id == run_id)
+        if kind is not None:
+            statement = statement.where(waits.c.kind == kind.value)
+        with self._database.read() as connection:
+            return [_view(row) for row in connection.execute(statement)]
+
+    def answers(self, run_id: str, *, limit: int = _LISTED_MAX) -> list[AnswerView]:
+        """Who answered what a run asked, the latest of them, oldest first."""
+        with self._database.read() as connection:
+            found = connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)).all()
+        return [_answer(row) for row in reversed(found)]
+
+    def approve(
+        self,
+        run_id: str,
+        choice: Choice,
+        *,
+        by: str,
+        reason: str | None = None,
+        arguments: str | None = None,
+        wait_id: int | None = None,
+    ) -> list[Hint]:
+        """Answer an open approval of a run; ``arguments`` (JSON) replace those the model gave. ``by`` is who answers
+        (``core.principals``).
+
+        ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
+        ``NotWaiting``, ``NothingAsked``, ``NotOffered``.
+        """
+        with self._database.write() as connection:
+            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.APPROVAL, wait_id)
+            request = json.loads(wait.request)
+            if request.get("choices") and choice.value not in request["choices"]:
+                raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
+            _close(connection, wait.pk, choice.value, by, reason)
+            answered_event = _answered_event(loaded, wait, choice=choice.value, by=by)
+            if choice is Choice.DENY:
+                description = str(request.get("description", ""))
+                refusal = Refusal(by=RefusedBy.PERSON, reason=plain(reason) if reason else description)
+                return _settle(connection, loaded, wait, denied(description, reason), answered_event, refusal)
+            _remember(connection, loaded, choice, str(request.get("pattern_key", "")))
+            _permit(connection, loaded, wait, arguments or str(request.get("arguments", "{}")))
+            after = apply(loaded.run, ev.CallAllowed(position=wait.position))
+            return save(connection, loaded, after, Additions(events=[answered_event]))
+
+    def reply(self, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
+        """Answer an open question of a run, by the number of a choice or by text. ``by`` is who answers.
+
+        ``wait_id`` says which; ``None`` is for the oldest. The first answer counts. Raises ``RunNotFound``,
+        ``NotWaiting``, ``NothingAsked``.
+        """
+        with self._database.write() as connection:
+            loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.INPUT, wait_id)
+            request = json.loads(wait.request)
+            _close(connection, wait.pk, "answered", by, None)
+            result = answered(request, request.get("choices", ()), text)
+            event = _answered_event(loaded, wait, by=by)
+            return _settle(connection, loaded, wait, result, event)
+
+
+_EXPIRED = Prepared(
+    sa.select(waits.c.run_pk)
+    .where(waits.c.expires_at < db_now_once(), sa.text("closed_at is null and expires_at is not null"))
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+
+
+def expired(connection: Connection, *, most: int) -> list[int]:
+    """The numbers of runs with a question whose time is over."""
+    return list(dict.fromkeys(row.run_pk for row in _EXPIRED.all(connection, {"most": most})))
+
+
+def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
+    """Answer the oldest question of a locked run whose time is over: refused, or not answered."""
+    wait = connection.execute(
+        sa.select(waits)
+        .where(waits.c.run_pk == loaded.pk, waits.c.closed_at.is_(None), waits.c.expires_at < db_now())
+        .order_by(waits.c.pk)
+        .limit(1)
+    ).first()
+    if wait is None:
+        return None
+    request = json.loads(wait.request)
+    _close(connection, wait.pk, "expired", TIMEOUT, None)
+    if loaded.run.status.is_terminal:
+        return []
+    if wait.kind == WaitKind.APPROVAL.value:
+        event = _answered_event(loaded, wait, choice=Choice.DENY.value, by=TIMEOUT)
+        description = str(request.get("description", ""))
+        refusal = Refusal(by=RefusedBy.TIMEOUT, reason=description)
+        return _settle(connection, loaded, wait, denied_by_time(description), event, refusal)
+    text = unanswered(request, request.get("choices", ()))
+    event = _answered_event(loaded, wait, by=TIMEOUT)
+    return _settle(connection, loaded, wait, text, event)
+
+
+# --- steps of the above ----------------------------------------------------------------------------------------------
+
+
+def _insert(connection: Connection, claim: CallClaim, question: Question) -> Any:
+    """The new row's number and when it expires."""
+    request = {**question.request, "choices": list(question.choices)}
+    return connection.execute(
+        sa.insert(waits)
+        .values(
+            run_pk=claim.run_pk,
+            iteration=claim.iteration,
+            position=claim.position,
+            kind=question.kind.value,
+            request=canonical_json(request),
+            opened_at=db_now(),
+            expires_at=None if question.expires_s is None else db_now() + question.expires_s,
+        )
+        .returning(waits.c.pk, waits.c.expires_at)
+    ).one()
+
+
+def _asked_event(claim: CallClaim, question: Question, asked: Any) -> RunEvent:
+    shown = {name: value for name, value in question.request.items() if name != "arguments"}
+    if "command" in shown:
+        shown["command"] = redact(str(shown["command"]))
+    data = {
+        **shown,
+        "wait_id": asked.pk,
+        "choices": list(question.choices),
+        "expires_at": asked.expires_at,
+        "tool": claim.request.name,
+        "tool_call_id": claim.request.id,
+        "iteration": claim.iteration,
+        "position": claim.position,
+    }
+    is_approval = question.kind is WaitKind.APPROVAL
+    return RunEvent(name=RunEventName.APPROVAL_REQUESTED if is_approval else RunEventName.INPUT_REQUESTED, data=data)
+
+
+def _answered_event(loaded: LoadedRun, wait: Any, **more: Any) -> RunEvent:
+    data = {"resolved": 1, "wait_id": wait.pk, "iteration": wait.iteration, "position": wait.position, **more}
+    is_approval = wait.kind == WaitKind.APPROVAL.value
+    return RunEvent(name=RunEventName.APPROVAL_ANSWERED if is_approval else RunEventName.INPUT_ANSWERED, data=data)
+
+
+def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | None) -> tuple[LoadedRun, Any]:
+    loaded = lock_run(connection, pk)
+    assert loaded is not None
+    if loaded.run.status.is_terminal:
+        raise NotWaiting(f"run {loaded.run.run_id!r} has ended ({loaded.run.status.value})")
+    asked = sa.select(waits).where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))
+    if wait_id is not None:
+        asked = asked.where(waits.c.pk == wait_id)
+    wait = connection.execute(asked.order_by(waits.c.pk).limit(1)).first()
+    if wait is None:
+        which = "" if wait_id is None else f" {wait_id}, which was answered, or expired, or is none of its own"
+        raise NothingAsked(f"run {loaded.run.run_id!r} waits for no {kind.value}{which}")
+    return loaded, wait
+
+
+def _close(connection: Connection, pk: int, outcome: str, by: str, reason: str | None) -> None:
+    connection.execute(
+        sa.update(waits)
+        .where(waits.c.pk == pk, waits.c.closed_at.is_(None))
+        .values(closed_at=db_now(), outcome=outcome, answered_by=plain(by), reason=plain(reason) if reason else None)
+    )
+
+
+def _settle(
+    connection: Connection, loaded: LoadedRun, wait: Any, text: str, event: RunEvent, refusal: Refusal | None = None
+) -> list[Hint]:
+    """The call is over without having run: ``text`` is its result. It failed if it was refused."""
+    status = CallStatus.FAILED if refusal else CallStatus.SUCCEEDED
+    position = int(wait.position)
+    tool_call_id = tool_call_ids(connection, loaded)[position]
+    data = {
+        "tool": loaded.run.calls[position].name,
+        "tool_call_id": tool_call_id,
+        "iteration": wait.iteration,
+        "position": position,
+        "duration": 0.0,
+        "error": refusal is not None,
+        **(refusal.fields() if refusal else {}),
+    }
+    message = Message(seq=loaded.result_seqs[position], role=Role.TOOL, body=tool_body(tool_call_id, text))
+    additions = Additions(messages=[message], events=[event, RunEvent(name=RunEventName.TOOL_COMPLETED, data=data)])
+    return save(connection, loaded, apply(loaded.run, ev.CallSettled(position=position, status=status)), additions)
+
+
+def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern_key: str) -> None:
+    """Keep the permission beyond this one call, as far as ``choice`` says."""
+    if choice is Choice.ALWAYS:
+        statement = insert_ignoring(connection, allowed_patterns)
+        connection.execute(statement.values(pattern_key=pattern_key, created_at=db_now()))
+    if choice is not Choice.SESSION:
+        return
+    here = (session_documents.c.session_pk == loaded.session_pk) & (session_documents.c.key == APPROVED_KEY)
+    known = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
+    body = canonical_json(sorted({*(json.loads(known) if known else ()), pattern_key}))
+    if known is not None:
+        connection.execute(sa.update(session_documents).where(here).values(body=body))
+        return
+    values = {"session_pk": loaded.session_pk, "key": APPROVED_KEY, "body": body}
+    connection.execute(insert_ignoring(connection, session_documents), values)
+
+
+def _permit(connection: Connection, loaded: LoadedRun, wait: Any, arguments: str) -> None:
+    connection.execute(
+        sa.update(tool_calls)
+        .where(
+            tool_calls.c.run_pk == loaded.pk,
+            tool_calls.c.iteration == wait.iteration,
+            tool_calls.c.position == wait.position,
+        )
+        .values(approved_arguments=arguments)
+    )
+
+
+def _answer(row: Any) -> AnswerView:
+    return AnswerView(
+        wait_id=row.pk,
+        kind=WaitKind(row.kind),
+        iteration=row.iteration,
+        position=row.position,
+        tool=row.name,
+        outcome=row.outcome,
+        by=row.answered_by,
+        at=row.closed_at,
+    )
+
+
+def _view(row: Any) -> WaitView:
+    request = json.loads(row.request)
+    choices: Sequence[str] = request.pop("choices", ())
+    return WaitView(
+        wait_id=row.pk,
+        run_id=row.run_id,
+        session=label_of(row),
+        kind=WaitKind(row.kind),
+        iteration=row.iteration,
+        position=row.position,
+        tool=row.name,
+        request=request,
+        choices=tuple(choices),
+        opened_at=row.opened_at,
+        expires_at=row.expires_at,
+        tools=row.tools,
+    )

@@ -1,0 +1,1 @@
+"""What watchers are sent: live previews, followers, server-sent events."""

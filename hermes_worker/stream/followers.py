@@ -1,0 +1,374 @@
+"""Who follows which run in this process, and news for them.
+
+Two threads serve all readers, however many there are. One waits at the broker for live entries of all followed runs
+at once; the other asks the database once a second which of them have new rows, and renews the marks that tell workers
+that somebody looks. Readers themselves wait in the event loop. Without a broker the second thread is all there is,
+and asks more often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from hermes_worker.broker.queue import broker_failed, refuses_us
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.pacing import Allowance
+from hermes_worker.observe import broker_outage, database_outage
+from hermes_worker.store.runs.runs import Runs
+from hermes_worker.store.runs.views import Views
+from hermes_worker.stream.live import LiveEntry, entry_of, forget_stream, is_possible, stream_key
+
+_BLOCK_MS = 150
+"""How long the thread may be deaf to a reader that comes."""
+_PAUSE_S = 0.02
+"""Between two reads that found something: collects what many runs say into one read."""
+_ENTRIES = 500
+"""Of one stream in one read."""
+_UNREAD_MAX = 5_000
+"""Entries kept for a reader that does not take them; rows tell it the rest."""
+_READS_AT_ONCE = 4
+"""For entries that announce rows which are not there, that many reads a second too: whoever reaches the broker can
+write such entries. Rows that come are read as often as they are announced, and looked for in any case."""
+_RUNS_PER_QUERY = 500
+_RETRY_S = 0.5
+
+EntryId = tuple[int, int]
+"""Place in a Redis stream: milliseconds and a number."""
+_BEGINNING: EntryId = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowPolicy:
+    """How often things happen, in seconds."""
+
+    keepalive_s: float = 15.0
+    """A silent stream says that it is alive this often (reference: 30)."""
+    rows_every_s: float = 1.0
+    """How often rows are looked for that nobody announced."""
+    rows_every_without_broker_s: float = 0.5
+    watch_for_s: float = 30.0
+    """How long a run counts as watched after its last reader was seen."""
+    watch_every_s: float = 20.0
+    readers_of_run_max: int = 200
+    """A run is looked at by a few people and programs. Each reader holds a connection, up to 5,000 unread entries and
+    a share of every event; more than this is a client that does not close its streams."""
+    readers_max: int = 5_000
+    """Of this process, which asks for 65,536 open files: the rest is for requests, the database and the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveHeard:
+    """A live entry, and when it was written (epoch seconds)."""
+
+    id: EntryId
+    entry: LiveEntry
+
+    @property
+    def at(self) -> float:
+        return self.id[0] / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    entries: Sequence[LiveHeard]
+    are_rows_due: bool
+    """There may be rows that this reader has not read."""
+
+
+class Feed:
+    """One reader's mailbox. Belongs to the event loop; threads never touch it."""
+
+    def __init__(self) -> None:
+        self.rows_read = 0
+        """Number of the last row the reader has read; kept up to date by the reader."""
+        self._reads = Allowance(at_once=_READS_AT_ONCE, per_s=_READS_AT_ONCE)
+        self._entries: list[LiveHeard] = []
+        self._heard_to = _BEGINNING
+        self._are_rows_due = False
+        self._is_closing = False
+        self._wake = asyncio.Event()
+
+    @property
+    def is_closing(self) -> bool:
+        """The server is going away."""
+        return self._is_closing
+
+    async def news(self, timeout_s: float) -> News | None:
+        """What came since the last call; ``None`` when nothing did for ``timeout_s`` seconds."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return None
+        self._wake.clear()
+        news = News(entries=self._entries, are_rows_due=self._are_rows_due)
+        self._entries, self._are_rows_due = [], False
+        return news
+
+    def hear(self, start: EntryId, heard: Sequence[LiveHeard]) -> None:
+        """Entries that follow ``start`` without a gap. What was heard before is left out."""
+        if start > self._heard_to:
+            return  # a read that began before this reader came; one from the beginning is under way
+        fresh = [one for one in heard if one.id > self._heard_to]
+        if not fresh:
+            return
+        self._heard_to = fresh[-1].id
+        if any(one.entry.kind == "row" for one in fresh):
+            self._are_rows_due |= self.may_read()
+        if len(self._entries) < _UNREAD_MAX:
+            self._entries += fresh
+        self._wake.set()
+
+    def note_rows(self, seq: int) -> None:
+        """The newest row of the run has this number."""
+        if seq > self.rows_read:
+            self._are_rows_due = True
+            self._wake.set()
+
+    def may_read(self) -> bool:
+        """Whether rows are read now because the broker says that there are new ones."""
+        return self._reads.take(time.monotonic())
+
+    def found_rows(self, seq: int) -> None:
+        """New rows up to this number were read: what announced them told the truth."""
+        self.rows_read = seq
+        self._reads.give_back()
+
+    def look_again(self) -> None:
+        """The reader could not read rows that are due."""
+        self._are_rows_due = True
+        self._wake.set()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._wake.set()
+
+
+@dataclass(slots=True)
+class _Positions:
+    """How far the stream of each followed run has been read. Shared by the event loop and the reading thread."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _heard_to: dict[str, EntryId] = field(default_factory=dict)
+    _readers: Counter[str] = field(default_factory=Counter)
+    changed: threading.Event = field(default_factory=threading.Event)
+
+    def join(self, run_id: str) -> None:
+        """A reader came: read the run's stream from its beginning, which its other readers skip over."""
+        with self._lock:
+            self._readers[run_id] += 1
+            self._heard_to[run_id] = _BEGINNING
+        self.changed.set()
+
+    def leave(self, run_id: str) -> None:
+        with self._lock:
+            self._readers[run_id] -= 1
+            if self._readers[run_id] <= 0:
+                del self._readers[run_id], self._heard_to[run_id]
+
+    def all(self) -> dict[str, EntryId]:
+        with self._lock:
+            return dict(self._heard_to)
+
+    def advance(self, run_id: str, start: EntryId, end: EntryId) -> None:
+        """Everything after ``start`` up to ``end`` was read; void if a reader came in the meantime."""
+        with self._lock:
+            if self._heard_to.get(run_id) == start:
+                self._heard_to[run_id] = end
+
+
+class TooManyReaders(Exception):
+    """A run, or this process, has as many readers as it may have."""
+
+    def __init__(self, *, is_of_run: bool) -> None:
+        super().__init__("this run has too many readers" if is_of_run else "this server has too many readers")
+        self.is_of_run = is_of_run
+
+
+class Followers:
+    """All readers of this process. ``start`` and ``follow`` are called in the event loop."""
+
+    def __init__(self, *, client: redis.Redis, runs: Runs, views: Views, policy: FollowPolicy) -> None:
+        self._client = client
+        self._runs = runs
+        self._views = views
+        self._policy = policy
+        self._feeds: dict[str, set[Feed]] = {}
+        self._positions = _Positions()
+        self._end = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_broker_up = True
+        """Whether the last read of live entries succeeded."""
+        self.is_closing = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for target in (self._keep_hearing, self._keep_looking):
+            thread = threading.Thread(target=target, name=f"api{target.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def dismiss(self) -> None:
+        """The server is going away: end every reader's stream. Called in the event loop; idempotent."""
+        self.is_closing = True
+        for feeds in self._feeds.values():
+            for feed in feeds:
+                feed.close()
+
+    def stop(self) -> None:
+        """End the threads; returns when they have, or after 2 s."""
+        self._end.set()
+        self._positions.changed.set()
+        for thread in self._threads:
+            thread.join(timeout=2)
+
+    @property
+    def count(self) -> int:
+        """Readers at this moment."""
+        return sum(len(feeds) for feeds in self._feeds.values())
+
+    @contextmanager
+    def follow(self, run_id: str) -> Iterator[Feed]:
+        """A mailbox for one reader, for as long as the block runs. Raises ``TooManyReaders``."""
+        if len(self._feeds.get(run_id, ())) >= self._policy.readers_of_run_max:
+            raise TooManyReaders(is_of_run=True)
+        if self.count >= self._policy.readers_max:
+            raise TooManyReaders(is_of_run=False)
+        feed = Feed()
+        self._feeds.setdefault(run_id, set()).add(feed)
+        self._positions.join(run_id)
+        if self.is_closing:
+            feed.close()
+        try:
+            yield feed
+        finally:
+            self._positions.leave(run_id)
+            self._feeds[run_id].discard(feed)
+            if not self._feeds[run_id]:
+                del self._feeds[run_id]
+
+    # --- the thread at the broker ---
+
+    def _keep_hearing(self) -> None:
+        while not self._end.is_set():
+            positions = self._positions.all()
+            if not positions:
+                self._positions.changed.wait()
+                self._positions.changed.clear()
+                continue
+            try:
+                found = self._read(positions)
+            except (redis.RedisError, OSError) as error:
+                broker_failed("follow", error)
+                self.is_broker_up = False
+                self._end.wait(_RETRY_S)
+                continue
+            self.is_broker_up = True
+            broker_outage.worked()
+            if found:
+                self._hand_over(positions, found)
+                self._end.wait(_PAUSE_S)
+
+    def _read(self, positions: Mapping[str, EntryId]) -> dict[str, list[LiveHeard]]:
+        keys = {stream_key(run_id): run_id for run_id in positions}
+        starts: Any = {key: "{}-{}".format(*positions[run_id]) for key, run_id in keys.items()}
+        try:
+            replies = self._client.xread(starts, count=_ENTRIES, block=_BLOCK_MS)
+        except redis.ResponseError as error:
+            if refuses_us(error) or not self._heal(keys):
+                raise
+            return {}
+        found = {}
+        for key, entries in _streams(replies):
+            if entries and not is_possible(entries[-1][0]):
+                forget_stream(self._client, keys[key], "an entry from the future")
+            else:
+                found[keys[key]] = [*_heard(entries)]
+        return found
+
+    def _heal(self, keys: Mapping[str, str]) -> int:
+        """Throw away what is no stream: one of them, and nobody would hear anything. Returns how many were."""
+        pipe = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipe.xread({key: "0"}, count=1)
+        answers = zip(keys.values(), pipe.execute(raise_on_error=False), strict=True)
+        broken = [(run_id, answer) for run_id, answer in answers if isinstance(answer, redis.ResponseError)]
+        for run_id, answer in broken:
+            forget_stream(self._client, run_id, str(answer))
+        return len(broken)
+
+    def _hand_over(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[LiveHeard]]) -> None:
+        for run_id, heard in found.items():
+            if heard:
+                self._positions.advance(run_id, positions[run_id], heard[-1].id)
+        self._post(lambda: self._tell_heard(positions, found))
+
+    def _tell_heard(self, positions: Mapping[str, EntryId], found: Mapping[str, Sequence[LiveHeard]]) -> None:
+        for run_id, heard in found.items():
+            for feed in self._feeds.get(run_id, ()):
+                feed.hear(positions[run_id], heard)
+
+    # --- the thread at the database ---
+
+    def _keep_looking(self) -> None:
+        watch_at = 0.0
+        while not self._end.wait(self._look_every_s):
+            run_ids = list(self._positions.all())
+            is_watch_due = time.monotonic() >= watch_at
+            try:
+                for begin in range(0, len(run_ids), _RUNS_PER_QUERY):
+                    self._look(run_ids[begin : begin + _RUNS_PER_QUERY], is_watch_due=is_watch_due)
+            except UnavailableError as error:
+                database_outage.failed(doing="follow", error=str(error))
+                continue
+            if run_ids:
+                database_outage.worked()
+            if is_watch_due:
+                watch_at = time.monotonic() + self._policy.watch_every_s
+
+    @property
+    def _look_every_s(self) -> float:
+        return self._policy.rows_every_s if self.is_broker_up else self._policy.rows_every_without_broker_s
+
+    def _look(self, run_ids: Sequence[str], *, is_watch_due: bool) -> None:
+        newest = self._views.event_seqs(run_ids)
+        self._post(lambda: self._tell_rows(newest))
+        if is_watch_due:
+            self._runs.watch_all(run_ids, self._policy.watch_for_s)
+
+    def _tell_rows(self, newest: Mapping[str, int]) -> None:
+        for run_id, seq in newest.items():
+            for feed in self._feeds.get(run_id, ()):
+                feed.note_rows(seq)
+
+    def _post(self, tell: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(tell)
+        except RuntimeError:
+            self._end.set()  # the loop is closed: nobody is left to tell
+
+
+def _streams(replies: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Each stream and its entries, in either protocol's form: RESP2 gives pairs, RESP3 a mapping to lists of lists."""
+    if isinstance(replies, dict):
+        for key, parts in replies.items():
+            yield key, [entry for part in parts for entry in part]
+    else:
+        yield from replies or ()
+
+
+def _heard(entries: Sequence[tuple[str, Mapping[str, str]]]) -> Iterator[LiveHeard]:
+    for text, fields in entries:
+        milliseconds, _, number = text.partition("-")
+        yield LiveHeard((int(milliseconds), int(number)), entry_of(fields))

@@ -1,0 +1,158 @@
+"""The live side of a run's stream: deltas that exist only while somebody looks, in a capped Redis stream per run.
+
+The rows in SQL are the record; this is the preview of the row that is being written. Everything here may be lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import redis
+
+from hermes_worker.broker.queue import KEY_PREFIX, refuses_us
+from hermes_worker.core.messages import Delta
+from hermes_worker.observe import log
+
+FLUSH_EVERY_S = 0.05
+"""At most 20 writes a second and run (design D6)."""
+_KEPT_ENTRIES = 2_000
+_KEPT_S = 600
+
+
+def stream_key(run_id: str) -> str:
+    return f"{KEY_PREFIX}live:{run_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveEntry:
+    """One entry. ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the reply's stream), ``tool_started``
+    (``text`` is the data of the ``tool.started`` row to come, ``offset`` the call's position) or ``row`` (look at SQL).
+    """
+
+    kind: str
+    text: str
+    iteration: int
+    attempt: int
+    offset: int
+    """Characters of this kind that this attempt had sent before."""
+
+
+_KINDS = frozenset({"text", "reasoning", "tool", "tool_started", "row"})
+_TEXT_CHARS_MAX = 2_000_000
+"""Longer than any reply: who begins to look in the middle gets what was written until then in one lump."""
+_NUMBER_MAX = 2**31
+
+
+NOT_OURS = LiveEntry(kind="", text="", iteration=0, attempt=0, offset=0)
+"""Stands for an entry that no worker wrote: it has a place in the stream, and says nothing."""
+
+
+def entry_of(fields: Mapping[str, str]) -> LiveEntry:
+    """The entry that a stream holds, or ``NOT_OURS``: whoever reaches the broker can write anything."""
+    text = fields.get("text", "")
+    try:
+        iteration, attempt, offset = (int(fields[name]) for name in ("iteration", "attempt", "offset"))
+    except (KeyError, ValueError):
+        return NOT_OURS
+    is_ours = fields.get("kind") in _KINDS and len(text) <= _TEXT_CHARS_MAX
+    if not is_ours or not all(0 <= number < _NUMBER_MAX for number in (iteration, attempt, offset)):
+        return NOT_OURS
+    return LiveEntry(kind=fields["kind"], text=text, iteration=iteration, attempt=attempt, offset=offset)
+
+
+def is_possible(entry_id: str) -> bool:
+    """Whether a worker can have written an entry with this id, which begins with its time in milliseconds.
+
+    Readers would wait for ever for what comes after one from the future; the last possible one closes a stream.
+    """
+    return int(entry_id.partition("-")[0]) < (time.time() + _CLOCKS_APART_S) * 1000
+
+
+_CLOCKS_APART_S = 86_400.0
+
+
+def forget_stream(client: redis.Redis, run_id: str, why: str) -> None:
+    """Throw a preview away that no worker wrote; the next entry begins it anew. Raises what the client raises."""
+    client.delete(stream_key(run_id))
+    log.warning("broker.state_forgotten", key=stream_key(run_id), error=why[:200])
+
+
+class Live:
+    """Writes previews. Thread-safe; never raises for a broker that is away."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def append(self, run_id: str, entry: LiveEntry) -> None:
+        try:
+            try:
+                self._write(run_id, entry)
+            except redis.ResponseError as error:
+                if refuses_us(error):
+                    return
+                forget_stream(self._client, run_id, str(error))
+                self._write(run_id, entry)
+        except (redis.RedisError, OSError):
+            return  # a preview that nobody gets to see; the row will tell
+
+    def _write(self, run_id: str, entry: LiveEntry) -> None:
+        key = stream_key(run_id)
+        pipe = self._client.pipeline(transaction=False)
+        fields = {
+            "kind": entry.kind,
+            # A lone surrogate in a delta must not fail the model call that it belongs to.
+            "text": entry.text.encode("utf-8", "replace").decode("utf-8"),
+            "iteration": entry.iteration,
+            "attempt": entry.attempt,
+            "offset": entry.offset,
+        }
+        pipe.xadd(key, fields, maxlen=_KEPT_ENTRIES, approximate=True)  # type: ignore[arg-type]
+        pipe.expire(key, _KEPT_S)
+        pipe.execute()
+
+    def nudge(self, run_id: str) -> None:
+        """Rows of this run were committed: whoever waits on the stream should read them."""
+        self.append(run_id, LiveEntry(kind="row", text="", iteration=0, attempt=0, offset=0))
+
+
+class DeltaBuffer:
+    """Collects the deltas of one model call and sends them in lumps. Used by one thread."""
+
+    def __init__(
+        self, live: Live, run_id: str, *, iteration: int, attempt: int, is_watched: Callable[[], bool]
+    ) -> None:
+        self._live = live
+        self._run_id = run_id
+        self._iteration = iteration
+        self._attempt = attempt
+        self._is_watched = is_watched
+        self._sent = {"text": 0, "reasoning": 0}
+        self._pending: dict[str, list[str]] = {"text": [], "reasoning": []}
+        self._next_flush = time.monotonic() + FLUSH_EVERY_S
+
+    def __call__(self, delta: Delta) -> None:
+        if delta.text:
+            self._pending["text"].append(delta.text)
+        if delta.reasoning:
+            self._pending["reasoning"].append(delta.reasoning)
+        if delta.tool_name and self._is_watched():
+            self._append("tool", delta.tool_name, 0)
+        if time.monotonic() >= self._next_flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is pending, if anybody looks. Whoever begins to look in the middle gets it from the beginning."""
+        if self._is_watched():
+            for kind, pieces in self._pending.items():
+                if pieces:
+                    text = "".join(pieces)
+                    self._append(kind, text, self._sent[kind])
+                    self._sent[kind] += len(text)
+                    pieces.clear()
+        self._next_flush = time.monotonic() + FLUSH_EVERY_S
+
+    def _append(self, kind: str, text: str, offset: int) -> None:
+        entry = LiveEntry(kind=kind, text=text, iteration=self._iteration, attempt=self._attempt, offset=offset)
+        self._live.append(self._run_id, entry)

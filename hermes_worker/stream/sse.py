@@ -1,0 +1,442 @@
+"""One reader's view of a run's stream: rows and live entries in, events for the wire out. Pure.
+
+Theory of operation. A run's stream has two sources. *Rows* are numbered, complete and kept; *live entries* are pieces
+of the row that is being written, exist only while somebody looks and may be lost, repeated or late. A reader must
+get every row once and every character once, whichever of the two brings it first, and again so when it comes back
+after a broken connection.
+
+So ``Merge`` keeps account of what the reader has been told: the number of its last row, and how much of the reply
+that is being written, as a length and a checksum. A live piece is passed on when it continues exactly that. When the
+row of the reply comes, what is missing of its text is told first and the row after it. If the text told is not the
+beginning of the row's text (the worker died in the middle and another asked again), nothing is appended: the row
+carries the whole text and is right. A reply can also be discarded and asked for anew; its row says so, the account of
+it is closed, and what is still on its way of it is void.
+
+The account is the ``id`` of every event, so ``Last-Event-ID`` brings it back, to any replica, without memory here.
+With nothing told ahead of its row it is the plain number of the row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.principals import author
+from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
+from hermes_worker.safety.redaction import redact
+from hermes_worker.stream.live import LiveEntry
+
+KEEPALIVE = b": keepalive\n\n"
+CLOSED = b": stream closed\n\n"
+"""Follows the last event of a run that has ended (reference, around §3.6)."""
+GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
+
+MESSAGE_DELTA = "message.delta"
+REASONING_AVAILABLE = "reasoning.available"
+TOOL_GENERATING = "tool.generating"
+"""A hint: a reader that comes back may be told again."""
+
+
+# --- what a reader has been told -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EventMark:
+    """How much of a text was told: its first ``chars`` characters, whose CRC-32 is ``crc``."""
+
+    chars: int = 0
+    crc: int = 0
+
+    def after(self, more: str) -> EventMark:
+        return EventMark(self.chars + len(more), _crc(more, self.crc))
+
+    def is_beginning_of(self, whole: str) -> bool:
+        return len(whole) >= self.chars and _crc(whole[: self.chars]) == self.crc
+
+    def missing_of(self, whole: str) -> str:
+        """What of ``whole`` was not told yet; nothing when it was another text that was told."""
+        return whole[self.chars :] if self.is_beginning_of(whole) else ""
+
+
+def _crc(text: str, begun: int = 0) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"), begun)
+
+
+_NOTHING = EventMark()
+CURSOR_FORM = r"^[0-9]{1,10}(\.[0-9]{1,9}(\.[0-9]{1,10}-[0-9a-f]{1,8}){2}\.[0-9a-f]{1,64}\.[0-9]{1,10})?$"
+"""The text form of a cursor, for the API's document."""
+_CURSOR = re.compile(
+    r"(?P<seq>\d{1,10})"
+    r"(?:\.(?P<iteration>\d{1,9})\.(?P<text>\d{1,10}-[0-9a-f]{1,8})\.(?P<reasoning>\d{1,10}-[0-9a-f]{1,8})"
+    r"\.(?P<started>[0-9a-f]{1,64})\.(?P<void>\d{1,10}))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """What a reader has been told. Its text form is the ``id`` of an event; clients need not understand it."""
+
+    seq: int = 0
+    """Number of the last row."""
+    iteration: int = 0
+    """The last iteration whose reply was complete when the rest was told."""
+    text: EventMark = _NOTHING
+    """Of the text of the reply after that."""
+    reasoning: EventMark = _NOTHING
+    started: int = 0
+    """Bit n: that call n of ``iteration`` began was told, and its row was not."""
+    void: int = 0
+    """Number of the row that discarded an earlier reply of this iteration: what was asked for before it is void."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """There is more to say than the number of the last row."""
+        return bool(self.text.chars or self.reasoning.chars or self.started or self.void)
+
+    def __str__(self) -> str:
+        if not self.is_ahead:
+            return str(self.seq)
+        marks = ".".join(f"{mark.chars}-{mark.crc:x}" for mark in (self.text, self.reasoning))
+        return f"{self.seq}.{self.iteration}.{marks}.{self.started:x}.{self.void}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Raises ``ValueError`` for anything that ``str`` of a cursor does not give."""
+        match = _CURSOR.fullmatch(text) if text.isascii() else None
+        if match is None:
+            raise ValueError("not the id of an event")
+        seq = int(match["seq"])
+        if match["iteration"] is None:
+            return cls(seq=seq)
+        return cls(
+            seq=seq,
+            iteration=int(match["iteration"]),
+            text=_mark(match["text"]),
+            reasoning=_mark(match["reasoning"]),
+            started=int(match["started"], 16),
+            void=int(match["void"]),
+        )
+
+
+def _mark(text: str) -> EventMark:
+    chars, _, crc = text.partition("-")
+    return EventMark(int(chars), int(crc, 16))
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireEvent:
+    """One event as a client gets it."""
+
+    id: str
+    name: str
+    at: float
+    """Epoch seconds."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_last(self) -> bool:
+        return self.name in TERMINAL_EVENTS
+
+
+def frame(run_id: str, event: WireEvent) -> bytes:
+    """An event in SSE form: its id, and one line of JSON (reference, around §3.6)."""
+    document = {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
+    # JSON writes every line break inside a string as an escape, so this is one line whatever the model wrote.
+    line = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return b"id: %b\ndata: %b\n\n" % (event.id.encode("ascii"), line.encode("utf-8", "replace"))
+
+
+def wire_usage(usage: Usage) -> dict[str, int]:
+    """Tokens as the reference counts them: what was read from a cache is input too. What is not certain has names of
+    its own, which are left out when there is nothing to tell."""
+    read = usage.input + usage.cache_read + usage.cache_write
+    told = {"input_tokens": read, "output_tokens": usage.output, "total_tokens": read + usage.output}
+    unsure = {
+        "estimated_tokens": usage.estimated,
+        "refused_attempts": usage.refused_attempts,
+        "unknown_attempts": usage.unknown_attempts,
+        "unknown_input_tokens": usage.unknown_input,
+        "unknown_output_tokens": usage.unknown_output,
+    }
+    return {**told, **{name: tokens for name, tokens in unsure.items() if tokens}}
+
+
+_PASSED_ON: Mapping[str, tuple[str, ...]] = {
+    RunEventName.REPLY_DISCARDED: ("iteration", "finish_reason"),
+    RunEventName.COMPACTED: ("rows", "compression_count"),
+    RunEventName.STOP_REQUESTED: ("by",),
+    RunEventName.WAITING: ("status", "until", "reason", "by"),
+    RunEventName.STEP_RETRIED: ("step", "attempt", "deaths"),
+}
+"""Fields of a row that go out as they are. Rows of a kind that this version does not know go out whole."""
+
+
+def row_fields(row: StoredEvent, usage: Usage) -> dict[str, Any]:
+    """What clients get of a row. ``usage`` is that of its run, for the event that ends it."""
+    data = row.data
+    match row.name:
+        case RunEventName.MESSAGE_COMPLETED:
+            return {"text": _text(data), "iteration": data["iteration"], "finish_reason": data.get("finish_reason")}
+        case RunEventName.TOOL_STARTED:
+            return _started_fields(data)
+        case RunEventName.TOOL_COMPLETED:
+            return _completed_fields(data)
+        case RunEventName.RUN_COMPLETED:
+            return {"output": _text(data), "usage": wire_usage(usage), "exit_reason": data.get("exit_reason")}
+        case RunEventName.RUN_FAILED:
+            told = {"error": redact(str(data.get("error"))), "exit_reason": data.get("exit_reason")}
+            return told | {"usage": wire_usage(usage)}
+        case RunEventName.RUN_CANCELLED:
+            told = {"exit_reason": data.get("exit_reason"), "usage": wire_usage(usage)}
+            return told | author(data.get("by"))
+        case _:
+            kept = _PASSED_ON.get(row.name, tuple(name for name in data if name != "message_seq"))
+            return {name: data.get(name) for name in kept}
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    text = data.get("text")
+    return text if isinstance(text, str) else ""
+
+
+def _started_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {"tool": data.get("tool"), "preview": redact(str(data.get("preview") or ""))}
+    return shown | _place(data) | ({"tool_call_id": data["tool_call_id"]} if "tool_call_id" in data else {})
+
+
+def _announced(text: str) -> dict[str, Any] | None:
+    """The fields of a start that a worker announced; ``None`` when no worker wrote that."""
+    if len(text) > _ANNOUNCEMENT_CHARS_MAX:
+        return None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return _started_fields(data) if isinstance(data, dict) else None
+
+
+def _place(data: Mapping[str, Any]) -> dict[str, int]:
+    """Which call of its reply it is, from 0; left out for the first, which is most often the only one."""
+    position = data.get("position")
+    return {"position": position} if isinstance(position, int) and position > 0 else {}
+
+
+def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    # Nobody measured a call whose worker vanished; ``outcome`` says so, and the duration stays a number for clients.
+    shown = {"tool": data.get("tool"), "duration": data.get("duration", 0.0), "error": bool(data.get("error"))}
+    told = {name: data[name] for name in ("tool_call_id", "outcome", "refused_by") if name in data}
+    return shown | _place(data) | told | ({"reason": redact(str(data["reason"]))} if "reason" in data else {})
+
+
+# --- the merge -------------------------------------------------------------------------------------------------------
+
+
+_TOLD_LIVE = ("text", "reasoning", "tool", "tool_started")
+_ANNOUNCEMENT_CHARS_MAX = 65_536
+_EARLY_MAX = 1_000
+"""Live entries kept back; the row tells what is in those that are not."""
+_CALLS_MAX = 256
+"""Positions that fit the account; a reply may ask for far fewer calls."""
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """Follows the pieces of one text as one try after the other sends them, and finds those that continue what was
+    told."""
+
+    attempt: int = 0
+    seen: EventMark = _NOTHING
+    """Of this try's text, without a gap from its beginning."""
+    is_useless: bool = False
+    """A piece is missing, or this try says something else than what was told. The row will tell the rest."""
+
+    def new_of(self, entry: LiveEntry, told: EventMark) -> str:
+        """What of ``entry`` comes next after ``told``."""
+        # A worker that drains hands its call over, and the next one begins anew under the same number.
+        if entry.attempt > self.attempt or (entry.attempt == self.attempt and entry.offset == 0):
+            self.attempt, self.seen, self.is_useless = entry.attempt, _NOTHING, False
+        if entry.attempt < self.attempt or self.is_useless:
+            return ""
+        if entry.offset > self.seen.chars:
+            self.is_useless = True
+            return ""
+        more = entry.text[self.seen.chars - entry.offset :]
+        repeated = max(0, told.chars - self.seen.chars)
+        self.seen = self.seen.after(more[:repeated])
+        if self.seen.chars == told.chars and self.seen != told:
+            self.is_useless = True
+            return ""
+        self.seen = self.seen.after(more[repeated:])
+        return more[repeated:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStart:
+    """Where a run stood when a reader came. Live entries about what was there already are old: its rows are there."""
+
+    seq: int
+    """Number of the newest row."""
+    iteration: int
+    """Replies committed. Read before ``seq``."""
+    settled: Collection[int] = ()
+    """Calls of that iteration that had ended. Read before ``seq``."""
+    is_ended: bool = False
+    """The run had ended: the newest row is its last. Read before ``seq``."""
+
+
+class Merge:
+    """Turns rows and live entries into events for one reader."""
+
+    def __init__(self, told: Cursor, start: StreamStart) -> None:
+        self._told = told
+        self._rows_due = start.seq
+        self._iteration = start.iteration
+        self._settled = set(start.settled)
+        self._text = _Pieces()
+        self._reasoning = _Pieces()
+        self._early: list[tuple[LiveEntry, float]] = []
+        self._shown: dict[int, dict[str, Any]] = {}
+        """What was told of calls whose row has not come, by position."""
+        self._discarded = 0
+        """The iteration whose reply was discarded last; the next one may be asked for although it has no reply."""
+        self.is_over = start.is_ended and told.seq >= start.seq
+        """The last event of the run was told, now or on an earlier connection."""
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._told
+
+    @property
+    def wants_rows(self) -> bool:
+        """Live entries are kept back until rows come that must be told before them, and that are there to be read."""
+        return bool(self._early)
+
+    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[WireEvent]:
+        """Events for the rows that are new. ``usage`` is what the run has spent, for its last event."""
+        events = [event for row in rows if row.seq > self._told.seq for event in self._row(row, usage)]
+        early, self._early = self._early, []
+        return [*events, *(event for entry, at in early for event in self.live(entry, at))]
+
+    def live(self, entry: LiveEntry, at: float) -> list[WireEvent]:
+        """Events for a live entry that was written at ``at``: one, or none."""
+        if self.is_over or entry.kind not in _TOLD_LIVE:
+            return []
+        if self._is_early(entry):
+            if len(self._early) < _EARLY_MAX:
+                self._early.append((entry, at))
+            return []
+        self._begin_account(entry)
+        if _iterations_before(entry) < self._iteration:
+            return []
+        return list(self._start(entry, at) if entry.kind == "tool_started" else self._piece(entry, at))
+
+    # --- rows ---
+
+    def _row(self, row: StoredEvent, usage: Usage) -> Iterator[WireEvent]:
+        match row.name:
+            case RunEventName.MESSAGE_COMPLETED:
+                yield from self._rest_of_reply(row)
+                self._told = Cursor(seq=row.seq, iteration=row.data["iteration"])
+                self._begin_iteration(self._told.iteration)
+            case RunEventName.REPLY_DISCARDED:
+                self._discard(row)
+            case RunEventName.TOOL_STARTED if self._take_start(row):
+                self._told = replace(self._told, seq=row.seq)
+                return
+            case _:
+                self._told = replace(self._told, seq=row.seq)
+        self.is_over = row.name in TERMINAL_EVENTS
+        yield self._event(row.name, row.at, row_fields(row, usage))
+
+    def _rest_of_reply(self, row: StoredEvent) -> Iterator[WireEvent]:
+        """What the reader has not been told of the reply that ``row`` completes."""
+        before = row.data["iteration"] - 1
+        if self._told.iteration != before:
+            # What was told ahead, if anything, was not of this reply.
+            self._told = Cursor(seq=self._told.seq, iteration=before)
+        reasoning = row.data.get("reasoning")
+        if missing := self._told.reasoning.missing_of(reasoning if isinstance(reasoning, str) else ""):
+            self._told = replace(self._told, reasoning=self._told.reasoning.after(missing))
+            yield self._event(REASONING_AVAILABLE, row.at, {"text": missing})
+        if missing := self._told.text.missing_of(_text(row.data)):
+            self._told = replace(self._told, text=self._told.text.after(missing))
+            yield self._event(MESSAGE_DELTA, row.at, {"delta": missing})
+
+    def _discard(self, row: StoredEvent) -> None:
+        """The reader forgets what it was told of a reply that will not be completed."""
+        self._discarded = row.data["iteration"]
+        self._told = Cursor(seq=row.seq, iteration=self._discarded - 1, void=row.seq)
+        self._text, self._reasoning = _Pieces(), _Pieces()
+
+    def _begin_iteration(self, iteration: int) -> None:
+        if iteration > self._iteration:
+            self._iteration = iteration
+            self._settled.clear()
+            self._shown.clear()
+            self._text, self._reasoning = _Pieces(), _Pieces()
+
+    def _take_start(self, row: StoredEvent) -> bool:
+        """Note that the row of a call's start has come. True when the reader was told of it before."""
+        iteration, position = row.data["iteration"], row.data["position"]
+        if iteration == self._iteration:
+            self._settled.add(position)
+        shown = self._shown.pop(position, None) if iteration == self._told.iteration else None
+        if iteration != self._told.iteration or not self._told.started >> position & 1:
+            return False
+        self._told = replace(self._told, started=self._told.started & ~(1 << position))
+        # What came over the broker was a preview. Where it said something else than the row does, the row is told too.
+        return shown is None or shown == _started_fields(row.data)
+
+    # --- live entries ---
+
+    def _is_early(self, entry: LiveEntry) -> bool:
+        """Whether rows are to be told before this entry. A worker announces a tool as soon as the reply that asks for
+        it is committed, often before anybody was told of that row."""
+        return self._told.seq < self._rows_due or _iterations_before(entry) > max(self._iteration, self._discarded)
+
+    def _begin_account(self, entry: LiveEntry) -> None:
+        """All rows that ``entry`` may depend on were told: from here on the account is of the current reply."""
+        self._begin_iteration(_iterations_before(entry))
+        if self._told.iteration != self._iteration:
+            self._told = Cursor(seq=self._told.seq, iteration=self._iteration)
+
+    def _piece(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+        if entry.attempt < self._told.void:
+            return
+        if entry.kind == "tool":
+            yield self._event(TOOL_GENERATING, at, {"tool": entry.text})
+        elif entry.kind == "text":
+            if new := self._text.new_of(entry, self._told.text):
+                self._told = replace(self._told, text=self._told.text.after(new))
+                yield self._event(MESSAGE_DELTA, at, {"delta": new})
+        elif new := self._reasoning.new_of(entry, self._told.reasoning):
+            self._told = replace(self._told, reasoning=self._told.reasoning.after(new))
+            yield self._event(REASONING_AVAILABLE, at, {"text": new})
+
+    def _start(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+        if entry.offset not in range(_CALLS_MAX) or entry.offset in self._settled:
+            return
+        fields = _announced(entry.text)
+        if fields is None:
+            return
+        shown = self._shown.setdefault(entry.offset, fields)
+        if self._told.started >> entry.offset & 1:
+            return
+        self._told = replace(self._told, started=self._told.started | 1 << entry.offset)
+        yield self._event(RunEventName.TOOL_STARTED, at, shown)
+
+    def _event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
+        return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)
+
+
+def _iterations_before(entry: LiveEntry) -> int:
+    """How many iterations had their reply, or lost it, before this entry was written."""
+    return entry.iteration if entry.kind == "tool_started" else entry.iteration - 1

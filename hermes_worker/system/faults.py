@@ -1,0 +1,179 @@
+"""Named places where a test may kill, freeze or fail this process. A no-op unless somebody arms them.
+
+A plan is text, so that it can travel in one environment variable (``HERMES_FAULTS``, read by ``settings``)::
+
+    iterate.after_claim=kill@3;call_tool.after_run=stall:5@1;submit.after_commit=stop!/tmp/once
+
+``point=action``, then optionally ``:seconds`` (for ``stall``), ``@n`` (only the n-th time this process passes the
+point; every time when left out), ``?text`` (only for work that is called so: runs whose id contains the text) and
+``!path`` (a latch: only the first process of the fleet that creates the file acts). The point names are a closed list,
+so that a renamed point breaks its tests instead of disarming them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hermes_worker.core.errors import ConfigurationError, HermesError
+
+__all__ = ["Fault", "FaultAction", "FaultInjected", "FaultPoint", "arm", "disarm", "parse_faults", "point"]
+
+
+class FaultPoint(StrEnum):
+    """Every place that can be armed, named by the work and the moment."""
+
+    ITERATE_AFTER_CLAIM = "iterate.after_claim"
+    ITERATE_AFTER_REPLY = "iterate.after_reply"
+    ITERATE_AFTER_COMMIT = "iterate.after_commit"
+    """The reply is stored, the messages for what comes next are not sent yet."""
+    CALL_TOOL_AFTER_CLAIM = "call_tool.after_claim"
+    CALL_TOOL_AFTER_RUN = "call_tool.after_run"
+    """The tool has acted, its result is not stored yet."""
+    CALL_TOOL_AFTER_SETTLE = "call_tool.after_settle"
+    ASK_AUXILIARY_AFTER_CLAIM = "ask_auxiliary.after_claim"
+    ASK_AUXILIARY_AFTER_REPLY = "ask_auxiliary.after_reply"
+    """A model has answered, its answer is not stored yet."""
+    ASK_AUXILIARY_AFTER_COMMIT = "ask_auxiliary.after_commit"
+    DELIVER_AFTER_CLAIM = "deliver.after_claim"
+    DELIVER_AFTER_SEND = "deliver.after_send"
+    """The message is out, and that it is out is not stored yet."""
+    COLLECT_AFTER_CLAIM = "collect.after_claim"
+    LOGIN_AFTER_CLAIM = "login.after_claim"
+    LOGIN_AFTER_EXCHANGE = "login.after_exchange"
+    """The refresh token is spent, and what it gave is not stored yet."""
+    SWEEP_AFTER_RELEASE = "sweep.after_release"
+    SUBMIT_AFTER_COMMIT = "submit.after_commit"
+    FINISH_BEFORE_COMMIT = "finish.before_commit"
+
+
+class FaultAction(StrEnum):
+    KILL = "kill"
+    """SIGKILL this process."""
+    STOP = "stop"
+    """SIGSTOP this process; whoever armed it sends SIGCONT."""
+    STALL = "stall"
+    """Sleep for the given seconds."""
+    RAISE = "raise"
+    """Raise ``FaultInjected``."""
+
+
+class FaultInjected(HermesError):
+    """An armed fault point asked for an exception."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One armed point."""
+
+    point: FaultPoint
+    action: FaultAction
+    seconds: float = 0.0
+    """How long ``stall`` sleeps."""
+    hit: int | None = None
+    """Act on this pass only, counted from 1 in this process; ``None`` acts on every pass."""
+    only: str | None = None
+    """Act for work only whose name contains this."""
+    latch: str | None = None
+    """Act only in the process that creates this file; the file then holds its pid."""
+
+
+_SYNTAX = re.compile(
+    r"(?P<point>[a-z_.]+)=(?P<action>[a-z]+)(?::(?P<seconds>\d+(?:\.\d+)?))?(?:@(?P<hit>[1-9]\d*))?"
+    r"(?:\?(?P<only>[^;!]+))?(?:!(?P<latch>[^;]+))?"
+)
+
+
+def parse_faults(plan: str) -> tuple[Fault, ...]:
+    """The faults a plan names. Raises ``ConfigurationError`` for anything it does not understand: a fault that is
+    silently not armed makes a test pass for the wrong reason."""
+    return tuple(_parse_fault(part.strip()) for part in plan.split(";") if part.strip())
+
+
+def _parse_fault(text: str) -> Fault:
+    match = _SYNTAX.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(f"fault {text!r} must have the form point=action[:seconds][@n][?text][!file].")
+    if match["point"] not in set(FaultPoint):
+        raise ConfigurationError(f"fault {text!r} names no fault point; the points are {', '.join(FaultPoint)}.")
+    if match["action"] not in set(FaultAction):
+        raise ConfigurationError(f"fault {text!r} names no action; the actions are {', '.join(FaultAction)}.")
+    action = FaultAction(match["action"])
+    if (match["seconds"] is not None) != (action is FaultAction.STALL):
+        raise ConfigurationError(f"fault {text!r}: stall takes seconds (stall:5), the other actions take none.")
+    return Fault(
+        point=FaultPoint(match["point"]),
+        action=action,
+        seconds=float(match["seconds"] or 0),
+        hit=int(match["hit"]) if match["hit"] else None,
+        only=match["only"],
+        latch=match["latch"],
+    )
+
+
+class _Plan:
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self._faults = faults
+        self._hits: Counter[FaultPoint] = Counter()
+        self._lock = threading.Lock()
+
+    def pass_through(self, name: FaultPoint, work: str) -> None:
+        with self._lock:
+            self._hits[name] += 1
+            hit = self._hits[name]
+        for fault in self._faults:
+            is_meant = fault.point is name and fault.hit in (None, hit) and (fault.only or "") in work
+            if is_meant and _takes_latch(fault.latch):
+                _act(fault)
+
+
+_plan: _Plan | None = None
+
+
+def arm(plan: str) -> None:
+    """Arm the points that ``plan`` names, in place of whatever was armed, with all counts at zero."""
+    global _plan
+    faults = parse_faults(plan)
+    _plan = _Plan(faults) if faults else None
+
+
+def disarm() -> None:
+    """Make every point a no-op again."""
+    global _plan
+    _plan = None
+
+
+def point(name: FaultPoint, work: str = "") -> None:
+    """Pass a fault point on behalf of ``work``. Costs one comparison when nothing is armed."""
+    if _plan is not None:
+        _plan.pass_through(name, work)
+
+
+def _takes_latch(path: str | None) -> bool:
+    if path is None:
+        return True
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w") as latch:
+        latch.write(str(os.getpid()))
+    return True
+
+
+def _act(fault: Fault) -> None:
+    match fault.action:
+        case FaultAction.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case FaultAction.STOP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case FaultAction.STALL:
+            time.sleep(fault.seconds)
+        case FaultAction.RAISE:
+            raise FaultInjected(f"fault point {fault.point.value!r} was armed to raise")

@@ -1,0 +1,1 @@
+"""One tool call: claim, run, settle."""

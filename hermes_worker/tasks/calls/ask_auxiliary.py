@@ -1,0 +1,103 @@
+"""One auxiliary call: claim a tool call's question, ask a model, write the answer and its price, send what follows.
+
+The tool call waits for it as a row. Who asks is a worker of the models: no other has their keys.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxiliaryAnswer
+from hermes_worker.core.effects import AskAuxiliary
+from hermes_worker.core.errors import LeaseLost, ModelCallError
+from hermes_worker.core.messages import ModelRequest
+from hermes_worker.observe import bound, count, log
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.calls.auxiliary import Auxiliary
+from hermes_worker.tasks.iteration.metering import Bill
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.leases import AbortReason
+from hermes_worker.tasks.parts import Parts
+
+BUDGET_EXHAUSTED = "budget_exhausted"
+
+
+def ask_auxiliary(parts: Parts, effect: AskAuxiliary, at: float) -> None:
+    """Make the auxiliary call ``effect`` names, if it is still to be made. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
+    """
+    queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
+    with parts.leases.beginning(queue, at) as may_begin:
+        if may_begin:
+            _ask_auxiliary(parts, effect)
+        else:
+            parts.sender.send([Hint(effect=effect, at=at)])
+
+
+def _ask_auxiliary(parts: Parts, effect: AskAuxiliary) -> None:
+    with parts.fair_semaphore:
+        claim = parts.auxiliary_calls.claim(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("auxiliary.claimed")
+    faults.point(FaultPoint.ASK_AUXILIARY_AFTER_CLAIM, effect.run_id)
+    with (
+        bound(run_id=effect.run_id, iteration=effect.iteration, call=effect.position, attempt=effect.attempt),
+        parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
+    ):
+        hints = _ask_and_answer(parts, claim, abort)
+    faults.point(FaultPoint.ASK_AUXILIARY_AFTER_COMMIT, effect.run_id)
+    parts.sender.send(hints)
+
+
+def _ask_and_answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal) -> list[Hint]:
+    bill = Bill()
+    answer = _answer(parts, claim, abort, bill)
+    faults.point(FaultPoint.ASK_AUXILIARY_AFTER_REPLY, claim.run_id)
+    try:
+        hints = persist(partial(_write, parts, claim, answer, bill, abort), abort, patience_s=parts.commit_patience_s)
+    except LeaseLost as lost:
+        count("auxiliary.refused")
+        log.warning("auxiliary.refused", task=claim.question.task.value, reason=str(lost))
+        return []
+    count("auxiliary.answered")
+    return hints
+
+
+def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill) -> AuxiliaryAnswer | None:
+    """What comes of the question; ``None`` when it is given up and somebody else may ask it."""
+    task = claim.question.task
+    if claim.refused_by is not None:
+        log.info("auxiliary.failed", task=task.value, provider="", kind=f"{BUDGET_EXHAUSTED}({claim.refused_by.value})")
+        return AuxiliaryAnswer(failure=BUDGET_EXHAUSTED)
+    request = ModelRequest(
+        model=claim.loaded.model,
+        messages=tuple(claim.question.messages),
+        output_tokens_max=claim.question.output_tokens_max,
+        reasoning_effort=claim.question.reasoning_effort,
+    )
+    auxiliary = Auxiliary.of(parts, claim.loaded.root_pk)
+    try:
+        said = auxiliary.ask(task, request, abort, ticket=f"{claim.key}:{claim.attempt}", bill=bill)
+    except ModelCallError as error:
+        return None if abort.is_set() else AuxiliaryAnswer(failure=error.kind.value)
+    return AuxiliaryAnswer(text=said.text)
+
+
+def _write(
+    parts: Parts, claim: AuxiliaryClaim, answer: AuxiliaryAnswer | None, bill: Bill, abort: AbortSignal
+) -> list[Hint]:
+    with parts.fair_semaphore:
+        if answer is not None:
+            return parts.auxiliary_calls.answer(claim, answer, bill.spent)
+        if abort.reason == AbortReason.LOST:
+            raise LeaseLost("the claim was lost during the auxiliary call")
+        # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
+        return parts.auxiliary_calls.release(claim, bill.spent)

@@ -1,0 +1,180 @@
+"""Model calls beside the conversation, such as summaries of it (reference, loop §4.10).
+
+Each task may have providers of its own, tried before those of the installation. Failures are decided on by the same
+table as those of the loop, but nobody waits for long: a call beside the conversation that would have to wait goes to
+the next provider, and when there is none, its user does without.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask
+from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
+from hermes_worker.core.messages import ModelReply, ModelRequest
+from hermes_worker.core.metering import metered
+from hermes_worker.core.pricing import Price, Spent
+from hermes_worker.core.recovery import retry
+from hermes_worker.core.recovery.classify import classification_of
+from hermes_worker.core.recovery.scrub import strip_think_blocks
+from hermes_worker.models.chain import ModelRoute
+from hermes_worker.models.credentials import FirstKey, Pooling
+from hermes_worker.models.governor import Governing, KeyPlace, Permit
+from hermes_worker.observe import count, log
+from hermes_worker.tasks.iteration.metering import Attempt, Bill, Heard, cost_of_reply
+
+if TYPE_CHECKING:
+    from hermes_worker.tasks.parts import ModelChain, Parts
+
+WAIT_S_MAX = 8.0
+_TIMED_OUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuxiliaryReply:
+    text: str
+    """Without thinking."""
+    reply: ModelReply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auxiliary:
+    """Where calls beside the conversation go."""
+
+    main: ModelChain
+    governor: Governing
+    pool: Pooling = field(default_factory=FirstKey)
+    own: Mapping[str, ModelChain] = field(default_factory=dict)
+    """Providers of single tasks; a model is named in each of their entries."""
+    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """The installation's own."""
+    order: int | None = None
+    """Of the run they are made for, as the governor has it."""
+
+    @classmethod
+    def of(cls, parts: Parts, order: int) -> Auxiliary:
+        """With what a worker has, for a run of the chain that began with run number ``order``."""
+        return cls(
+            main=parts.chain,
+            governor=parts.governor,
+            pool=parts.pool,
+            own=parts.aside,
+            prices=parts.prices,
+            order=order,
+        )
+
+    def ask(
+        self, task: AuxTask, request: ModelRequest, abort: AbortSignal, *, ticket: str, bill: Bill
+    ) -> AuxiliaryReply:
+        """The answer of the first provider that gives one. ``request.model`` is the model of the installation's own
+        provider. What it takes, in vain too, is added to ``bill``. Raises ``ModelCallError``, with kind ``interrupted``
+        when ``abort`` was set."""
+        failure = ModelCallError(FailureKind.CONFIGURATION, "no provider is set up for this call")
+        with _Deadline(abort, task.timeout_s) as limited:
+            routes = list(self._routes(task, request.model, ticket))
+            for number, route in enumerate(routes):
+                try:
+                    call = _AuxiliaryAsking(self, task, route, limited, f"{ticket}:{task}:{number}", bill)
+                    return call.answer(replace(request, model=route.model), is_last=number + 1 == len(routes))
+                except ModelCallError as error:
+                    if abort.is_set():
+                        raise
+                    failure = error
+                    count("auxiliary.failed")
+                    log.info("auxiliary.failed", task=task.value, provider=route.name, kind=error.kind.value)
+                if limited.is_set():
+                    message = f"no answer within {task.timeout_s:g} s"
+                    raise ModelCallError(FailureKind.TIMEOUT, message)
+        raise failure
+
+    def _routes(self, task: AuxTask, model: str, ticket: str) -> Iterator[ModelRoute]:
+        own = self.own.get(task)
+        for chain, named in ([(own, "")] if own else []) + [(self.main, model)]:
+            for position in range(len(chain)):
+                try:
+                    names = chain.credentials(named, position)
+                    key = self.pool.choose(names, ticket=f"{ticket}:{task}").name if names else ""
+                    yield chain.route(named, position, key)
+                except ConfigurationError as error:
+                    log.info("auxiliary.failed", task=task.value, provider="", kind=str(error))
+
+
+class _AuxiliaryAsking:
+    """The attempts at one provider."""
+
+    def __init__(
+        self, auxiliary: Auxiliary, task: AuxTask, route: ModelRoute, abort: AbortSignal, ticket: str, bill: Bill
+    ) -> None:
+        self._bill = bill
+        self._tries_max = task.tries_max
+        self._governor = auxiliary.governor
+        self._order = auxiliary.order
+        self._prices = auxiliary.prices
+        self._route = route
+        self._abort = abort
+        self._ticket = ticket
+        self._place = KeyPlace(provider=route.name, credential=route.credential)
+
+    def answer(self, request: ModelRequest, *, is_last: bool) -> AuxiliaryReply:
+        history = retry.AttemptHistory()
+        remedies = frozenset({retry.Remedy.CAP_OUTPUT} | (set() if is_last else {retry.Remedy.FALL_BACK}))
+        while True:
+            permit = self._permit(request)
+            attempt = Attempt(request=request, route=self._route, heard=Heard(lambda _: None))
+            try:
+                answered = self._route.provider.ask(request, on_delta=attempt.heard, abort=self._abort)
+            except ModelCallError as error:
+                self._bill.add(attempt.spent_in_vain(error, self._prices))
+                self._governor.settle(permit, limits=error.limits)
+                classification = classification_of(error)
+                if classification.kind is FailureKind.RATE_LIMIT:
+                    self._governor.cool_down(self._place, classification.retry_after_s or 2.0)
+                situation = retry.Situation(remedies=remedies, attempts_max=self._tries_max, jitter=random.random())
+                decision = retry.decide(classification, history, situation)
+                history = retry.advance(history, decision, classification)
+                match decision:
+                    case retry.CapOutput():
+                        request = replace(request, output_tokens_max=decision.tokens)
+                    case retry.Wait() if decision.seconds <= WAIT_S_MAX and not self._abort.wait(decision.seconds):
+                        pass
+                    case _:
+                        raise
+            else:
+                reply = metered(answered, request)
+                self._governor.settle(permit, usage=reply.usage, limits=reply.limits)
+                self._bill.add(Spent(usage=reply.usage, cost=cost_of_reply(reply, self._route, self._prices)))
+                return AuxiliaryReply(text=strip_think_blocks(reply.text).strip(), reply=reply)
+
+    def _permit(self, request: ModelRequest) -> Permit:
+        """Leave to ask, waited for if that is not long. Raises ``ModelCallError``."""
+        tokens = sum(map(len, request.messages)) // 4
+        while True:
+            permit = self._governor.acquire(self._place, ticket=self._ticket, tokens=tokens, order=self._order)
+            if permit.wait_s <= 0:
+                return permit
+            if permit.wait_s > WAIT_S_MAX or self._abort.wait(permit.wait_s):
+                self._governor.withdraw(permit)
+                message = f"{self._route.name} may not be asked for {permit.wait_s:.0f} s"
+                raise ModelCallError(FailureKind.RATE_LIMIT, message)
+
+
+class _Deadline:
+    """An abort signal that is also set when the time is up."""
+
+    def __init__(self, abort: AbortSignal, seconds: float) -> None:
+        self._signal = AbortSignal()
+        self._timer = threading.Timer(seconds, self._signal.set, [_TIMED_OUT])
+        self._timer.daemon = True
+        abort.on_abort(lambda: self._signal.set("abort"))
+
+    def __enter__(self) -> AbortSignal:
+        self._timer.start()
+        return self._signal
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()

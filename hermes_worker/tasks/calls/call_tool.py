@@ -1,0 +1,178 @@
+"""One tool call: record the intent, run it, settle it, send what follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.catalog import UnknownTool
+from hermes_worker.agent.tools.dispatch import run_tool
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.auxiliary import AuxTask, Consulted
+from hermes_worker.core.delegation import DELEGATE_TOOL
+from hermes_worker.core.effects import RunTool
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.notices import NOT_STARTED
+from hermes_worker.core.questions import APPROVED_KEY
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus
+from hermes_worker.observe import bound, count, log
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.calls import CallClaim, Settlement, started_event
+from hermes_worker.stream.live import LiveEntry
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.calls.delegating import delegate
+from hermes_worker.tasks.calls.permission import wait_for_permission
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.leases import AbortReason
+from hermes_worker.tasks.parts import Parts
+from hermes_worker.workspaces.sandbox.network import UNKNOWN, RunOrigin
+
+
+def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
+    """Do the tool call ``effect`` names, if it is still to be done. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
+    """
+    queue = QueueName.SUSPECT_TOOLS if effect.is_suspect else QueueName.TOOLS
+    with parts.leases.beginning(queue, at) as may_begin:
+        if may_begin:
+            _call_tool(parts, effect)
+        else:
+            parts.sender.send([Hint(effect=effect, at=at)])
+
+
+def _call_tool(parts: Parts, effect: RunTool) -> None:
+    claim = parts.calls.claim(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("tool_call.claimed")
+    if claim.is_watched:
+        parts.live.append(effect.run_id, tool_entry(claim))
+    faults.point(FaultPoint.CALL_TOOL_AFTER_CLAIM, effect.run_id)
+    may_hand_over = claim.replay is not Replay.ONCE
+    with (
+        bound(run_id=effect.run_id, iteration=effect.iteration, call=effect.position, attempt=effect.attempt),
+        parts.leases.holding(claim.token, effect.run_id, may_hand_over=may_hand_over) as abort,
+    ):
+        hints = _run_and_settle(parts, claim, abort)
+        is_watched = claim.is_watched or parts.leases.is_watched(claim.run_id)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_SETTLE, effect.run_id)
+    parts.sender.send(hints)
+    if is_watched:
+        parts.live.nudge(effect.run_id)
+
+
+def tool_entry(claim: CallClaim) -> LiveEntry:
+    """That a tool runs now, for whoever looks; its ``tool.started`` row is written with its result."""
+    text = canonical_json(started_event(claim).data)
+    return LiveEntry(
+        kind="tool_started", text=text, iteration=claim.iteration, attempt=claim.attempt, offset=claim.position
+    )
+
+
+def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[Hint]:
+    began = time.monotonic()
+    if parts.leases.is_trusted:
+        consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()
+        result = _run(parts, claim, abort, consulted)
+        waited_s = claim.claimed_at - consulted[0].asked_at if consulted else 0.0
+        write = partial(_write, parts, claim, result, waited_s + time.monotonic() - began, abort)
+    else:
+        # We were frozen between the claim and here; by now the call may be somebody else's. Do not begin.
+        log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
+        write = partial(_decline, parts, claim)
+    faults.point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
+    try:
+        hints = persist(write, abort, patience_s=parts.commit_patience_s)
+    except LeaseLost as lost:
+        count("tool_call.refused")
+        log.warning("tool_call.refused", tool=claim.request.name, reason=str(lost))
+        return []
+    count("tool_call.settled")
+    log.debug("tool_call.settled", tool=claim.request.name, duration_s=round(time.monotonic() - began, 3))
+    return hints
+
+
+def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
+    """Give back a call that has not begun. Raises ``LeaseLost`` when it is somebody else's already."""
+    if claim.replay is not Replay.ONCE:
+        return parts.calls.release(claim)
+    # It could run once still, but nobody can see in its row that it did not begin; so the model decides.
+    refusal = Settlement(status=CallStatus.FAILED, text=NOT_STARTED, duration_s=0.0, session_updates={})
+    return parts.calls.settle(claim, refusal)
+
+
+def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal) -> list[Hint]:
+    if result.question is not None:
+        return parts.waits.ask(claim, result.question)
+    if abort.reason == AbortReason.DRAIN:
+        # It was cut short so that another worker can run it whole.
+        return parts.calls.release(claim)
+    if result.consultation is not None:
+        return parts.auxiliary_calls.leave(claim, result.consultation)
+    if result.delegated:
+        return delegate(parts, claim, result.delegated, is_background=result.is_background)
+    settlement = Settlement(
+        status=CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED,
+        text=result.text,
+        duration_s=duration_s,
+        session_updates=result.session_updates,
+        refusal=result.refusal,
+        sandbox=result.sandbox,
+        network=result.network,
+    )
+    return parts.calls.settle(claim, settlement)
+
+
+def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence[Consulted]) -> ToolResult:
+    session = parts.runs.session_of(claim.session_pk)
+    try:
+        tool = _tool(parts, claim.request.name, tool_names(session.tools))
+    except UnknownTool as error:
+        return error_result(str(error))
+    judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
+    own = next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
+    context = ToolContext(
+        run_id=claim.run_id,
+        session_id=session.session_id,
+        idempotency_key=claim.idempotency_key,
+        attempt=claim.attempt,
+        workspace=parts.workspace(session.workspace),
+        session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
+        cancelled=abort,
+        origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network),
+        redactor=parts.redactor,
+    )
+
+    def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
+        return wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
+
+    return run_tool(tool, claim.request.arguments, context, gate=gate, consulted=own)
+
+
+def _tool(parts: Parts, name: str, offered: frozenset[str]) -> Tool:
+    """The tool, if the session has it: what a model was not offered it cannot use, whatever is installed here.
+
+    Raises ``UnknownTool``.
+    """
+    if name in offered:
+        return parts.catalog.get(name)
+    if name == DELEGATE_TOOL:
+        raise UnknownTool("tasks cannot be handed on from here; do the work yourself")
+    there = ", ".join(sorted(offered)) or "no tools"
+    raise UnknownTool(f"there is no tool {name!r} in this session; there are {there}")
+
+
+def _session_keys(tool: Tool) -> tuple[str, ...]:
+    guarded = tool.spec.command_argument is not None
+    return (*tool.spec.session_keys, APPROVED_KEY) if guarded else tool.spec.session_keys

@@ -1,0 +1,99 @@
+"""From the tasks of a ``delegate_task`` call to the child runs that do them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from hermes_worker.agent.prompt.children import child_prompt
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.delegation import (
+    ChildTask,
+    DelegationPolicy,
+    InvalidDelegation,
+    child_tools,
+    dispatch_note,
+    may_be_background,
+    require_allowed,
+)
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.run import CallStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.observe import count
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.calls import CallClaim, Settlement
+from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.runs import SessionContext, new_run_id
+from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.parts import Parts
+
+_NO_LIMIT = 100_000
+_FOREVER_S = 31 * 86_400.0
+"""For a child without a limit of its own; the parent's deadline is earlier."""
+
+
+def delegate(parts: Parts, claim: CallClaim, tasks: Sequence[ChildTask], *, is_background: bool) -> list[Hint]:
+    """Make the children of a claimed call and let go of it. Raises ``LeaseLost``.
+
+    Where nobody could take an answer that comes later, the call waits for its children all the same.
+    """
+    policy = parts.delegation
+    depth = claim.loaded.depth
+    try:
+        require_allowed(policy, tasks, depth=depth)
+    except InvalidDelegation as refusal:
+        text = error_result(str(refusal)).text
+        settlement = Settlement(status=CallStatus.FAILED, text=text, duration_s=0.0, session_updates={})
+        return parts.calls.settle(claim, settlement)
+    session = parts.runs.session_of(claim.session_pk)
+    asked = parts.calls.spec_of(claim.run_pk)
+    policy = replace(policy, budget=BudgetMode(asked.budget) if asked.budget else policy.budget)
+    new = [_child(policy, claim, asked, session, task) for task in tasks]
+    is_background = is_background and may_be_background(depth=depth, source=asked.source_kind)
+    hints = parts.calls.delegate(
+        claim,
+        new,
+        children_max=policy.children_max,
+        is_budget_shared=policy.budget.is_shared,
+        note=dispatch_note(claim.idempotency_key, tasks) if is_background else None,
+        turns_max=policy.turns_max,
+    )
+    count("run.delegated", len(new))
+    return hints
+
+
+def _child(
+    policy: DelegationPolicy, claim: CallClaim, asked: RunSpec, session: SessionContext, task: ChildTask
+) -> NewChild:
+    """``asked`` is what the parent was asked for: its limits hold for the tree, or for each child as well."""
+    names = child_tools(tool_names(session.tools), policy, task.role, depth=claim.loaded.depth + 1)
+    return NewChild(
+        run_id=new_run_id(),
+        spec=RunSpec(
+            input=task.message,
+            model=policy.model or claim.loaded.model,
+            endpoint=claim.loaded.endpoint,
+            toolsets=(),
+            # With a shared budget the store bounds this by the parent's own limit.
+            iterations_max=_NO_LIMIT if policy.budget is BudgetMode.SHARED else policy.iterations_max,
+            wall_s_max=policy.timeout_s or _FOREVER_S,
+            tokens_max=asked.tokens_max,
+            tool_calls_max=asked.tool_calls_max,
+            nano_usd_max=asked.nano_usd_max,
+            budget=asked.budget,
+            source="delegation",
+        ),
+        system_prompt=child_prompt(session.workspace, names),
+        tools=_only(session.tools, names),
+        workspace=session.workspace,
+    )
+
+
+@lru_cache(maxsize=256)
+def _only(tools: str, names: frozenset[str]) -> str:
+    """The parent's tool definitions without those a child does not get, in their bytes."""
+    kept = [definition for definition in json.loads(tools) if definition["function"]["name"] in names]
+    return canonical_json(kept)

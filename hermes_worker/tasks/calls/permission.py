@@ -1,0 +1,108 @@
+"""Whether a claimed call may run now: permission for dangerous commands (reference, loop §10.1).
+
+Decided by the worker that claimed the call, before the tool sees it. What a decision needs beside the command is read
+only when a dangerous pattern was found, so a harmless command costs no statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from hermes_worker.agent.tools.base import Tool, ToolResult
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.auxiliary import Consulted
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
+from hermes_worker.core.run import WaitKind
+from hermes_worker.observe import log
+from hermes_worker.safety.approvals import Allow, ApprovalPolicy, Ask, Deny, Mode, Unattended, assess, under_verdict
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.calls import CallClaim
+from hermes_worker.store.runs.waits import Terms
+from hermes_worker.tasks.calls.verdicts import verdict, verdict_consultation
+
+
+class WaitStore(Protocol):
+    """``store.runs.waits.Waits``."""
+
+    def terms(self, run_pk: int) -> Terms: ...
+
+    def ask(self, claim: CallClaim, question: Question) -> list[Hint]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRules:
+    """What the installation decided about dangerous commands."""
+
+    mode: Mode = Mode.MANUAL
+    timeout_s: float | None = 60.0
+    """How long a question about a command stays open; ``None`` for as long as the run may take."""
+    deny: tuple[str, ...] = ()
+    allowed: frozenset[str] = frozenset()
+    by_source: Mapping[str, Unattended] = field(default_factory=dict)
+    """What becomes of questions of runs from each source; other sources are as ``api``."""
+
+    def policy(self, session: Mapping[str, Any]) -> ApprovalPolicy:
+        """Before it is known where the run came from."""
+        kept: Sequence[str] = session.get(APPROVED_KEY) or ()
+        return ApprovalPolicy(mode=self.mode, deny=self.deny, allowed=self.allowed | frozenset(kept))
+
+    def under(self, policy: ApprovalPolicy, terms: Terms) -> ApprovalPolicy:
+        """The whole policy."""
+        usual = self.by_source.get(terms.source, self.by_source.get("api", Unattended.ASK))
+        unattended = Unattended(terms.approvals) if terms.approvals else usual
+        return replace(policy, allowed=policy.allowed | terms.allowed, unattended=unattended)
+
+
+def wait_for_permission(
+    rules: ApprovalRules,
+    waits: WaitStore,
+    claim: CallClaim,
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    session: Any,
+    consulted: Consulted | None,
+) -> ToolResult | None:
+    """What stands in for a call that may not run now: a refusal, a question to a person, or one to a model, of which
+    ``consulted`` has the answer once it was asked; ``None`` when the call may run."""
+    name = tool.spec.command_argument
+    command = arguments.get(name) if name is not None else None
+    if not isinstance(command, str):
+        return None
+    policy = rules.policy(session)
+    if claim.is_approved:
+        # Somebody allowed this very command; what is never run, and what is forbidden, is refused all the same.
+        policy = replace(policy, mode=Mode.OFF)
+    decision = assess(command, policy)
+    expires_s = rules.timeout_s
+    if isinstance(decision, Ask):
+        terms = waits.terms(claim.run_pk)
+        expires_s = terms.approval_s or rules.timeout_s
+        decision = assess(command, rules.under(policy, terms))
+    if isinstance(decision, Ask) and policy.mode is Mode.SMART:
+        if consulted is None:
+            return ToolResult(text="", consultation=verdict_consultation(command, decision))
+        decision = under_verdict(decision, verdict(consulted, command, decision))
+    match decision:
+        case Allow():
+            return None
+        case Deny():
+            log.info("command.blocked", tool=tool.spec.name)
+            refusal = Refusal(by=RefusedBy.RULES, reason=decision.reason)
+            return replace(error_result(decision.reason), refusal=refusal)
+        case Ask():
+            request = {
+                "command": command,
+                "description": decision.description,
+                "pattern_key": decision.pattern_key,
+                "arguments": canonical_json(dict(arguments)),
+            }
+            question = Question(
+                kind=WaitKind.APPROVAL,
+                request=request,
+                choices=[choice.value for choice in decision.choices],
+                expires_s=expires_s,
+            )
+            return ToolResult(text="", question=question)

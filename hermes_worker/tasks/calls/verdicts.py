@@ -1,0 +1,47 @@
+"""What a model says about a dangerous command, before a person is asked (``approvals.mode: smart``).
+
+A worker of the models asks it, in an auxiliary call that is made before the command's tool has begun.
+"""
+
+from __future__ import annotations
+
+from hermes_worker.core.auxiliary import AuxiliaryQuestion, AuxTask, Consultation, Consulted
+from hermes_worker.core.messages import canonical_json, user_body
+from hermes_worker.observe import count, log
+from hermes_worker.safety.approvals import VERDICT_RULES, Ask, Verdict, verdict_of, verdict_question
+
+_OUTPUT_TOKENS_MAX = 16
+"""One word; a model that thinks first says nothing in it, and then a person decides."""
+
+
+def verdict_consultation(command: str, asked: Ask) -> Consultation:
+    """What a model is asked, once: one that is meant for this, or that of the run."""
+    question = AuxiliaryQuestion(
+        task=AuxTask.APPROVAL,
+        messages=(
+            canonical_json({"role": "system", "content": VERDICT_RULES}),
+            user_body(verdict_question(command, asked.description)),
+        ),
+        output_tokens_max=_OUTPUT_TOKENS_MAX,
+        reasoning_effort="none",
+    )
+    return Consultation(questions=(question,), material=_judged(command, asked))
+
+
+def verdict(consulted: Consulted, command: str, asked: Ask) -> Verdict:
+    """Escalate, that is leave it to a person, whenever anything is unclear: also when the rules say something else of
+    the command now than they did when the model was asked."""
+    [answer] = consulted.answers
+    if answer.text is None:
+        log.info("command.not_judged", reason=answer.failure)
+        return Verdict.ESCALATE
+    if consulted.material != _judged(command, asked):
+        log.info("command.not_judged", reason="the rules have changed")
+        return Verdict.ESCALATE
+    found = verdict_of(answer.text)
+    count(f"command.judged.{found.value}")
+    return found
+
+
+def _judged(command: str, asked: Ask) -> dict[str, str]:
+    return {"command": command, "description": asked.description}

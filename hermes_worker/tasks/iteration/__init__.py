@@ -1,0 +1,1 @@
+"""One iteration: ask a model and commit its reply."""

@@ -1,0 +1,162 @@
+"""One iteration: claim the model call, ask, commit what came of it, send what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.effects import Iterate
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied
+from hermes_worker.core.pricing import Spent
+from hermes_worker.core.run_memory import memory_document
+from hermes_worker.observe import bound, count, log
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.runs import CompactionRow, IterationClaim
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.iteration.asking import Answered, Asked, Compacted, Interrupted, Unanswered, ask
+from hermes_worker.tasks.iteration.judging import Circumstances, Judged, judge
+from hermes_worker.tasks.iteration.metering import cost_of_reply
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.titles import give_title
+from hermes_worker.tasks.leases import AbortReason
+from hermes_worker.tasks.parts import Parts
+
+
+def iterate(parts: Parts, effect: Iterate, at: float) -> None:
+    """Do the model call ``effect`` names, if it is still to be done. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
+    """
+    queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
+    with parts.leases.beginning(queue, at) as may_begin:
+        if may_begin:
+            _iterate(parts, effect)
+        else:
+            parts.sender.send([Hint(effect=effect, at=at)])
+
+
+def _iterate(parts: Parts, effect: Iterate) -> None:
+    with parts.fair_semaphore:
+        claim = parts.runs.claim_iteration(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("iteration.claimed")
+    faults.point(FaultPoint.ITERATE_AFTER_CLAIM, effect.run_id)
+    with (
+        bound(run_id=effect.run_id, iteration=effect.iteration, attempt=effect.attempt),
+        parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
+    ):
+        taken = _take_iteration(parts, claim, abort)
+        is_watched = _is_watched(parts, claim)
+    faults.point(FaultPoint.ITERATE_AFTER_COMMIT, effect.run_id)
+    parts.sender.send(taken.hints)
+    if is_watched:
+        parts.live.nudge(effect.run_id)
+    if taken.answered is not None:
+        with bound(run_id=effect.run_id):
+            give_title(parts, claim, taken.answered, taken.answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """A call that was made and written."""
+
+    hints: list[Hint]
+    answered: Answered | None = None
+    """What the run ended with, if that is an answer."""
+    answer: str = ""
+    """Its text, as stored."""
+
+
+def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> _Taken:
+    asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
+    judged = None
+    if isinstance(asked, Answered):
+        with parts.fair_semaphore:
+            judged = _judged(parts, claim, asked)
+    faults.point(FaultPoint.ITERATE_AFTER_REPLY, claim.run_id)
+
+    def commit() -> list[Hint]:
+        with parts.fair_semaphore:
+            return _commit(parts, claim, asked, judged, abort)
+
+    try:
+        hints = persist(commit, abort, patience_s=parts.commit_patience_s)
+    except LeaseLost as lost:
+        count("iteration.refused")
+        log.warning("iteration.refused", reason=str(lost))
+        return _Taken(hints=[])
+    count("iteration.committed")
+    if not _is_over(asked, judged):
+        return _Taken(hints=hints)
+    parts.pool.release(claim.run_id)
+    if judged is None or not isinstance(judged.event, ModelReplied) or not isinstance(asked, Answered):
+        return _Taken(hints=hints)
+    return _Taken(hints=hints, answered=asked, answer=judged.reply.text)
+
+
+def _is_over(asked: Asked, judged: Judged | None) -> bool:
+    """The run makes no further model call."""
+    match asked:
+        case Answered():
+            assert judged is not None
+            return isinstance(judged.event, ModelFailed) or (
+                isinstance(judged.event, ModelReplied) and not judged.event.calls
+            )
+        case Unanswered():
+            return not isinstance(asked.event, CapacityAwaited)
+        case Interrupted() | Compacted():
+            return False
+
+
+def _judged(parts: Parts, claim: IterationClaim, answered: Answered) -> Judged:
+    where = Circumstances(
+        run=claim.loaded.run,
+        memory=answered.memory,
+        rows=answered.rows,
+        request=answered.request,
+        has_fallback=answered.memory.provider + 1 < len(parts.chain),
+        output_tokens_default=parts.model.output_tokens_max,
+        calls_max=parts.calls_max,
+        offered=tool_names(parts.runs.session_of(claim.loaded.session_pk).tools),
+    )
+    judged = judge(answered.reply, where, parts.catalog)
+    if not isinstance(judged.event, ModelReplied):
+        log.info("reply.discarded", finish_reason=answered.reply.finish_reason, event_kind=judged.event.kind)
+        count("reply.discarded")
+    return judged
+
+
+def _commit(parts: Parts, claim: IterationClaim, asked: Asked, judged: Judged | None, abort: AbortSignal) -> list[Hint]:
+    match asked:
+        case Interrupted():
+            if abort.reason == AbortReason.LOST:
+                raise LeaseLost("the claim was lost during the model call")
+            # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
+            return parts.runs.release_iteration(claim, asked.in_vain)
+        case Unanswered():
+            return parts.runs.commit_failure(claim, asked.event, asked.in_vain)
+        case Compacted():
+            event = AskedAgain(memory=memory_document(asked.memory), is_counted=False)
+            made = asked.compaction
+            number, spent = asked.memory.compactions, made.spent
+            row = CompactionRow(body=made.body, rows=made.rows, number=number, usage=spent.usage)
+            return parts.runs.commit_compacted(claim, event, row, spent.cost)
+        case Answered():
+            assert judged is not None
+            cost = cost_of_reply(asked.reply, asked.route, parts.prices)
+            spent = Spent(usage=asked.reply.usage, cost=cost) + asked.in_vain
+            reply = replace(judged.reply, usage=spent.usage)
+            if isinstance(judged.event, ModelReplied):
+                return parts.runs.commit_reply(claim, reply, judged.event, spent.cost)
+            return parts.runs.commit_discarded(claim, judged.event, reply, spent.cost)
+
+
+def _is_watched(parts: Parts, claim: IterationClaim) -> bool:
+    return claim.loaded.is_watched or parts.leases.is_watched(claim.run_id)

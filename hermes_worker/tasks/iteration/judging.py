@@ -1,0 +1,165 @@
+"""From a model's reply to what becomes of its turn: stored, asked for again, or the end.
+
+``core.recovery.empty`` decides; here its verdict is put into an event and into the reply as it will be stored: without thinking
+that was written between tags, with the parts of an answer that came in several pieces joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from hermes_worker.agent.tools.catalog import Catalog
+from hermes_worker.core import events as ev
+from hermes_worker.core.errors import Failure
+from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role
+from hermes_worker.core.recovery import empty
+from hermes_worker.core.recovery.scrub import extract_reasoning, strip_think_blocks
+from hermes_worker.core.run import ExitReason, Run
+from hermes_worker.core.run_memory import RunMemory, memory_document
+from hermes_worker.safety.redaction import redact
+from hermes_worker.tasks.iteration.planning import plan_calls, unknown_names
+
+NO_SUMMARY = "(The steps this task allows are used up, and the model wrote no summary of what it did.)"
+_ROWS_AFTER_TOOLS = 5
+"""How far back a tool's result counts as what the model should have answered (reference, loop §5.3)."""
+_ITEMS_OF_THE_TEXT = ("codex_message_items", "anthropic_content_blocks")
+"""Fields of a row that repeat its text; they go when the text that is stored is another."""
+_EXIT_OF: Mapping[empty.AcceptReason, ExitReason] = {
+    empty.AcceptReason.TEXT_RESPONSE: ExitReason.TEXT_RESPONSE,
+    empty.AcceptReason.PARTIAL_STREAM_RECOVERY: ExitReason.PARTIAL_STREAM_RECOVERY,
+    empty.AcceptReason.PRIOR_CONTENT: ExitReason.FALLBACK_PRIOR_TURN_CONTENT,
+}
+
+
+_PARTIAL_EXIT_OF: Mapping[empty.PartialReason, ExitReason] = {
+    empty.PartialReason.UNKNOWN_TOOLS: ExitReason.UNKNOWN_TOOLS,
+}
+"""Of the other reasons the exit reason is that the answer is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What becomes of a reply."""
+
+    event: ev.ModelReplied | ev.AskedAgain | ev.ModelFailed
+    reply: ModelReply
+    """As it is stored, if ``event`` is a ``ModelReplied``; else what it cost is all that counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """Where the reply came."""
+
+    run: Run
+    memory: RunMemory
+    rows: Sequence[Message]
+    """The transcript the request was made of."""
+    request: ModelRequest
+    has_fallback: bool
+    """Another provider is left in the chain."""
+    output_tokens_default: int | None = None
+    calls_max: int = 64
+    offered: frozenset[str] | None = None
+    """Names of the tools that the session has; ``None`` for those of the catalogue."""
+
+
+def judge(reply: ModelReply, where: Circumstances, catalog: Catalog) -> Judged:
+    """What becomes of ``reply``. Pure."""
+    if where.run.wants_summary:
+        return _judged_summary(reply, where)
+    offered = catalog.names if where.offered is None else where.offered
+    facts = empty.facts_of(reply, unknown_names=unknown_names(reply, offered, catalog))
+    verdict = empty.after_reply(facts, where.memory.counters, _surroundings(where))
+    # The larger output limit was for this call only.
+    memory = replace(where.memory, output_tokens_max=None)
+    match verdict:
+        case empty.RunTools():
+            return _with_calls(reply, verdict, memory, where, catalog)
+        case empty.Accept():
+            answer = _stored(reply, verdict.text, keeps_calls=False)
+            return Judged(event=ev.ModelReplied(exit_reason=_EXIT_OF[verdict.reason]), reply=answer)
+        case empty.AskAgain():
+            again = replace(memory, counters=verdict.counters, output_tokens_max=verdict.output_tokens_max)
+            return _asked_again(reply, again, is_counted=verdict.is_counted)
+        case empty.FallBackProvider():
+            elsewhere = replace(memory, counters=verdict.counters, provider=memory.provider + 1, amendments=frozenset())
+            return _asked_again(reply, elsewhere, is_counted=verdict.is_counted)
+        case empty.FinishPartial():
+            return _partial(reply, verdict)
+        case empty.EndUnanswered():
+            return _given_up(reply, verdict)
+        case _:
+            assert_never(verdict)
+
+
+def _surroundings(where: Circumstances) -> empty.Surroundings:
+    return empty.Surroundings(
+        is_after_tools=any(row.role is Role.TOOL for row in where.rows[-_ROWS_AFTER_TOOLS:]),
+        has_fallback=where.has_fallback,
+        output_tokens_default=where.output_tokens_default,
+        output_tokens_requested=where.request.output_tokens_max,
+    )
+
+
+def _with_calls(
+    reply: ModelReply, verdict: empty.RunTools, memory: RunMemory, where: Circumstances, catalog: Catalog
+) -> Judged:
+    planned, calls = plan_calls(_stored(reply, verdict.text, keeps_calls=True), catalog)
+    if len(calls) > where.calls_max:
+        message = f"the model asked for {len(calls)} tool calls in one reply; at most {where.calls_max} are run"
+        return _failed(reply, ExitReason.MODEL_CALL_REFUSED, "too_many_tool_calls", message)
+    document = memory_document(replace(memory, counters=verdict.counters))
+    return Judged(event=ev.ModelReplied(calls=calls, memory=document), reply=planned)
+
+
+def _asked_again(reply: ModelReply, memory: RunMemory, *, is_counted: bool) -> Judged:
+    return Judged(event=ev.AskedAgain(memory=memory_document(memory), is_counted=is_counted), reply=reply)
+
+
+def _partial(reply: ModelReply, verdict: empty.FinishPartial) -> Judged:
+    if not verdict.text:
+        exit_reason = _PARTIAL_EXIT_OF.get(verdict.reason, ExitReason.TRUNCATED)
+        return _failed(reply, exit_reason, verdict.reason.value, verdict.note)
+    failure = Failure(kind=verdict.reason.value, message=verdict.note)
+    event = ev.ModelReplied(exit_reason=ExitReason.TRUNCATED, failure=failure)
+    return Judged(event=event, reply=_stored(reply, verdict.text, keeps_calls=False))
+
+
+def _given_up(reply: ModelReply, verdict: empty.EndUnanswered) -> Judged:
+    if verdict.reason is empty.UnansweredReason.EMPTY_RESPONSE_EXHAUSTED:
+        message = (
+            "The model's replies were empty, however often it was asked. Try again, or use another model or provider."
+        )
+        return _failed(reply, ExitReason.EMPTY_RESPONSE_EXHAUSTED, verdict.reason.value, message)
+    said = f" It said: {verdict.text}" if verdict.text else ""
+    message = f"The provider's safety filter stopped the model's reply.{said}"
+    return _failed(reply, ExitReason.CONTENT_POLICY_BLOCKED, verdict.reason.value, message)
+
+
+def _failed(reply: ModelReply, reason: ExitReason, kind: str, message: str) -> Judged:
+    failure = Failure(kind=kind, message=redact(message))
+    return Judged(event=ev.ModelFailed(failure=failure, exit_reason=reason), reply=reply)
+
+
+def _judged_summary(reply: ModelReply, where: Circumstances) -> Judged:
+    """The one call after the last allowed step: an empty summary is asked for once more (reference, loop §1.10)."""
+    text = strip_think_blocks(reply.text).strip()
+    if not text and not where.memory.summaries:
+        return _asked_again(reply, replace(where.memory, summaries=1), is_counted=False)
+    return Judged(event=ev.ModelReplied(), reply=_stored(reply, text or NO_SUMMARY, keeps_calls=False))
+
+
+def _stored(reply: ModelReply, text: str, *, keeps_calls: bool) -> ModelReply:
+    """The reply as a row: ``text`` for its text, thinking out of it and into the reasoning."""
+    is_same_text = text == reply.text.strip()
+    return replace(
+        reply,
+        text=text,
+        reasoning=reply.reasoning or extract_reasoning({"content": reply.text}),
+        row_fields={
+            name: value for name, value in reply.row_fields.items() if is_same_text or name not in _ITEMS_OF_THE_TEXT
+        },
+        tool_requests=reply.tool_requests if keeps_calls else (),
+    )

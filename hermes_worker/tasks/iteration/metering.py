@@ -1,0 +1,78 @@
+"""What model calls take: those that were answered, and those of which nobody knows (design D17)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from hermes_worker.core.errors import ModelCallError
+from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage
+from hermes_worker.core.metering import NOTHING_USUAL, Usual, cost_of_lost, lost_attempt, request_tokens, tokens_in
+from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent, billed, cost_of
+from hermes_worker.models.chain import ModelRoute
+from hermes_worker.observe import count
+
+Prices = Mapping[tuple[str, str], Price]
+
+
+@dataclass(slots=True)
+class Bill:
+    """What was asked of models on behalf of one step. Paid with the step's outcome."""
+
+    spent: Spent = field(default=NOTHING_SPENT)
+
+    def add(self, spent: Spent) -> None:
+        self.spent = self.spent + spent
+
+    @property
+    def usage(self) -> Usage:
+        return self.spent.usage
+
+    @property
+    def cost(self) -> Cost | None:
+        return self.spent.cost
+
+
+class Heard:
+    """Passes on the pieces of a reply and remembers what came."""
+
+    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
+        self._on_delta = on_delta
+        self._pieces: list[str] = []
+
+    def __call__(self, delta: Delta) -> None:
+        self._pieces.append(delta.text or delta.reasoning or delta.tool_name)
+        self._on_delta(delta)
+
+    @property
+    def tokens(self) -> int:
+        """An estimate of what came."""
+        return tokens_in(("".join(self._pieces),))
+
+
+def cost_of_reply(reply: ModelReply, route: ModelRoute, prices: Prices) -> Cost:
+    """``reply`` is metered. What the provider says it billed goes before any price list."""
+    if reply.cost_usd is not None:
+        return billed(reply.cost_usd)
+    return cost_of(reply.usage, provider=route.name, model=route.model, own_prices=prices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A request at one provider."""
+
+    request: ModelRequest
+    route: ModelRoute
+    heard: Heard
+    usual: Usual = NOTHING_USUAL
+
+    def spent_in_vain(self, error: ModelCallError, prices: Prices) -> Spent:
+        """What it may have taken although it failed: nothing, unless it was sent and no answer refused it, or a part of
+        the reply had come."""
+        heard = self.heard.tokens
+        if not heard and not error.may_be_billed:
+            return Spent(usage=Usage(refused_attempts=1))
+        count("model.outcome_unknown")
+        usage = lost_attempt(request_tokens(self.request), self.usual, heard=heard)
+        priced = cost_of(usage, provider=self.route.name, model=self.route.model, own_prices=prices)
+        return Spent(usage=usage, cost=cost_of_lost(usage, priced, self.usual))

@@ -1,0 +1,77 @@
+"""From a model's reply to the calls that will run: names repaired, repeats dropped, segments and classes assigned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from hermes_worker.agent.tools.catalog import Catalog
+from hermes_worker.agent.tools.planning import lexical, planned_call
+from hermes_worker.core import segments
+from hermes_worker.core.events import PlannedCall
+from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.recovery.repair import dedupe, repair_tool_name
+from hermes_worker.core.replay import Replay
+from hermes_worker.extension import ToolSpec
+
+_NO_TOOL_TIMEOUT_S = 10.0
+"""For a call that names no tool: all that happens is that its error is written."""
+
+
+def plan_calls(reply: ModelReply, catalog: Catalog) -> tuple[ModelReply, tuple[PlannedCall, ...]]:
+    """The reply as it will be stored, and its calls in order.
+
+    A call that names no tool stays in: it is answered with an error that lists the tools there are.
+    """
+    if not reply.tool_requests:
+        return reply, ()
+    requests = tuple(_repaired(request, catalog) for request in dedupe(reply.tool_requests))
+    specs = [_spec(request.name, catalog) for request in requests]
+    drafts = [
+        planned_call(spec, request.name, request.arguments, canonical=lexical)
+        for request, spec in zip(requests, specs, strict=True)
+    ]
+    calls = tuple(
+        PlannedCall(
+            name=request.name,
+            replay=spec.replay if spec else Replay.PURE,
+            segment=segment,
+            timeout_s=spec.timeout_s if spec else _NO_TOOL_TIMEOUT_S,
+        )
+        for request, spec, segment in zip(requests, specs, segments.plan(drafts), strict=True)
+    )
+    return replace(reply, tool_requests=requests), calls
+
+
+def unknown_names(reply: ModelReply, offered: Collection[str], catalog: Catalog) -> tuple[str, ...]:
+    """Of the reply's calls, those that name no tool the session has, however they are read."""
+    return tuple(
+        request.name
+        for request in reply.tool_requests
+        if request.name not in offered and _repaired(request, catalog).name not in offered
+    )
+
+
+def _spec(name: str, catalog: Catalog) -> ToolSpec | None:
+    return catalog.spec(name) if name in catalog.names else None
+
+
+def _repaired(request: ToolRequest, catalog: Catalog) -> ToolRequest:
+    if request.name in catalog.names:
+        return request
+    name = repair_tool_name(request.name, catalog.names)
+    return request if name is None else replace(request, name=name)
+
+
+@lru_cache(maxsize=256)
+def tool_texts(tools: str) -> Sequence[str]:
+    """A session's stored tool definitions, each as its own canonical JSON."""
+    return tuple(canonical_json(definition) for definition in json.loads(tools))
+
+
+@lru_cache(maxsize=256)
+def tool_names(tools: str) -> frozenset[str]:
+    """The names of a session's stored tools."""
+    return frozenset(str(definition["function"]["name"]) for definition in json.loads(tools))

@@ -1,0 +1,104 @@
+"""The request for a claimed model call: the same bytes on every worker, up to what is new (invariant I7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hermes_worker.agent.prompt.amendments import amended_messages, amended_tools
+from hermes_worker.agent.prompt.cache_markers import CacheLayout, CacheTarget, cache_layout, with_cache_markers
+from hermes_worker.agent.prompt.pipeline import WireNeeds, prepare, wire_needs
+from hermes_worker.agent.prompt.system import renamed
+from hermes_worker.core.compactions import visible
+from hermes_worker.core.messages import Message, ModelRequest, Role, canonical_json, user_body
+from hermes_worker.core.notices import SUMMARY_REQUEST
+from hermes_worker.core.run_memory import Amendment, RunMemory
+from hermes_worker.models.catalog import Wire
+from hermes_worker.models.chain import ModelRoute
+from hermes_worker.store.runs.runs import SessionContext
+from hermes_worker.tasks.iteration.planning import tool_texts
+
+CHARS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How models are asked, whichever they are."""
+
+    endpoint: str | None = None
+    """Who is asked, as ``models.identity`` names it; ``None`` asks for every run, whoever it was given to."""
+    window: int | None = None
+    """Context window in tokens; ``None`` when nobody said."""
+    output_tokens_max: int | None = None
+    """``None`` leaves it to the provider."""
+    reasoning_effort: str | None = None
+    """``None`` leaves it to the wire."""
+    attempts_max: int = 3
+    """Calls that one iteration may make of one provider before it is given up on."""
+    compacts: bool = True
+    """Long conversations are compacted; otherwise their runs fail."""
+    compact_at: float = 0.5
+    """Share of the context window from which on a conversation is compacted; small windows are filled further."""
+
+
+def build_request(
+    session: SessionContext,
+    rows: Sequence[Message],
+    route: ModelRoute,
+    memory: RunMemory,
+    *,
+    is_summary: bool,
+    options: ModelOptions,
+) -> ModelRequest:
+    """``rows`` are the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
+    # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
+    scaffold = [_row(body, number) for number, body in enumerate(memory.counters.scaffold, start=len(rows) + 1)]
+    prepared = prepare([*visible(rows), *scaffold], _needs(route))
+    messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
+    if is_summary:
+        messages.append(user_body(SUMMARY_REQUEST))
+    amended = amended_messages(messages, memory.amendments, image_side_px_max=memory.image_side_px_max)
+    return ModelRequest(
+        model=route.model,
+        messages=with_cache_markers(amended, _layout(route)),
+        tools=() if is_summary else amended_tools(tool_texts(session.tools), memory.amendments),
+        session_id=session.session_id,
+        output_tokens_max=memory.output_tokens_max or options.output_tokens_max,
+        reasoning_effort=options.reasoning_effort,
+        replays_reasoning=Amendment.NO_REASONING_REPLAY not in memory.amendments,
+        window=options.window,
+    )
+
+
+def tokens_of(request: ModelRequest) -> int:
+    """An estimate of what the request holds, messages and tools."""
+    return (sum(map(len, request.messages)) + sum(map(len, request.tools))) // CHARS_PER_TOKEN
+
+
+def _row(body: str, seq: int) -> Message:
+    return Message(seq=seq, role=Role(json.loads(body)["role"]), body=body)
+
+
+@lru_cache(maxsize=256)
+def _system_row(system_prompt: str, stand_in: ModelRoute | None) -> str:
+    """The stored text; only its lines that name the model change while another provider stands in."""
+    text = system_prompt if stand_in is None else renamed(system_prompt, model=stand_in.model, provider=stand_in.name)
+    return canonical_json({"role": "system", "content": text})
+
+
+@lru_cache(maxsize=256)
+def _needs(route: ModelRoute) -> WireNeeds:
+    return wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
+
+
+@lru_cache(maxsize=256)
+def _layout(route: ModelRoute) -> CacheLayout | None:
+    target = CacheTarget(
+        provider=route.name,
+        model=route.model,
+        host=route.host,
+        is_anthropic_wire=route.wire == Wire.ANTHROPIC_MESSAGES,
+    )
+    return cache_layout(target)

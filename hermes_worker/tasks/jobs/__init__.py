@@ -1,0 +1,1 @@
+"""What jobs collect and keep."""

@@ -1,0 +1,219 @@
+"""For a job's run: run its script, read its skills, leave what was found for a scheduler to decide on."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.channels.catalog import LOCAL
+from hermes_worker.channels.dispatcher import Dispatcher
+from hermes_worker.channels.errors import DeliveryError
+from hermes_worker.channels.exchange import Part
+from hermes_worker.channels.targets import Target
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.local.paths import job_data_dir
+from hermes_worker.observe import bound, count, log
+from hermes_worker.safety.redaction import Redactor, redact
+from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.system.plainfiles import read_plain
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.parts import Sender
+from hermes_worker.workspaces.base import EXCESS_SENTENCES, Ending, WorkspaceError
+from hermes_worker.workspaces.local import LocalWorkspace
+from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.sandbox.network import RunOrigin
+from hermes_worker.workspaces.skills import read_skill
+from scheduler.definition import JobSpec
+from scheduler.jobtext import (
+    SCRIPT_CHARS_MAX,
+    CollectedTexts,
+    OutputDocument,
+    ScriptResult,
+    failure_details,
+    output_path,
+    render_output,
+)
+from scheduler.lifecycle import stops_this_service
+
+_HELD_EVERY_S = 2.0
+"""How often a running script is looked after: somebody may have stopped it."""
+_SCRIPT_BYTES_MAX = 1_000_000
+JOB_DATA_VARIABLE = "HERMES_JOB_DATA"
+"""Names the directory that a job's script may write to: scripts themselves are never changed by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectingParts:
+    """What collecting works with."""
+
+    executions: Executions
+    dispatcher: Dispatcher
+    sender: Sender
+    leases: Leases
+    home: Path
+    environ: Mapping[str, str] = field(repr=False)
+    env_passthrough: Collection[str]
+    script_timeout_s: float
+    sandbox: Sandbox | None = None
+    """``None``: scripts can do what the worker's user can."""
+    free_bytes_min: int = 0
+    """On the disk of a script's directory, before it begins and while it runs."""
+    commit_patience_s: float = 600.0
+    redactor: Redactor = field(default_factory=Redactor)
+    """Hides secrets in what scripts print."""
+    umask: int | None = None
+    """Permissions that new files of scripts do not get; ``None`` for those of the worker."""
+
+
+def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
+    """Do the execution of a firing, if it is still to be done. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries one gets the claim, and nobody gets it again.
+    """
+    with parts.leases.beginning(QueueName.TOOLS, at) as may_begin:
+        if may_begin:
+            _collect(parts, firing_id)
+        else:
+            parts.sender.send([collect_hint(firing_id, at)])
+
+
+def _collect(parts: CollectingParts, firing_id: int) -> None:
+    claim = parts.executions.claim(firing_id, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    count("execution.claimed")
+    faults.point(FaultPoint.COLLECT_AFTER_CLAIM)
+    with (
+        bound(job_id=claim.job_id, firing_id=firing_id),
+        parts.leases.holding(claim.token, f"firing {firing_id}", may_hand_over=False) as abort,
+    ):
+        collected = _collected(parts, claim, _stops(parts, claim, abort))
+        failed = collected.error is not None or (collected.script is not None and not collected.script.is_success)
+        state = ExecutionState.FAILED if failed else ExecutionState.COMPLETED
+        finish = partial(parts.executions.finish, claim, state, collected.to_json())
+        try:
+            persist(finish, abort, patience_s=parts.commit_patience_s)
+        except LeaseLost as lost:
+            log.warning("execution.refused", reason=str(lost))
+            return
+    count("execution.finished")
+    log.info("execution.finished", state=state.value)
+
+
+def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) -> Callable[[], bool]:
+    """Whether to give up: the claim is lost, or was taken back by a later slot."""
+    look_at = time.monotonic() + _HELD_EVERY_S
+    is_over = False
+
+    def stops() -> bool:
+        nonlocal look_at, is_over
+        if not is_over and time.monotonic() >= look_at:
+            with suppress(UnavailableError):  # nobody can have taken it back meanwhile
+                is_over = not parts.executions.is_held(claim)
+            look_at = time.monotonic() + _HELD_EVERY_S
+        return is_over or abort.is_set()
+
+    return stops
+
+
+def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[], bool]) -> CollectedTexts:
+    spec = JobSpec.from_json(claim.definition)
+    found = {name: read_skill(parts.home / "skills", name) for name in spec.skills}
+    try:
+        script = _run_script(parts, claim.job_id, spec, stops) if spec.script is not None else None
+    except (WorkspaceError, OSError) as error:
+        return CollectedTexts(error=redact(str(error)))
+    if script is not None and spec.no_agent:
+        _keep_document(parts, claim, spec, script)
+    return CollectedTexts(
+        script=script,
+        skills=tuple(text for text in found.values() if text is not None),
+        missing_skills=tuple(name for name, text in found.items() if text is None),
+    )
+
+
+# --- scripts ---------------------------------------------------------------------------------------------------------
+
+
+def _run_script(parts: CollectingParts, job_id: str, spec: JobSpec, stops: Callable[[], bool]) -> ScriptResult:
+    """Raises ``WorkspaceError``, ``OSError``."""
+    path = script_path(parts.home / "scripts", spec.script or "")
+    if stops_this_service(read_plain(path, bytes_max=_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
+        raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
+    data = job_data_dir(parts.home, job_id)
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    begins_in = Path(spec.directory).resolve() if spec.no_agent and spec.directory else path.parent
+    is_among_scripts = begins_in.is_relative_to((parts.home / "scripts").resolve())
+    workspace = LocalWorkspace(
+        str(data if is_among_scripts else begins_in),
+        base_env=parts.environ,
+        env_passthrough=parts.env_passthrough,
+        sandbox=parts.sandbox.showing(str(path.parent), writable=str(data)) if parts.sandbox else None,
+        free_bytes_min=parts.free_bytes_min,
+        umask=parts.umask,
+    )
+    workspace.require_free_space()
+    interpreter = "/bin/bash" if path.suffix in (".sh", ".bash") else sys.executable
+    ran = workspace.execute(
+        f"cd {shlex.quote(str(begins_in))} && {shlex.join([interpreter, str(path)])}",
+        cwd=None,
+        env={JOB_DATA_VARIABLE: str(data)},
+        timeout_s=parts.script_timeout_s,
+        output_bytes_max=SCRIPT_CHARS_MAX,
+        should_stop=stops,
+        has_own_errors=True,
+        origin=RunOrigin(source="cron", asked=spec.network),
+    )
+    stderr = ran.errors.decode("utf-8", "replace")
+    if ran.excess is not None:
+        stderr = f"{stderr.rstrip()}\n{EXCESS_SENTENCES[ran.excess]}"
+    return ScriptResult(
+        stdout=parts.redactor.printed(ran.output.decode("utf-8", "replace").strip()),
+        stderr=parts.redactor.printed(stderr.strip()),
+        exit_code=None if ran.ending is Ending.TIMED_OUT else ran.exit_code,
+    )
+
+
+def script_path(scripts: Path, name: str) -> Path:
+    """The file of a script, which must lie below ``scripts`` when links are followed. Raises ``WorkspaceError``."""
+    try:
+        root = scripts.resolve(strict=True)
+        path = (root / name).resolve(strict=True)
+    except OSError:
+        raise WorkspaceError(f"there is no script {name!r} below 'scripts' in the home directory") from None
+    if not path.is_relative_to(root) or not path.is_file():
+        raise WorkspaceError(f"the script {name!r} is not a file below 'scripts' in the home directory")
+    return path
+
+
+def _keep_document(parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec, script: ScriptResult) -> None:
+    """The output of a job without an agent, as the documents of runs are kept: best effort, it is in its row too."""
+    at = datetime.fromtimestamp(claim.at, UTC)
+    document = OutputDocument(
+        job_id=claim.job_id,
+        job_name=claim.name,
+        schedule=str(spec.schedule.get("display", "")),
+        ran_at=at,
+        prompt="",
+        response=script.stdout,
+        failure=None if script.is_success else failure_details(script),
+        is_script_only=True,
+    )
+    part = Part(text=render_output(document), idempotency_key=claim.token, title=claim.name)
+    name = str(output_path(claim.job_id, at))
+    outcome = parts.dispatcher.send(part, Target(platform=LOCAL, chat=""), at=at, file_name=name)
+    if isinstance(outcome, DeliveryError):
+        log.warning("output.not_kept", reason=outcome.message)

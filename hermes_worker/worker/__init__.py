@@ -1,0 +1,1 @@
+"""A worker process: the Celery application, its lanes, its beginning and end."""

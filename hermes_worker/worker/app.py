@@ -1,0 +1,167 @@
+"""The Celery application of a worker: six tasks, and what happens when a process starts and leaves.
+
+``celery -A hermes_worker.worker.app worker`` works as well as ``hermes-worker worker``, which it is made of.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, signals
+
+from hermes_worker import settings as settings_module
+from hermes_worker.broker.queue import TaskName
+from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.local.paths import output_dir
+from hermes_worker.observe import database_outage, log
+from hermes_worker.settings import RemoteControl, Settings, handover
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
+from hermes_worker.tasks.calls.call_tool import call_tool
+from hermes_worker.tasks.deliver import deliver
+from hermes_worker.tasks.iteration.iterate import iterate
+from hermes_worker.tasks.jobs.collect import collect
+from hermes_worker.tasks.jobs.outputs import prune_outputs
+from hermes_worker.tasks.keeper import leave, report
+from hermes_worker.wiring import WorkerProcess, broker_url_of
+from hermes_worker.worker.celery import celery_app
+from hermes_worker.worker.lifecycle import connect_signals, is_lane, process
+from hermes_worker.worker.monitoring import guard_control
+
+__all__ = ["build", "connect_signals", "process"]
+
+_CELERY = ("celery", "__main__.py")
+"""``celery -A`` and ``python -m celery -A``: programs that do nothing else, so they may be started again."""
+EX_STARVED = 71
+"""EX_OSERR of sysexits.h: the system did not give the memory that a step needs."""
+
+
+def build(settings: Settings) -> Celery:
+    """The application for ``settings``."""
+    app = celery_app(broker_url_of(settings), sends_events=settings.worker.sends_events)
+
+    @app.task(name=TaskName.ITERATE.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def iterate_task(run_id: str, iteration: int, attempt: int, at: float) -> None:
+        effect = Iterate(run_id=run_id, iteration=iteration, attempt=attempt, is_suspect=is_lane())
+        _guarded(settings, effect, lambda here: iterate(here.parts, effect, at))
+
+    @app.task(name=TaskName.CALL_TOOL.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def call_tool_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
+        effect = RunTool(run_id=run_id, iteration=iteration, position=position, attempt=attempt, is_suspect=is_lane())
+        _guarded(settings, effect, lambda here: call_tool(here.parts, effect, at))
+
+    @app.task(name=TaskName.ASK_AUXILIARY.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def ask_auxiliary_task(run_id: str, iteration: int, position: int, attempt: int, at: float) -> None:
+        effect = AskAuxiliary(
+            run_id=run_id, iteration=iteration, position=position, attempt=attempt, is_suspect=is_lane()
+        )
+        _guarded(settings, effect, lambda here: ask_auxiliary(here.parts, effect, at))
+
+    @app.task(name=TaskName.DELIVER.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def deliver_task(delivery_id: str, attempt: int, at: float) -> None:
+        effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=attempt, is_suspect=is_lane())
+        _deliver_guarded(settings, effect, at)
+
+    @app.task(name=TaskName.COLLECT.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def collect_task(firing_id: int, at: float) -> None:
+        _collect_guarded(settings, firing_id, at)
+
+    @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def maintain_task() -> None:
+        """Sweep and prune once, for fleets whose workers all sit on long calls. Idempotent."""
+        here = process(settings)
+        try:
+            swept = here.sweeper.sweep(here.parts.sender.depths())
+            here.sweeper.prune()
+            prune_outputs(output_dir(settings.home), settings.cron.outputs_kept)
+        except UnavailableError as error:
+            database_outage.failed(doing="maintain", error=str(error))
+            return
+        if swept is not None:
+            report(swept)
+            here.parts.sender.send(swept.hints)
+
+    return app
+
+
+def _guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:
+    """Run a task body. Celery acknowledges a task that raised, so nothing may be left to it.
+
+    A server that is away leaves the row due or claimed, and the sweeper finds it. Anything else is a defect or a
+    row that cannot be read: it ends this one run, visibly, as long as the step is still ours.
+    """
+    here = process(settings)
+    try:
+        body(here)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
+        _leave_lane()
+    except Exception as error:
+        _end_starved_lane(error, effect)
+        log.exception("task.failed", run_id=effect.run_id)
+        message = f"{type(error).__name__} in the worker; the worker's log has the details"
+        try:
+            here.parts.sender.send(here.runs.break_off_step(effect, here.parts.leases.owner, message))
+        except (RunNotFound, UnavailableError) as second:
+            log.warning("task.interrupted", run_id=effect.run_id, error=str(second))
+
+
+def _leave_lane() -> None:
+    """After a task that was broken off, a lane may hold a claim that it does not know of."""
+    if is_lane():
+        leave()
+
+
+def _end_starved_lane(error: Exception, effect: Effect | SendDelivery) -> None:
+    """A lane whose memory does not suffice dies of its step, as a worker without a limit would have."""
+    if is_lane() and isinstance(error, MemoryError):
+        log.error("task.failed", run_id=effect.run_id, error="MemoryError: see lease.lane_memory_mb")
+        os._exit(EX_STARVED)
+
+
+def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> None:
+    """Like ``_guarded``. A delivery that meets a defect stays claimed; its claim is given up as a stray, and it is
+    tried again until its attempts are used up."""
+    try:
+        deliver(process(settings).deliveries, effect, at)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", delivery_id=effect.delivery_id, error=str(error))
+        _leave_lane()
+    except Exception as error:
+        _end_starved_lane(error, effect)
+        log.exception("task.failed", delivery_id=effect.delivery_id)
+        _leave_lane()
+
+
+def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:
+    """Like ``_guarded``. An execution that meets a defect stays claimed; its claim is given up as a stray, and it ends
+    as unknown."""
+    try:
+        collect(process(settings).collecting, firing_id, at)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", firing_id=firing_id, error=str(error))
+    except Exception:
+        log.exception("task.failed", firing_id=firing_id)
+
+
+def __getattr__(name: str) -> Any:
+    """``app`` is built when Celery's command line asks for it: importing this module has no side effects."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if Path(sys.argv[0]).name in _CELERY:
+        handover.begin()
+    settings = settings_module.load()
+    connect_signals(settings)
+    app = build(settings)
+
+    def begin(**_: Any) -> None:
+        guard_control(RemoteControl(settings.worker.remote_control))
+
+    signals.celeryd_init.connect(begin, weak=False)
+    globals()["app"] = app
+    return app

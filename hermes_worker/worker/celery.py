@@ -1,0 +1,112 @@
+"""The configured Celery application. Only processes that consume need it; whoever publishes uses ``queue``."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import Celery
+from celery.app.amqp import AMQP
+from kombu import Connection
+from kombu import Queue as KombuQueue
+
+from hermes_worker.broker import transport
+from hermes_worker.broker.queue import (
+    CONNECT_TIMEOUT_S,
+    KEY_PREFIX,
+    SOCKET_TIMEOUT_S,
+    QueueName,
+    TaskName,
+    broker_failed,
+)
+from hermes_worker.settings.kinds import socket_url
+from hermes_worker.worker.monitoring import EventSwitch
+
+_RECONNECT_FIRST_S = 0.25
+_RECONNECT_MAX_S = 2.0
+"""A consumer finds its broker again so soon after it is back. Celery's own waits grow to 30 s."""
+_CONSUMER_LOGGER = "celery.worker.consumer.consumer"
+_CONSUMER_NEWS = ("consumer: Cannot connect to", "consumer: Connection to broker lost")
+
+
+def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
+    """The application, configured and without tasks, over our own transport (``transport``)."""
+    logging.getLogger(_CONSUMER_LOGGER).addFilter(_is_no_outage)
+    transport.install()
+    url = _verified(socket_url(broker_url, "redis+socket", "virtual_host"))
+    app = Celery("hermes_worker", broker=url, set_as_current=False, amqp=_Amqp)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        result_backend=None,
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        task_acks_late=False,
+        task_publish_retry=False,
+        task_default_queue=QueueName.SYSTEM.value,
+        task_queues=[KombuQueue(name.value) for name in QueueName],
+        task_create_missing_queues=False,
+        task_routes={
+            TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},
+            TaskName.CALL_TOOL.value: {"queue": QueueName.TOOLS.value},
+            TaskName.ASK_AUXILIARY.value: {"queue": QueueName.MODEL.value},
+            TaskName.DELIVER.value: {"queue": QueueName.DELIVERY.value},
+            TaskName.COLLECT.value: {"queue": QueueName.TOOLS.value},
+            TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},
+        },
+        task_remote_tracebacks=False,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=sends_events,
+        beat_scheduler="scheduler.beat:Scheduler",
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "socket_timeout": SOCKET_TIMEOUT_S,
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+            "global_keyprefix": KEY_PREFIX,
+            "client_name": "hermes-worker",
+        },
+        timezone="UTC",
+        enable_utc=True,
+    )
+    app.steps["consumer"].add(EventSwitch)
+    return app
+
+
+def _verified(url: str) -> str:
+    """Over TLS the certificate is verified unless the URL says otherwise, as redis-py does; kombu would not."""
+    if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
+        return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
+    return url
+
+
+class _BrokerConnection(Connection):  # type: ignore[misc]
+    """A connection that is tried again soon, however long its broker is away."""
+
+    def _ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
+        waits = {
+            "interval_start": _RECONNECT_FIRST_S,
+            "interval_step": _RECONNECT_FIRST_S,
+            "interval_max": _RECONNECT_MAX_S,
+        }
+        return super()._ensure_connection(errback, max_retries, **{**options, **waits})
+
+
+class _Amqp(AMQP):  # type: ignore[misc]
+    Connection = _BrokerConnection
+    BrokerConnection = _BrokerConnection
+
+
+def _is_no_outage(record: logging.LogRecord) -> bool:
+    """Whether a line of Celery's consumer is about anything but a broker that is away; that is said as everywhere."""
+    text = record.getMessage()
+    if not any(news in text for news in _CONSUMER_NEWS):
+        return True
+    args = record.args if isinstance(record.args, tuple) else ()
+    error = next((arg for arg in args if isinstance(arg, Exception)), None) or (record.exc_info or (None, None))[1]
+    broker_failed("consume", error if isinstance(error, Exception) else ConnectionError())
+    return False

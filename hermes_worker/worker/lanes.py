@@ -1,0 +1,296 @@
+"""Lanes: processes in which suspects are tried, one step at a time, with nothing else to harm or to blame.
+
+Theory of operation. A step whose worker vanished is a suspect (``core.run.Run.deaths``). Its message goes to a queue of
+its own, and only a claim made apart takes it, so a message that went astray runs it in nobody's company. A worker whose
+queues have suspects waiting asks the *parent of its lanes* for a lane. That is a process which the worker makes before
+it has threads; it works on nothing, and starts lanes and waits for their ends. A lane is a worker of its own, with a
+row and a heartbeat of its own; what brings it down is the one step it does.
+
+*Who says that a lane died of its step?* Only the parent, which saw it end by itself: it marks the lane's row crashed,
+and the sweeper counts that against the step. Nothing else counts: a lane that leaves in order, that is told to leave,
+that finds its place taken because it was frozen or cut off, or that goes down together with its parent, because then
+nobody reports it. A parent lives on after its worker until the lanes have left, so the death of a worker beside a lane
+changes nothing.
+
+A lane leaves when nothing was there for it for a while, and whenever it may hold a claim that it does not know of: what
+it holds is then always the one step that it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from hermes_worker.broker.queue import lane_queues
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.local.children import restart_delay_s
+from hermes_worker.local.forked import can_fork
+from hermes_worker.local.process import dies_with_parent, name_process, title_process
+from hermes_worker.observe import log
+from hermes_worker.settings import Settings, handed_to, load
+from hermes_worker.settings.handover import SECRETS_FD, begin, sealed
+from hermes_worker.settings.role_secrets import ProcessRole
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.workers import Workers
+from hermes_worker.wiring import WorkerOptions, database_url_of
+from hermes_worker.workspaces.marking import worker_title
+
+_START = b"+"
+_LEAVE = b"q"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NAME_CHARS = 150
+_REPORT_AGAIN_S = 0.2
+
+
+class Lanes:
+    """The lanes of a worker, as the worker sees them. Thread-safe, and shared with the children of a prefork pool."""
+
+    def __init__(self, control: int, parent: int) -> None:
+        self._control = control
+        self._parent = parent
+        self._owner = os.getpid()
+        self._is_lost = False
+
+    def ask(self) -> None:
+        """Have one lane more, unless there are as many as there may be. Returns at once.
+
+        A worker without a parent of its lanes could not do its part any more, so it leaves, for its supervisor to start
+        a whole one.
+        """
+        if not self._say(_START) and not self._is_lost:
+            self._is_lost = True
+            log.error("lane.failed", reason="the parent of the lanes is gone; this worker leaves")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def leave(self) -> None:
+        """Tell every lane to drain, and start none any more. Idempotent; returns at once."""
+        self._say(_LEAVE)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the lanes and their parent to end, in the process that made them."""
+        deadline = time.monotonic() + seconds
+        while os.getpid() == self._owner and not _has_ended(self._parent) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _say(self, order: bytes) -> bool:
+        try:
+            os.write(self._control, order)
+        except OSError:
+            return False
+        return True
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def open_lanes(settings: Settings, options: WorkerOptions) -> Lanes | None:
+    """Make the parent of a worker's lanes; ``None`` when none of its queues has suspects. Only in a process that has
+    no threads yet."""
+    queues = lane_queues(options.queues)
+    if not queues:
+        return None
+    reader, writer = os.pipe()
+    base = (options.name or f"{socket.gethostname()}:{os.getpid()}")[:_NAME_CHARS]
+    lane = replace(
+        options, name=base, queues=tuple(queue.value for queue in queues), alive_file=None, ready_file=None, lanes=None
+    )
+    if can_fork():
+        pid = _forked(lambda: _be_parent(settings, lane, reader, writer))
+    else:
+        os.set_inheritable(reader, True)
+        pid = _spawned(settings, ["-P", "-m", __name__, str(reader), base, ",".join(lane.queues)])
+    os.close(reader)
+    return Lanes(writer, pid)
+
+
+def _forked(body: Callable[[], object]) -> int:
+    """Run ``body`` in a forked process, with the usual signals, which ends with what it returns; its number."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    gc.freeze()  # a collection in the child would copy all that it looks through
+    # Held back until the child heeds them: one that came at once would be lost on what the child inherits.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return pid
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*_STOP_SIGNALS, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        status = int(body() or 0)  # type: ignore[call-overload]
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        log.exception("lane.failed", reason="see the error")
+    finally:
+        os._exit(status)
+
+
+def _be_parent(settings: Settings, lane: WorkerOptions, reader: int, writer: int) -> None:
+    os.close(writer)  # or the end of the worker would never be heard
+    name_process("lanes")
+    title_process(f"parent of the lanes of {lane.name}")
+    start = _Forking(settings, lane, reader)
+    _Parent(settings, start, lane.name or "", reader).run()
+
+
+class _Forking:
+    """Starts lanes by forking this process, which for that imports all they need before the first."""
+
+    def __init__(self, settings: Settings, lane: WorkerOptions, control: int) -> None:
+        self._settings = settings
+        self._lane = lane
+        self._control = control
+        self._is_warm = False
+
+    def __call__(self, name: str) -> int:
+        if not self._is_warm:
+            self._is_warm = True
+            importlib.import_module("hermes_worker.worker.warm").warm_up()
+        ask_for_death_signal = dies_with_parent(signal.SIGKILL)
+
+        def live() -> int:
+            if ask_for_death_signal is not None:
+                ask_for_death_signal()
+            os.close(self._control)
+            name_process("lane")
+            may_call_us = self._settings.terminal.allow_hermes_worker
+            title_process(worker_title(f"lane {','.join(self._lane.queues)}", may_call_us=may_call_us))
+            # By name: it is made of this module, and imports what only a worker at work needs.
+            run_lane: Callable[[Settings, WorkerOptions], int] = importlib.import_module(_MAIN).run_lane
+            return run_lane(self._settings, replace(self._lane, name=name))
+
+        return _forked(live)
+
+
+_MAIN = "hermes_worker.worker.main"
+
+
+def _spawning(settings: Settings, queues: str) -> Callable[[str], int]:
+    """Starts lanes from nothing, where processes cannot be forked."""
+
+    def start(name: str) -> int:
+        arguments = ["worker", "--queues", queues, "--concurrency", "1", "--name", name]
+        default = [signal.SIGCHLD, *_STOP_SIGNALS]
+        return _spawned(settings, ["-P", "-m", "hermes_worker.cli", *arguments], default)
+
+    return start
+
+
+def _spawned(settings: Settings, arguments: Sequence[str], default: Sequence[int] = ()) -> int:
+    """Start Python with everything this process was given, the secrets by descriptor; its number."""
+    environ, secrets = handed_to(settings, *ProcessRole)
+    with sealed(secrets.to_bytes()) as descriptor:
+        os.set_inheritable(descriptor, True)
+        environ[SECRETS_FD] = str(descriptor)
+        return os.posix_spawn(sys.executable, [sys.executable, *arguments], environ, setsigdef=default)
+
+
+class _Parent:
+    """Starts lanes when it is asked to, and says of each that ended by itself that it did."""
+
+    def __init__(self, settings: Settings, start: Callable[[str], int], base: str, control: int) -> None:
+        self._settings = settings
+        self._start = start
+        self._base = base
+        self._control = control
+        self._lanes: dict[int, str] = {}
+        self._started = 0
+        self._failures = 0
+        self._may_start_at = 0.0
+        self._is_leaving = False
+
+    def run(self) -> None:
+        """Until the worker says leave, or is gone, and the last lane has ended."""
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C goes to everybody; the worker tells us
+        woken, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        signal.set_wakeup_fd(wakes)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while self._lanes or not self._is_leaving:
+            listened = [woken] if self._is_leaving else [woken, self._control]
+            ready, _, _ = select.select(listened, [], [])
+            if woken in ready:
+                os.read(woken, 100)
+            if self._control in ready:
+                self._obey(os.read(self._control, 100))
+            self._bury()
+
+    def _obey(self, orders: bytes) -> None:
+        if not orders or _LEAVE in orders:
+            self._is_leaving = True
+            for pid in self._lanes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        elif len(self._lanes) < self._settings.lease.lanes_max and time.monotonic() >= self._may_start_at:
+            self._started += 1
+            name = f"{self._base}:lane-{os.getpid()}-{self._started}"
+            self._lanes[self._start(name)] = name
+            log.info("lane.started", lane=name)
+
+    def _bury(self) -> None:
+        for pid, name in list(self._lanes.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self._lanes[pid]
+                self._report(name, os.waitstatus_to_exitcode(status))
+
+    def _report(self, name: str, status: int) -> None:
+        """A lane that was told to leave may have been killed for being slow, so its end says nothing."""
+        if status == 0 or self._is_leaving:
+            self._failures = 0
+            return
+        was_working = _enter_crash(self._settings, name)
+        log.warning("lane.crashed", lane=name, status=status, was_working=was_working)
+        # One that never came to work would not, either, if it were started again at once.
+        self._failures = 0 if was_working else self._failures + 1
+        self._may_start_at = time.monotonic() + (restart_delay_s(self._failures) if self._failures else 0.0)
+
+
+def _enter_crash(settings: Settings, name: str) -> bool:
+    """Whether the lane had a place among the workers, which is marked as crashed now; false as well when the database
+    stays away for longer than the place lasts."""
+    deadline = time.monotonic() + settings.lease.ttl_s
+    while True:
+        database = Database(database_url_of(settings))
+        try:
+            return Workers(database).crashed(name)
+        except UnavailableError as error:
+            log.warning("database.unreachable", doing="report a crash", error=str(error))
+            if time.monotonic() > deadline:
+                return False
+        finally:
+            database.close()
+        time.sleep(_REPORT_AGAIN_S)
+
+
+def main() -> NoReturn:
+    """The parent of lanes as a program of its own: its arguments are a descriptor, a name and queues."""
+    begin()
+    control, base, queues = sys.argv[1:]
+    settings = load()
+    os.set_inheritable(int(control), False)
+    _Parent(settings, _spawning(settings, queues), base, int(control)).run()
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

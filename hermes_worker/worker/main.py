@@ -1,0 +1,189 @@
+"""Run one worker process until it is told to leave."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from celery import signals
+from celery.apps.worker import Worker
+from celery.exceptions import CPendingDeprecationWarning
+from celery.platforms import SecurityWarning
+from celery.worker import state
+
+from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.process import root_warning, title_process
+from hermes_worker.observe import configure_logging, log
+from hermes_worker.settings import RemoteControl, Settings, is_supervised
+from hermes_worker.system import faults, heap
+from hermes_worker.wiring import WorkerOptions, open_client, provider_of
+from hermes_worker.worker import lifecycle
+from hermes_worker.worker.app import build, connect_signals, process
+from hermes_worker.worker.monitoring import guard_control
+from hermes_worker.workspaces.marking import worker_title
+
+EX_OK = 0
+
+
+class Pool(StrEnum):
+    """How a worker runs several tasks at once."""
+
+    THREADS = "threads"
+    PREFORK = "prefork"
+    SOLO = "solo"
+
+
+def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concurrency: int) -> int:
+    """Consume ``options.queues`` until SIGTERM or SIGINT; returns the process's exit status.
+
+    Raises ``ConfigurationError`` and ``UnavailableError`` before anything is consumed.
+    """
+    if {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
+        _require_model(settings)
+    if options.is_lane:
+        _require_apart(options, pool, concurrency)
+        _bound_memory(settings.lease.lane_memory_mb)
+    configure_logging(settings.log, "worker", secrets=settings.secrets)
+    # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
+    logging.getLogger("celery").setLevel(logging.WARNING)
+    signals.setup_logging.connect(_keep_our_logging, weak=False)
+    # Root is who runs in many containers, and what Celery warns of is unpickling: we take JSON only.
+    warnings.simplefilter("ignore", SecurityWarning)
+    # Said at every loss of the broker: that tasks which are acknowledged late are not cancelled. None of ours is.
+    warnings.simplefilter("ignore", CPendingDeprecationWarning)
+    if settings.faults:
+        faults.arm(settings.faults)
+    connect_signals(settings, lifecycle.open_lanes(settings, options))
+    role = f"worker {','.join(options.queues)} [{concurrency}] pool process"
+    title = worker_title(role, may_call_us=settings.terminal.allow_hermes_worker)
+    signals.worker_process_init.connect(partial(_title_child, title), weak=False)
+    _fail_early(settings, pool)
+    app = build(settings)
+    guard_control(RemoteControl(settings.worker.remote_control))
+    _withdraw(options.ready_file)
+    worker = _Worker(
+        app=app,
+        hostname=node_name(options.queues),
+        queues=list(options.queues),
+        pool=pool.value,
+        concurrency=concurrency,
+        loglevel="WARNING",
+        without_gossip=True,
+        without_mingle=True,
+        prefetch_multiplier=1,
+        quiet=True,
+    )
+    worker.ready_file = options.ready_file
+    worker.start()
+    return int(worker.exitcode or EX_OK)
+
+
+def node_name(queues: Sequence[str]) -> str:
+    """What Celery's tools call the worker: what it consumes, and unique in the fleet."""
+    role = "worker" if set(queues) == {name.value for name in STANDING_QUEUES} else "-".join(queues)
+    return f"{role}.{os.getpid()}@{socket.gethostname()}"
+
+
+def run_lane(settings: Settings, options: WorkerOptions) -> int:
+    """Be a lane for the queues of ``options``; see ``worker.lanes``."""
+    return run_worker(settings, options, pool=Pool.THREADS, concurrency=1)
+
+
+def _require_apart(options: WorkerOptions, pool: Pool, concurrency: int) -> None:
+    """Raises ``ConfigurationError`` for a lane that would do more than one step at a time."""
+    is_mixed = not all(QueueName(queue).is_for_lanes for queue in options.queues)
+    if is_mixed or pool is not Pool.THREADS or concurrency != 1:
+        raise ConfigurationError(
+            "suspects are tried one at a time and apart from all other work: a worker for their queues takes no other "
+            "queue, the pool 'threads' and concurrency 1; other workers start such processes by themselves"
+        )
+
+
+def _bound_memory(megabytes: int) -> None:
+    """Let allocations fail, of data that this process alone has, above so many megabytes; 0 for no limit."""
+    if megabytes and sys.platform == "linux":
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = megabytes * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _require_model(settings: Settings) -> None:
+    """Import and build what model calls need, or raise ``ConfigurationError``."""
+    if settings.model.is_scripted:
+        raise ConfigurationError(
+            "no model is configured: set HERMES_API_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY or HERMES_BASE_URL; "
+            "'hermes-worker scripted-model' serves a stand-in"
+        )
+    provider_of(settings)
+
+
+def _fail_early(settings: Settings, pool: Pool) -> None:
+    """Build what the first task would build: a signal handler of Celery's would log an error and go on without."""
+    if pool is Pool.PREFORK:
+        open_client(settings).close()
+    else:
+        process(settings)
+
+
+def _withdraw(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+
+
+def _title_child(title: str, **_: Any) -> None:
+    """A process of the prefork pool, which Celery has just given a title of its own."""
+    title_process(title)
+
+
+def _keep_our_logging(**_: Any) -> None:
+    """A receiver of ``setup_logging`` tells Celery to leave the loggers alone."""
+
+
+class _Worker(Worker):  # type: ignore[misc]
+    """Celery's worker, without its banner on shutdown, and leaving at the first signal of either kind."""
+
+    ready_file: Path | None = None
+    _waker: int | None = None
+
+    def install_platform_tweaks(self, worker: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def set_process_status(self, info: str) -> None:
+        """The process has its title from the command; Celery's would say ``celeryd`` of every role."""
+
+    def on_consumer_ready(self, consumer: Any) -> None:
+        super().on_consumer_ready(consumer)
+        if consumer.hub is not None:
+            # A signal that arrives while the loop waits for the broker would be noticed up to a second later.
+            reader, self._waker = os.pipe()
+            consumer.hub.add_reader(reader, os.read, reader, 1)
+        heap.settle()
+        if self.ready_file is not None:
+            self.ready_file.touch()
+        log.info("worker.started", queues=",".join(self.app.amqp.queues.consume_from), concurrency=self.concurrency)
+        if not is_supervised() and not lifecycle.is_lane() and (warning := root_warning()):
+            log.warning("worker.root", warning=warning)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        if state.should_stop is not None:
+            lifecycle.hurry()
+            return
+        state.should_stop = EX_OK
+        _withdraw(self.ready_file)
+        if self._waker is not None:
+            os.write(self._waker, b"!")
+        signals.worker_shutting_down.send(
+            sender=self.hostname, sig=signal.Signals(number).name, how="Warm", exitcode=EX_OK
+        )

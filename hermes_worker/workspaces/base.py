@@ -1,0 +1,140 @@
+"""Where tools act. A workspace belongs to a session, not to a worker: any worker that can reach it may run the next
+call, so it is described by a value (``WorkspaceRef``) that is stored with the session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
+
+FILE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""More of a file is not read: the worker holds it in memory, next to those of its other calls."""
+
+
+class Ending(StrEnum):
+    """Why a command is no longer running."""
+
+    EXITED = "exited"
+    """By itself."""
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+
+class Excess(StrEnum):
+    """What a command was ended for taking too much of."""
+
+    PROCESSES = "processes"
+    DISK = "disk"
+    WORKSPACE = "workspace"
+    MEMORY = "memory"
+
+
+EXCESS_SENTENCES: Final[Mapping[Excess, str]] = MappingProxyType(
+    {
+        Excess.PROCESSES: "the command was ended because it started more processes than a command may have",
+        Excess.DISK: "the command was ended because the disk is nearly full; delete what is not needed any more",
+        Excess.WORKSPACE: (
+            "the command was ended because the workspace, or the command's $TMPDIR, held more than it may; delete what "
+            "is not needed any more. A file counts as 16 KB at least"
+        ),
+        Excess.MEMORY: (
+            "the command was ended because all its processes together, with what they wrote to /tmp, took more memory "
+            "than a command may have; do the work in smaller parts, or with fewer processes at once"
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How a command ended."""
+
+    output: bytes
+    """stdout and stderr, interleaved as written; the middle is dropped when it exceeds the limit asked for."""
+    exit_code: int
+    """124 after a time-out, 130 after a cancellation, as shells have it."""
+    was_truncated: bool
+    cwd: str | None
+    """The directory the shell was in when it ended; ``None`` when that could not be read."""
+    ending: Ending = Ending.EXITED
+    """Tells a time-out from a command that exited with 124 by itself."""
+    exported: Mapping[str, str] | None = None
+    """What the shell exported when it ended, without what every command of the workspace is given; hand it to the
+    next command as ``env``. ``None`` when it could not be read."""
+    left_running: bool = False
+    """Processes were still running in the background; they were ended."""
+    excess: Excess | None = None
+    """What it was ended for, by its keeper or by the kernel."""
+    sandbox: str | None = None
+    """What confined it; ``"none"`` when nothing does here, ``None`` when the workspace was not told to."""
+    network: str | None = None
+    """The network it had (``sandbox.network.Network``), where something confined it."""
+    refused: tuple[str, ...] = ()
+    """What the proxy refused to connect to, and why; the first few."""
+    errors: bytes = b""
+    """stderr, where it was asked for apart from ``output``."""
+
+
+class WorkspaceError(Exception):
+    """A path is outside the workspace, protected or unusable; the message may be shown to the model."""
+
+
+class PathNotFound(WorkspaceError):
+    """Nothing is at the path."""
+
+
+class Workspace(Protocol):
+    """Files and commands inside one root. Relative paths are resolved against the root."""
+
+    @property
+    def root(self) -> str: ...
+
+    def resolve(self, path: str, *, cwd: str | None = None, for_write: bool = False) -> PurePosixPath:
+        """The canonical path, links followed. Raises ``WorkspaceError`` when it leaves the root or is protected."""
+
+    def may_read(self, canonical: str) -> bool:
+        """Whether the file or folder may be read, given that its parent folder is canonical and may be. False for a
+        link and for what is gone. Cheap enough to ask of 100,000 names."""
+
+    def read_bytes(self, path: str, *, limit: int = FILE_BYTES_MAX) -> bytes:
+        """The first ``limit`` bytes of the content. Raises ``PathNotFound``, or ``WorkspaceError`` for anything that
+        is not a regular file."""
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Atomic: readers see the old or the new content, never a part. Missing folders are made; the permissions of
+        a file that was there are kept."""
+
+    def remove(self, path: str) -> None:
+        """Delete one file. Raises ``PathNotFound`` when there is none."""
+
+    def require_folder(self, path: str) -> None:
+        """Raises ``PathNotFound``, or ``WorkspaceError`` for anything that is not a folder that can be opened."""
+
+    def entries(self, path: str) -> tuple[str, ...]:
+        """The names in a folder, sorted; the names of folders, and of links to folders, end in ``/``."""
+
+    def execute(
+        self,
+        command: str,
+        *,
+        cwd: str | None,
+        env: Mapping[str, str],
+        timeout_s: float,
+        output_bytes_max: int,
+        should_stop: Callable[[], bool],
+        origin: RunOrigin = PEOPLE,
+    ) -> CommandResult:
+        """Run a shell command in its own process group with an allow-listed environment plus ``env``, confined as the
+        workspace's policy says for who asked. On time-out or when ``should_stop`` turns true the group gets SIGTERM,
+        then SIGKILL.
+
+        Raises ``WorkspaceError`` when it cannot be started, or not be confined as it must be."""
+
+    def require_free_space(self) -> None:
+        """Raise ``WorkspaceError`` when the disk of the workspace is nearly full. A workspace that holds what it may
+        is told by ``write_bytes``, and a command in it may only tidy up."""

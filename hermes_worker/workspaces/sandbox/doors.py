@@ -1,0 +1,178 @@
+"""Where the connections of a confined command come from, on the worker's side.
+
+The command's first process sends one descriptor through a socket pair and closes its end before it becomes the command:
+
+* with a network of its own, a socket that listens on the loopback of that network. The worker accepts from it: whoever
+  can connect to it lives in that network;
+* without namespaces, the listener of a seccomp filter that asks about each ``connect``. The worker answers by putting a
+  connection of its own, which leads to the proxy, in the place of the command's socket. Whatever address the command
+  named is not even looked at, so it cannot be changed behind anybody's back either.
+
+Numbers: include/uapi/linux/seccomp.h of Linux 6.18.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS
+
+_RECEIVE, _ANSWER, _IS_VALID, _ADD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+"""SECCOMP_IOCTL_NOTIF_RECV, _SEND, _ID_VALID and _ADDFD."""
+_NOTICE_BYTES: Final = 80
+_IN_PLACE: Final = 1
+"""SECCOMP_ADDFD_FLAG_SETFD"""
+
+
+class Arrivals(Protocol):
+    """Connections of one command, as they come in."""
+
+    async def next(self) -> socket.socket | None:
+        """The worker's end of the next connection; ``None`` when there will be no more. Raises ``OSError``."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+async def arrivals_of(channel: socket.socket) -> Arrivals | None:
+    """What the command's first process sent; ``None`` when it ended without. Raises ``OSError``."""
+    channel.setblocking(False)
+    await _readable(channel.fileno())
+    kind, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
+    descriptors = array.array("i")
+    for level, what, data in ancillary:
+        if (level, what) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    if not descriptors:
+        return None
+    return _Listening(descriptors[0]) if kind == LISTENS else _ConnectAsking(descriptors[0])
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+class _Listening:
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(False)
+
+    async def next(self) -> socket.socket | None:
+        client, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+        return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+class _ConnectAsking:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    async def next(self) -> socket.socket | None:
+        while True:
+            await _readable(self._descriptor)
+            if _has_ended(self._descriptor):
+                return None
+            if (client := self._answered()) is not None:
+                return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # From here on the kernel answers ``connect`` with an error.
+        os.close(self._descriptor)
+
+    def _answered(self) -> socket.socket | None:
+        """Answer one ``connect``; the worker's end when it was given a connection."""
+        notice = bytearray(_NOTICE_BYTES)
+        try:
+            fcntl.ioctl(self._descriptor, _RECEIVE, notice)
+        except OSError:
+            return None  # whoever asked is gone
+        number, task = struct.unpack_from("=QI", notice)
+        (wanted,) = struct.unpack_from("=i", notice, 32)
+        ours, refusal = self._given(number, task, wanted)
+        try:
+            fcntl.ioctl(self._descriptor, _ANSWER, struct.pack("=QqiI", number, 0, -refusal, 0))
+        except OSError:
+            if ours is not None:
+                ours.close()
+            return None
+        return ours
+
+    def _given(self, number: int, task: int, wanted: int) -> tuple[socket.socket | None, int]:
+        """The worker's end of a connection whose other end now has the command's number ``wanted``, or an error."""
+        try:
+            flags = _flags_of_socket(task, wanted)
+            # The task may have ended and its number may mean another, unless it still waits for this answer.
+            fcntl.ioctl(self._descriptor, _IS_VALID, struct.pack("=Q", number))
+            ours, theirs = _connected_pair()
+        except OSError as error:
+            return None, error.errno or errno.EACCES
+        try:
+            with theirs:
+                theirs.setblocking(not flags & os.O_NONBLOCK)
+                placed = struct.pack("=QIIII", number, _IN_PLACE, theirs.fileno(), wanted, flags & os.O_CLOEXEC)
+                fcntl.ioctl(self._descriptor, _ADD, placed)
+        except OSError as error:
+            ours.close()
+            return None, error.errno or errno.EACCES
+        return ours, 0
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Nobody is left who could ask."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return any(event & (select.POLLHUP | select.POLLERR) and not event & select.POLLIN for _, event in poller.poll(0))
+
+
+def _flags_of_socket(task: int, descriptor: int) -> int:
+    """Raises ``OSError`` when it is no socket."""
+    process = Path(f"/proc/{task}")
+    try:
+        if not str((process / "fd" / str(descriptor)).readlink()).startswith("socket:"):
+            raise OSError(errno.ENOTSOCK, "not a socket")
+        said = (process / "fdinfo" / str(descriptor)).read_text()
+    except FileNotFoundError:
+        raise OSError(errno.EBADF, "not open") from None
+    return next((int(line.split()[1], 8) for line in said.splitlines() if line.startswith("flags:")), 0)
+
+
+def _connected_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a TCP connection within this machine, and nobody else's. Raises ``OSError``."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        theirs = socket.create_connection(listener.getsockname())
+        try:
+            ours, peer = listener.accept()
+            if peer != theirs.getsockname():
+                # Somebody else found the door in the moment that it stood open.
+                ours.close()
+                raise OSError(errno.ECONNREFUSED, "disturbed")
+        except OSError:
+            theirs.close()
+            raise
+    return ours, theirs

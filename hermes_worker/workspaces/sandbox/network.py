@@ -1,0 +1,144 @@
+"""What of the network a command may reach, as a value. Pure: nothing here resolves or connects.
+
+The network is chosen for each command by where its run came from. A job may ask for less than that, never for more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, parse_http_url
+
+
+class Network(StrEnum):
+    """From wide to narrow."""
+
+    OPEN = "open"
+    """The machine's own."""
+    PROXY = "proxy"
+    """Only what the worker's proxy connects to."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Egress:
+    """What the proxy connects to."""
+
+    hosts: tuple[str, ...] = ()
+    """Names, and ``*.suffix`` for everything under a name; empty for every public host."""
+    ports: frozenset[int] = frozenset({80, 443})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrigin:
+    """Where a command comes from."""
+
+    source: str = "cli"
+    """``cli``, ``api``, ``cron`` or ``webhook``: who asked for the first run of the chain."""
+    asked: str | None = None
+    """The network that its job asked for."""
+
+
+UNKNOWN: Final = "unknown"
+"""The source of runs that an older version accepted."""
+PEOPLE: Final = RunOrigin()
+"""Somebody at this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRules:
+    """What an installation allows to whom."""
+
+    people: Network = Network.OPEN
+    """Whoever types at this machine."""
+    api: Network | None = None
+    """Callers of the API; ``None`` for what people have, and the proxy at most when others can connect to it."""
+    unattended: Network | None = None
+    """Jobs, webhooks and whatever else no person asks for; ``None`` for the proxy, or less if people have less."""
+    is_api_local: bool = True
+    """Only this machine can connect to the API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The network of one command."""
+
+    network: Network
+    is_required: bool
+    """Somebody asked for it, so a machine that cannot give it refuses the command."""
+
+
+_WIDTH: Final = tuple(reversed(Network))
+
+
+def narrower(one: Network, other: Network) -> Network:
+    return min(one, other, key=_WIDTH.index)
+
+
+def access_of(rules: NetworkRules, origin: RunOrigin) -> Access:
+    """The network for a command from ``origin``. Unknown sources count as unattended."""
+    chosen, usual = _rule_for(rules, origin.source)
+    network = usual if chosen is None else chosen
+    is_required = chosen is not None or network is rules.people
+    if origin.asked is not None and narrower(network, Network(origin.asked)) is not network:
+        network, is_required = Network(origin.asked), True
+    return Access(network=network, is_required=is_required and network is not Network.OPEN)
+
+
+def _rule_for(rules: NetworkRules, source: str) -> tuple[Network | None, Network]:
+    """What was chosen for ``source``, and what it has when nothing was."""
+    guarded = narrower(rules.people, Network.PROXY)
+    match source:
+        case "cli":
+            return rules.people, rules.people
+        case "api":
+            return rules.api, rules.people if rules.is_api_local else guarded
+        case _:
+            return rules.unattended, guarded
+
+
+PROXY_PORT: Final = 3128
+"""Where a confined command finds the proxy, on an address of its own."""
+_PROXY_URL: Final = f"http://127.0.0.1:{PROXY_PORT}"
+_HERE: Final = "localhost,127.0.0.1,::1"
+
+PROXY_VARIABLES: Mapping[str, str] = MappingProxyType(
+    {name: _PROXY_URL for plain in ("http_proxy", "https_proxy", "all_proxy") for name in (plain, plain.upper())}
+    | {"no_proxy": _HERE, "NO_PROXY": _HERE, "NODE_USE_ENV_PROXY": "1"}
+)
+"""How programs are told of the proxy: curl, git, pip, npm, Go and Rust read these."""
+
+_AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^\s:/?#@\[\]]{1,253}):([0-9]{1,5})")
+
+
+def tunnel_target(authority: str, egress: Egress, policy: UrlPolicy) -> HttpUrl:
+    """Where ``CONNECT authority`` leads, before its name is resolved. Raises ``UnsafeUrl``."""
+    if _AUTHORITY.fullmatch(authority) is None:
+        raise UnsafeUrl("CONNECT needs a host and a port, such as example.org:443.")
+    return _allowed(parse_http_url(f"https://{authority}/", policy), egress)
+
+
+def plain_target(url: str, egress: Egress, policy: UrlPolicy) -> HttpUrl:
+    """Where a request for ``url`` leads, before its name is resolved. Raises ``UnsafeUrl``."""
+    target = parse_http_url(url, policy)
+    if target.scheme != "http":
+        raise UnsafeUrl("An https URL is fetched through CONNECT.")
+    return _allowed(target, egress)
+
+
+def _allowed(target: HttpUrl, egress: Egress) -> HttpUrl:
+    if target.port not in egress.ports:
+        ports = ", ".join(str(port) for port in sorted(egress.ports))
+        raise UnsafeUrl(f"Port {target.port} cannot be reached from here; allowed are {ports}.")
+    if egress.hosts and not any(_matches(target.host, pattern.lower()) for pattern in egress.hosts):
+        raise UnsafeUrl(f"The host {target.host!r} is not among those that can be reached from here.")
+    return target
+
+
+def _matches(host: str, pattern: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern

@@ -1,0 +1,74 @@
+"""Whether a way to confine commands works on this machine: by confining one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from hermes_worker.workspaces.sandbox.base import Confinement
+from hermes_worker.workspaces.sandbox.keeping import Kept, Launch, kept
+from hermes_worker.workspaces.sandbox.policy import CommandLimits
+
+_PATIENCE_S = 10.0
+_WORD = "confined"
+
+
+def failure(confinement: Confinement) -> str | None:
+    """Why no command can be started this way; ``None`` when one was."""
+    tried = replace(confinement, door=_BlindDoor()) if confinement.needs_door else confinement
+    try:
+        with kept(tried, tag="probe") as prepared:
+            return _ran(prepared)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+
+
+class _BlindDoor:
+    """Behind which nobody is."""
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            yield theirs.fileno()
+
+
+def bounds_processes() -> bool:
+    """Whether the kernel bounds how many processes a kept command has; otherwise its keeper only watches."""
+    try:
+        with kept(Confinement(), tag="probe", limits=CommandLimits()) as prepared:
+            return _ran(prepared) is None and prepared.verdict().bounds_processes
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def _ran(prepared: Kept) -> str | None:
+    with ExitStack() as stack:
+        output, errors = os.memfd_create("hermes-probe"), os.memfd_create("hermes-probe")
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (output, errors, nowhere):
+            stack.callback(os.close, descriptor)
+        launch = Launch(
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", **prepared.variables},
+            outputs=(output, errors),
+            entrance=nowhere,
+        )
+        process = prepared.start(["/bin/sh", "-c", f"echo {_WORD}"], launch)
+        try:
+            code = process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGUSR1)
+            raise
+        if code == 0 and _content(output) == [_WORD]:
+            return None
+        return prepared.verdict().unconfined or ([*_content(errors), f"exit code {code}"][-2:][0])
+
+
+def _content(descriptor: int) -> list[str]:
+    return os.pread(descriptor, 65_536, 0).decode("utf-8", "replace").strip().splitlines()

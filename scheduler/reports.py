@@ -1,0 +1,107 @@
+"""What is told to a target about the end of a run. The same words in every attempt: they come from rows that do not
+change any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from hermes_worker.channels.narration import is_silence_narration
+from hermes_worker.core.errors import FailureKind
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.outbox.deliveries import DeliveryClaim
+from hermes_worker.store.runs.views import RunView, Views
+from scheduler.jobtext import OutputDocument, output_path, render_output
+from scheduler.silence import JobLabel, JobOutcome, is_empty, summarize_failure, text_to_deliver
+
+JOB_ID = "job_id"
+JOB_NAME = "job_name"
+JOB_SCHEDULE = "job_schedule"
+JOB_WRAP = "job_wrap"
+"""Keys of a run's metadata that say which job it belongs to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A message to send."""
+
+    text: str | None
+    """For a chat or a mailbox; ``None`` when there is nothing to say."""
+    document: str
+    """For a file."""
+    title: str
+    file_name: str
+    """Of the file, below the directory of local deliveries."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """For a program that receives it."""
+    says_nothing: bool = False
+    """The answer is a stage direction such as ``*(silent)*``, which no person wants to receive (reference §2.3)."""
+
+
+def report_of(claim: DeliveryClaim, views: Views) -> Report:
+    """The message that ``claim`` is to send."""
+    if claim.run_id is None:
+        text = claim.body or ""
+        return Report(text=text, document=text, title="Hermes", file_name=f"notices/{claim.delivery_id}.md")
+    view = views.run(claim.run_id)
+    spec = RunSpec.from_json(claim.spec or "{}")
+    facts = {"id": view.run_id, "status": view.status.value, "session_id": view.session.known_to("api")}
+    # Metadata are whatever a caller says; only those of a scheduled run are ours.
+    if spec.source_kind != "cron" or JOB_ID not in spec.metadata:
+        text = _of_run(view)
+        title = f"Run {view.run_id} {view.status.value}"
+        return Report(
+            text=text,
+            document=text,
+            title=title,
+            file_name=f"runs/{view.run_id}.md",
+            facts=facts,
+            says_nothing=is_silence_narration(text),
+        )
+    return _of_job(view, spec, facts)
+
+
+def _of_run(view: RunView) -> str:
+    if view.status is RunStatus.COMPLETED:
+        return view.output or "(no response)"
+    reason = summarize_failure(view.error or view.exit_reason or "", _kind_of(view.failure_kind))
+    return f"⚠️ Run {view.run_id} {view.status.value}: {reason}"
+
+
+def _of_job(view: RunView, spec: RunSpec, facts: Mapping[str, str]) -> Report:
+    label = JobLabel(id=spec.metadata[JOB_ID], name=spec.metadata.get(JOB_NAME, "job"))
+    outcome = JobOutcome(response=view.output or "", failure=failure_of(view), failure_kind=_kind_of(view.failure_kind))
+    ended_at = datetime.fromtimestamp(view.finished_at or view.updated_at, UTC)
+    document = OutputDocument(
+        job_id=label.id,
+        job_name=label.name,
+        schedule=spec.metadata.get(JOB_SCHEDULE, ""),
+        ran_at=ended_at,
+        prompt=spec.input if isinstance(spec.input, str) else "",
+        response=outcome.response,
+        failure=outcome.failure,
+    )
+    return Report(
+        text=text_to_deliver(label, outcome, is_wrapped=spec.metadata.get(JOB_WRAP) != "no"),
+        document=render_output(document),
+        title=label.name,
+        file_name=str(output_path(label.id, ended_at)),
+        facts={**facts, JOB_ID: label.id},
+        says_nothing=outcome.failure is None and is_silence_narration(outcome.response),
+    )
+
+
+def failure_of(view: RunView) -> str | None:
+    """Why a job's run counts as failed; ``None`` for a success. Saying nothing at all is a failure."""
+    if view.status is not RunStatus.COMPLETED:
+        return view.error or view.exit_reason or view.status.value
+    return "the answer was empty" if is_empty(view.output or "") else None
+
+
+def _kind_of(text: str | None) -> FailureKind | None:
+    try:
+        return FailureKind(text) if text else None
+    except ValueError:
+        return None

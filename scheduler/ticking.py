@@ -1,0 +1,422 @@
+"""What a scheduler does with jobs: settles due slots, carries on what workers collected, counts what ended.
+
+The rules are ``scheduler.policy``'s; here they meet the rows (``store.jobs.jobs``) and the one way runs come into being
+(``hermes_worker.services.submission``). A run of a job with a script or skills takes two steps: a worker collects what only
+workers can reach (``hermes_worker.tasks.jobs.collect``), and then it is decided here what is asked, if anything is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Protocol, TypeVar
+
+from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.observe import log
+from hermes_worker.safety.threats import scan_assembled_prompt
+from hermes_worker.safety.untrusted import Provenance, marked
+from hermes_worker.services.submission import Submission, address_of, new_run, resolve_model
+from hermes_worker.settings import Settings
+from hermes_worker.store.jobs.executions import ExecutionState
+from hermes_worker.store.jobs.job_rows import (
+    STOPPED_FOR_A_LATER_SLOT,
+    Collected,
+    DayUse,
+    DueJob,
+    EndedRun,
+    Followup,
+    JobAfter,
+    JobPlace,
+    JobRow,
+    JobTick,
+    Settled,
+    Slot,
+)
+from hermes_worker.store.jobs.jobs import DUE_MAX, ENDED_MAX, Jobs
+from hermes_worker.store.runs.runs import NewRun
+from scheduler import policy
+from scheduler.definition import InvalidJob, JobSpec, checked_prompt
+from scheduler.jobs import instant, place_of, state_of
+from scheduler.jobtext import (
+    CollectedTexts,
+    EarlierResponse,
+    JobPromptParts,
+    assemble_prompt,
+    is_agent_needed,
+    session_id,
+    watchdog_report,
+)
+from scheduler.reports import JOB_ID, JOB_NAME, JOB_SCHEDULE, JOB_WRAP
+from scheduler.silence import JobLabel, is_empty, is_silent, wrap
+
+T = TypeVar("T")
+
+_NEAR_MIDNIGHT_LEFT = 1
+"""What is left of a budget is at least this: a slot with nothing left is blocked before."""
+
+
+AT_ONCE = 50
+"""Jobs of one transaction: few enough that nobody waits for it, many enough that a thousand jobs are soon started."""
+FOLLOWED_MAX = 50
+"""Of what workers collected, each in a transaction of its own, for one look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """What one look at the jobs led to."""
+
+    settled: Settled
+    has_more: bool
+    """Something was left for the next look, which should come at once."""
+
+
+def tick(jobs: Jobs, settings: Settings, *, at_once: int = AT_ONCE) -> Ticked:
+    """Count what ended and settle the slots that are due. Any number of schedulers may do it at once. A job that
+    cannot be read holds up no other. Raises ``UnavailableError``."""
+    settled = Settled()
+    ended = _shuffled(jobs.ended())
+    for batch in _batches([pk for pk, has_run in ended if has_run], at_once):
+        settled += Settled(hints=jobs.count_runs(batch, after_run))
+    collected = [pk for pk, has_run in ended if not has_run]
+    for pk in collected[:FOLLOWED_MAX]:
+        settled += Settled(hints=jobs.follow_up(pk, lambda found: follow_up(found, settings)))
+    due = _shuffled(jobs.due())
+    for batch in _batches(due, at_once):
+        settled += jobs.settle(batch, lambda job: tick_of(job, settings))
+    for pk in jobs.notes_due():
+        jobs.write_note(pk, note_of)
+    is_left = len(due) == DUE_MAX or len(ended) == ENDED_MAX or len(collected) > FOLLOWED_MAX
+    return Ticked(settled=settled, has_more=is_left)
+
+
+def _shuffled(items: Sequence[T]) -> list[T]:
+    """Every scheduler sees the same; in an order of its own each it seldom meets another, nor stumbles over the same
+    thing for ever."""
+    return random.sample(items, len(items))
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+class _JobAsked(Protocol):
+    """What a run is made from. ``DueJob`` and ``Collected``."""
+
+    @property
+    def row(self) -> JobRow: ...
+
+    @property
+    def now(self) -> float: ...
+
+    def used_since(self, at: float) -> DayUse: ...
+
+    def latest_answer(self, job_id: str) -> str | None: ...
+
+
+def tick_of(due: DueJob, settings: Settings) -> JobTick | None:
+    """What becomes of a due job."""
+    try:
+        spec = JobSpec.from_json(due.row.definition)
+        state = state_of(due.row, spec, due.now)
+    except _UNREADABLE as error:
+        return _broken(due, error)
+    now = instant(due.now)
+    decision = policy.decide(state, _facts(due, spec, now), now)
+    if decision is None:
+        return None
+    run: NewRun | None = None
+    pinned = spec
+    start = decision.start
+    if start is not None:
+        try:
+            pinned = with_pins(spec, settings)
+            if not spec.is_collected:
+                run = replace(_run_of(due, pinned, settings, CollectedTexts()), is_held=start.waits)
+        except (HermesError, ConfigurationError) as error:
+            start = None
+            decision = policy.failed_to_start(state, decision, str(error))
+    return JobTick(
+        slots=[Slot(at=s.slot.timestamp(), outcome=s.outcome.value, reason=s.reason) for s in decision.settled],
+        place=place_of(decision.job),
+        run=run,
+        collects=start is not None and run is None,
+        waits=start is not None and start.waits,
+        cancels=start is not None and start.cancels_running,
+        definition=pinned.to_json() if pinned is not spec else None,
+        notice=_notice(due.row, decision.notice),
+        targets=spec.targets,
+    )
+
+
+def with_pins(spec: JobSpec, settings: Settings) -> JobSpec:
+    """``spec`` with the model and the provider of its first run noted. Raises ``InvalidJob`` when they are not what
+    the job was pinned to, or what it ran with before: a change of the configuration must not spend money unseen
+    (reference §1.7). Noted by the scheduler, because whoever writes a job may be configured otherwise."""
+    if spec.no_agent:
+        return spec
+    model, provider = resolve_model(settings.model, spec.model)
+    if spec.base_url is not None and spec.base_url != address_of(settings.model):
+        raise InvalidJob(
+            f"{spec.base_url!r} is not the configured address of the provider, so no model was asked; "
+            "edit the job: name the address, or give an empty one to accept the change"
+        )
+    for what, wanted, now in (
+        ("provider", spec.provider or spec.provider_snapshot, provider),
+        ("model", spec.model or spec.model_snapshot, model),
+    ):
+        if wanted is not None and wanted != now:
+            raise InvalidJob(
+                f"the {what} is {now!r} now and not {wanted!r}, so no model was asked; "
+                f"edit the job: name the {what}, or give an empty one to accept the change"
+            )
+    if (spec.model or spec.model_snapshot) and (spec.provider or spec.provider_snapshot):
+        return spec
+    return replace(
+        spec,
+        model_snapshot=None if spec.model else model,
+        provider_snapshot=None if spec.provider else provider,
+    )
+
+
+def _facts(due: DueJob, spec: JobSpec, now: datetime) -> policy.SlotFacts:
+    used = _used_today(due, spec, now)
+    if used is None:
+        return policy.SlotFacts(running=due.running, waiting=due.waiting)
+    midnight = policy.local_day(spec.timezone, now)[0].timestamp()
+    return policy.SlotFacts(
+        running=due.running,
+        waiting=due.waiting,
+        used_today=used,
+        was_blocked_today=due.was_blocked_since(midnight),
+    )
+
+
+def _used_today(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyUse | None:
+    """``None`` for a job without a daily budget, whose use nobody needs to add up."""
+    if spec.rules.daily_budget == policy.DailyBudget():
+        return None
+    used = asked.used_since(policy.local_day(spec.timezone, now)[0].timestamp())
+    return policy.DailyUse(
+        iterations=used.iterations, tokens=used.tokens, cost_usd=used.cost_usd, is_cost_known=used.is_cost_known
+    )
+
+
+def _run_of(asked: _JobAsked, spec: JobSpec, settings: Settings, collected: CollectedTexts) -> NewRun:
+    """Raises ``InvalidJob`` or ``InvalidSubmission`` for a job that must not or cannot run."""
+    checked_prompt(spec.prompt)
+    earlier = [(job_id, asked.latest_answer(job_id)) for job_id in spec.context_from]
+    parts = JobPromptParts(
+        prompt=spec.prompt,
+        skills=collected.skills,
+        missing_skills=collected.missing_skills,
+        context=tuple(EarlierResponse(job_id=job_id, text=text) for job_id, text in earlier if text),
+        script=collected.script,
+    )
+    scanned = scan_assembled_prompt(assemble_prompt(parts))
+    if scanned.removed:
+        log.warning("job.prompt_cleaned", job_id=asked.row.job_id, removed=list(scanned.removed))
+    if scanned.finding is not None:
+        raise InvalidJob(scanned.finding.message)
+    now = instant(asked.now)
+    limits = _limits(asked, spec, now)
+    submission = Submission(
+        input=scanned.text,
+        # The microseconds keep two runs of one second apart: by hand, or after a catch-up.
+        session_id=f"{session_id(asked.row.job_id, now)}_{now.microsecond:06d}",
+        model=spec.model,
+        toolsets=spec.toolsets,
+        iterations_max=_least(spec.iterations_max, limits.iterations),
+        tokens_max=_least(spec.tokens_max, limits.tokens),
+        wall_s_max=spec.wall_s_max,
+        idle_s_max=settings.cron.idle_s_max if spec.idle_s_max is None else spec.idle_s_max,
+        approvals=spec.approvals,
+        approval_s=spec.approval_s,
+        network=spec.network,
+        cost_usd_max=_least_usd(spec.cost_usd_max, limits.cost_usd),
+        directory=spec.directory,
+        source="cron",
+        metadata={
+            JOB_ID: asked.row.job_id,
+            JOB_NAME: asked.row.name,
+            JOB_SCHEDULE: str(spec.schedule.get("display", "")),
+            JOB_WRAP: "yes" if spec.wraps and settings.cron.wraps else "no",
+        },
+        # The document of a run is kept wherever the answer goes, also when the answer is silence.
+        deliver=tuple(dict.fromkeys(("local", *spec.targets))),
+    )
+    return new_run(settings, submission)
+
+
+def _limits(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyBudget:
+    """What today's budget leaves to a run that starts now."""
+    used = _used_today(asked, spec, now)
+    return policy.DailyBudget() if used is None else policy.left_of(spec.rules.daily_budget, used)
+
+
+def _least(of_run: int | None, of_day: int | None) -> int | None:
+    limits = [limit for limit in (of_run, of_day) if limit is not None]
+    return max(_NEAR_MIDNIGHT_LEFT, min(limits)) if limits else None
+
+
+def _least_usd(of_run: str | None, of_day: Decimal | None) -> float | None:
+    """A run without a limit of its own gets none from its day: where prices are not known it could not start."""
+    if of_run is None:
+        return None
+    return float(Decimal(of_run) if of_day is None else min(Decimal(of_run), of_day))
+
+
+_UNREADABLE = (HermesError, ValueError, TypeError, KeyError)
+"""What reading a stored job raises when it makes no sense: somebody wrote to the database, or a newer version did."""
+
+
+def _broken(due: DueJob, error: Exception) -> JobTick:
+    """A stored job that cannot be read: it stops, visibly."""
+    reason = _unreadable(due.row, error)
+    at = due.row.next_slot if due.row.next_slot is not None else due.now
+    slot = Slot(at=at, outcome=policy.SlotOutcome.FAILED_TO_START.value, reason=reason)
+    return JobTick(slots=[slot], place=_broken_place(due.row), notice=_notice(due.row, reason), targets=("local",))
+
+
+def _after_broken(row: JobRow, error: Exception) -> JobAfter:
+    reason = _unreadable(row, error)
+    notice = _notice(row, reason)
+    status = policy.RunVerdict.ERROR.value
+    return JobAfter(place=_broken_place(row), status=status, error=reason, notice=notice, targets=("local",))
+
+
+def _unreadable(row: JobRow, error: Exception) -> str:
+    log.error("job.broken", job_id=row.job_id, error=f"{type(error).__name__}: {error}")
+    return f"the stored job cannot be read: {type(error).__name__}"
+
+
+def _broken_place(row: JobRow) -> JobPlace:
+    return JobPlace(
+        state=policy.JobStatus.ERROR.value,
+        next_slot=None,
+        next_fire_at=None,
+        completed=row.completed,
+        consecutive_failures=row.consecutive_failures + 1,
+    )
+
+
+# --- what a worker collected -----------------------------------------------------------------------------------------
+
+
+def follow_up(collected: Collected, settings: Settings) -> Followup:
+    """What becomes of a firing for which a worker has collected."""
+    try:
+        spec = JobSpec.from_json(collected.row.definition)
+        state_of(collected.row, spec, collected.now)
+    except _UNREADABLE as error:
+        after = _after_broken(collected.row, error)
+        return Followup(remark=after.error, after=after)
+    if collected.state is ExecutionState.UNKNOWN:
+        return _unknown(collected, spec)
+    try:
+        texts = CollectedTexts.from_json(collected.document or "{}")
+        if texts.error is not None:
+            raise InvalidJob(texts.error)
+        if spec.no_agent:
+            return _watchdog(collected, spec, texts)
+        if not is_agent_needed(texts.script):
+            return _ended(collected, spec, policy.RunVerdict.OK, remark="the script found nothing for the agent to do")
+        return Followup(run=_run_of(collected, spec, settings, texts))
+    except _UNREADABLE as error:
+        return _ended(
+            collected,
+            spec,
+            policy.RunVerdict.ERROR,
+            remark=str(error),
+            body=_notice(collected.row, f"Job '{collected.row.name}' failed: {error}"),
+        )
+
+
+def _unknown(collected: Collected, spec: JobSpec) -> Followup:
+    remark = collected.remark or "how it ended is not known"
+    was_meant = remark == STOPPED_FOR_A_LATER_SLOT
+    body = None if was_meant else _notice(collected.row, f"Job '{collected.row.name}': {remark}")
+    return _ended(collected, spec, policy.RunVerdict.UNKNOWN, remark=remark, body=body)
+
+
+def _watchdog(collected: Collected, spec: JobSpec, texts: CollectedTexts) -> Followup:
+    """A job without an agent: what its script said is what is delivered."""
+    if texts.script is None:
+        raise InvalidJob("the job has neither an agent nor a script")
+    report = watchdog_report(collected.row.name, texts.script, instant(collected.slot))
+    if report is None or (not report.is_failure and is_silent(report.text)):
+        return _ended(collected, spec, policy.RunVerdict.OK, remark="the script had nothing to say")
+    label = JobLabel(id=collected.row.job_id, name=collected.row.name)
+    verdict = policy.RunVerdict.ERROR if report.is_failure else policy.RunVerdict.OK
+    remark = "the script failed" if report.is_failure else "the script's output was delivered"
+    body = wrap(label, report.text) if spec.wraps else report.text
+    return _ended(collected, spec, verdict, remark=remark, body=body)
+
+
+def _ended(
+    collected: Collected, spec: JobSpec, verdict: policy.RunVerdict, *, remark: str, body: str | None = None
+) -> Followup:
+    changes, notice = policy.after_run(state_of(collected.row, spec, collected.now), verdict)
+    after = JobAfter(
+        place=replace(place_of(changes), paused_reason=changes.paused_reason or collected.row.paused_reason),
+        status=verdict.value,
+        error=None if verdict is policy.RunVerdict.OK else remark,
+        notice=_notice(collected.row, notice),
+        targets=spec.targets,
+        owes_note=spec.attach_to is not None and spec.no_agent and body is not None,
+    )
+    # The document of a script is kept by the worker that ran it.
+    targets = spec.targets if verdict is not policy.RunVerdict.OK else [t for t in spec.targets if t != "local"]
+    return Followup(remark=remark, after=after, body=body, targets=targets)
+
+
+# --- what ended ------------------------------------------------------------------------------------------------------
+
+
+def after_run(row: JobRow, ended: EndedRun) -> JobAfter:
+    """What the end of a run means for its job."""
+    try:
+        spec = JobSpec.from_json(row.definition)
+        state = state_of(row, spec, ended.now)
+    except _UNREADABLE as broken:
+        return _after_broken(row, broken)
+    verdict, error = _VERDICTS[ended.status], ended.error
+    if ended.status == "completed" and is_empty(ended.output or ""):
+        verdict, error = policy.RunVerdict.ERROR, "the answer was empty"
+    changes, notice = policy.after_run(state, verdict)
+    place = replace(place_of(changes), paused_reason=changes.paused_reason or row.paused_reason)
+    is_said = verdict is policy.RunVerdict.OK and not is_silent(ended.output or "")
+    return JobAfter(
+        place=place,
+        status=verdict.value,
+        error=error,
+        notice=_notice(row, notice),
+        targets=spec.targets,
+        owes_note=spec.attach_to is not None and is_said,
+    )
+
+
+_VERDICTS = {
+    "completed": policy.RunVerdict.OK,
+    "failed": policy.RunVerdict.ERROR,
+    "expired": policy.RunVerdict.ERROR,
+    "cancelled": policy.RunVerdict.UNKNOWN,
+}
+
+
+def note_of(row: JobRow, answer: str) -> tuple[str, str] | None:
+    """The session that a job is attached to, and what is written there."""
+    try:
+        spec = JobSpec.from_json(row.definition)
+    except _UNREADABLE:
+        return None
+    if spec.attach_to is None or not answer.strip():
+        return None
+    return spec.attach_to, f"[Cron delivery: {row.name}]\n\n{marked(answer.strip(), row.job_id, Provenance.JOB).text}"
+
+
+def _notice(row: JobRow, notice: str | None) -> str | None:
+    return wrap(JobLabel(id=row.job_id, name=row.name), f"⚠️ {notice}") if notice else None
