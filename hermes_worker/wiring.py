@@ -519,7 +519,7 @@ class _Models:
     """Where a worker's model calls go, and with which keys."""
 
     chain: TaskChain
-    aside: Mapping[str, TaskChain]
+    auxiliary: Mapping[str, TaskChain]
     pool: Pooling
 
 
@@ -528,10 +528,10 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
     from hermes_worker.models.chain import NoChain
 
     if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
-        return _Models(chain=NoChain(), aside={}, pool=FirstKey())
+        return _Models(chain=NoChain(), auxiliary={}, pool=FirstKey())
     chain = chain_of(settings, grants_of(settings, client.database))
     pool = CredentialPool(client.redis, Strategy(settings.model.key_strategy)) if chain.has_pools else FirstKey()
-    return _Models(chain=chain, aside=auxiliary_chains_of(settings), pool=pool)
+    return _Models(chain=chain, auxiliary=auxiliary_chains_of(settings), pool=pool)
 
 
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
@@ -602,7 +602,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         live=Live(client.redis),
         catalog=catalog,
         chain=models.chain,
-        aside=models.aside,
+        auxiliary_chains=models.auxiliary,
         pool=models.pool,
         governor=Governor(client.redis, _configured_limits(settings)),
         model=model_options(settings),
@@ -620,7 +620,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         dispatcher=dispatcher,
         sender=client.publisher,
         leases=leases,
-        desk=partial(_file_outbox, settings),
+        attachments=partial(_file_outbox, settings),
         filters_silence=settings.delivery.filter_silence,
         secrets=(*dispatcher.secrets, *(secret.reveal() for secret in settings.secrets)),
     )

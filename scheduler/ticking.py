@@ -1,8 +1,9 @@
 """What a scheduler does with jobs: settles due slots, carries on what workers collected, counts what ended.
 
-The rules are ``scheduler.policy``'s; here they meet the rows (``store.jobs.jobs``) and the one way runs come into being
-(``hermes_worker.services.submission``). A run of a job with a script or skills takes two steps: a worker collects what only
-workers can reach (``hermes_worker.tasks.jobs.collect``), and then it is decided here what is asked, if anything is.
+The rules are ``scheduler.policy``'s; here they meet the rows (``store.jobs.jobs``) and the one way runs come into
+being (``hermes_worker.services.submission``). A run of a job with a script or skills takes two steps: a worker
+collects what only workers can reach (``hermes_worker.tasks.jobs.collect``), and then it is decided here what is
+asked, if anything is.
 """
 
 from __future__ import annotations

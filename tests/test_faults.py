@@ -113,7 +113,7 @@ def test_a_latch_lets_one_process_of_the_fleet_act(tmp_path: Path) -> None:
 SCRIPT = textwrap.dedent(
     """
     import sys
-    from hermes_worker import faults
+    from hermes_worker.system import faults
     faults.arm(sys.argv[1])
     for _ in range(2):
         print("passing", flush=True)

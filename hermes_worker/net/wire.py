@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from hermes_worker.channels.exchange import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import HttpUrl, SafeUrl, UrlPolicy, check_addresses, parse_http_url
 
 CONNECT_S = 10.0

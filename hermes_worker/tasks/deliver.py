@@ -54,7 +54,7 @@ class DeliveryParts:
     dispatcher: Dispatcher
     sender: Sender
     leases: Leases
-    desk: Callable[[str], FileOutbox | None] = lambda workspace: None
+    attachments: Callable[[str], FileOutbox | None] = lambda workspace: None
     """From a run's workspace, as it is stored, to the files that may be sent along."""
     secrets: Sequence[str] = ()
     """What no message may contain, however it looks."""
@@ -167,9 +167,9 @@ class _Sending:
         is_unwanted = is_silence and target.platform not in (LOCAL, WEBHOOK)
         if text is None or is_unwanted:
             return self._succeed(target, "nothing to say")
-        desk = self._parts.desk(self._claim.workspace) if self._claim.workspace else None
+        outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
         return self._send_all(
-            target, report, pieces_of(self._conceal(text), target, self._parts.dispatcher, desk), why_dead
+            target, report, pieces_of(self._conceal(text), target, self._parts.dispatcher, outbox), why_dead
         )
 
     def _send_all(self, target: Target, report: Report, pieces: Sequence[Piece], why_dead: str | None) -> list[Hint]:

@@ -149,8 +149,8 @@ class Parts:
     """Which commands need permission."""
     governor: Governing = field(default_factory=Ungoverned)
     """Who may ask a model when, over all workers."""
-    aside: Mapping[str, ModelChain] = field(default_factory=dict)
-    """Providers of their own for calls beside the conversation, by the name of their task (``tasks.calls.auxiliary``)."""
+    auxiliary_chains: Mapping[str, ModelChain] = field(default_factory=dict)
+    """Providers of their own for calls beside the conversation, by the name of their task."""
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
     model: ModelOptions = field(default_factory=ModelOptions)

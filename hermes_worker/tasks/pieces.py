@@ -47,17 +47,17 @@ class Piece:
         return f"{self.text}\n\n{note}" if self.text else note
 
 
-def pieces_of(text: str, target: Target, dispatcher: Dispatcher, desk: FileOutbox | None) -> Sequence[Piece]:
-    """``text`` with the files it asks for. Without a desk, and in a file, a text asks for none."""
-    if desk is None or target.platform == LOCAL:
+def pieces_of(text: str, target: Target, dispatcher: Dispatcher, outbox: FileOutbox | None) -> Sequence[Piece]:
+    """``text`` with the files it asks for. Without an outbox, and in a file, a text asks for none."""
+    if outbox is None or target.platform == LOCAL:
         return _texts(text, dispatcher.limit(target))
-    wishes = desk.extract(text)
+    wishes = outbox.extract(text)
     if not dispatcher.takes_files(target.platform):
         names = ", ".join(_name(path) for path in wishes.paths)
         left_out = f"📎 Not sent, because this target takes no files: {names}" if names else ""
         whole = "\n\n".join(part for part in (wishes.text, left_out) if part)
         return _texts(whole, dispatcher.limit(target))
-    files = [_file_piece(desk.judge(path), wishes) for path in wishes.paths]
+    files = [_file_piece(outbox.judge(path), wishes) for path in wishes.paths]
     caption = dispatcher.caption_limit(target.platform)
     if len(files) == 1 and _is_caption(wishes.text, files[0], caption):
         return [replace(files[0], text=wishes.text)]

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hermes_worker.channels.exchange import Exchange, HttpRequest, HttpResponse, NoAnswer, Outcome, perform
+from hermes_worker.channels.exchange import Exchange, Outcome, perform
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 
 
 @dataclass

@@ -9,19 +9,11 @@ import pytest
 from hermes_worker.channels.adapters import ADAPTERS, EMAIL_VARIABLES, credentials_for, email_credentials
 from hermes_worker.channels.catalog import PLATFORMS, WEBHOOK
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import (
-    Attachment,
-    Exchange,
-    HttpRequest,
-    HttpResponse,
-    NoAnswer,
-    Part,
-    Receipt,
-    perform,
-)
+from hermes_worker.channels.exchange import Attachment, Exchange, Part, Receipt, perform
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 NAMES = sorted(ADAPTERS)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from hermes_worker.channels.exchange import HttpRequest, NoAnswer
 from hermes_worker.net import wire
+from hermes_worker.net.http import HttpRequest, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 
 HERE = UrlPolicy(allows_private=True)

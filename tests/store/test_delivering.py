@@ -631,7 +631,9 @@ def with_files(store: Store, tmp_path: Path, deliver: list[str], text: str, **mo
     ref = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(workspace)).to_json()
     store.answer(store.submit(deliver=deliver, workspace=ref).run_id, ModelReply(text=text))
     here = office(store, tmp_path, **more)
-    here.parts = replace(here.parts, desk=lambda stored: FileOutbox(root=json.loads(stored)["root"], denied=["/etc"]))
+    here.parts = replace(
+        here.parts, attachments=lambda stored: FileOutbox(root=json.loads(stored)["root"], denied=["/etc"])
+    )
     return here, workspace
 
 

@@ -99,7 +99,7 @@ class Turns:
             chain=Chain(choice, fallbacks, grants=grants),
             governor=governor or Ungoverned(),
             pool=pool or FirstKey(),
-            aside=aside or {},
+            auxiliary_chains=aside or {},
             model=options or ModelOptions(),
             workspace=_no_workspace,
             now=store.database.now,

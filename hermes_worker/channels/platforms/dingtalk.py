@@ -13,8 +13,6 @@ from urllib.parse import quote
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -26,6 +24,7 @@ from hermes_worker.channels.exchange import (
     text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
 KEY_KEPT_S = 0.0

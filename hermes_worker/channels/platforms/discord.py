@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from hermes_worker.channels.errors import DUPLICATE_REMARK, SendErrorKind
 from hermes_worker.channels.exchange import (
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -26,6 +24,7 @@ from hermes_worker.channels.exchange import (
     text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 120.0
 """A message with the nonce of an earlier one of the last minutes is not created again."""

@@ -10,8 +10,6 @@ from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -31,6 +29,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 3600.0
 """A message with the ``uuid`` of an earlier one of the last hour is not created again."""

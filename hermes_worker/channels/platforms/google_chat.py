@@ -10,8 +10,6 @@ from urllib.parse import urlencode, urlsplit
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -27,6 +25,7 @@ from hermes_worker.channels.exchange import (
     text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 600.0
 """The request id: the message it created before is returned."""

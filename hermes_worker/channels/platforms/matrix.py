@@ -11,8 +11,6 @@ from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -33,6 +31,7 @@ from hermes_worker.channels.exchange import (
 from hermes_worker.channels.markup import matrix_html
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 1800.0
 """The transaction id: the server returns the event it already has."""

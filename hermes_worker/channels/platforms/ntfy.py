@@ -11,8 +11,6 @@ from hermes_worker.channels.exchange import (
     USER_AGENT,
     Attachment,
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -26,6 +24,7 @@ from hermes_worker.channels.exchange import (
     text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
 TITLE_CHARS_MAX = 200

@@ -11,8 +11,6 @@ from hermes_worker.channels.errors import SendErrorKind, classify_text
 from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -27,6 +25,7 @@ from hermes_worker.channels.exchange import (
     text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
 

@@ -10,8 +10,6 @@ from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -30,6 +28,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.markup import slack_mrkdwn
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -23,6 +21,7 @@ from hermes_worker.channels.exchange import (
     text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
 

@@ -9,8 +9,6 @@ from hermes_worker.channels.errors import SendErrorKind, classify_text
 from hermes_worker.channels.exchange import (
     Attachment,
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -30,6 +28,7 @@ from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
 CAPTION_SIZE_MAX = 1024

@@ -16,8 +16,6 @@ from datetime import datetime
 
 from hermes_worker.channels.exchange import (
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -32,6 +30,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.signature import sign
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = math.inf
 """The id of the message: receivers are asked to drop ids that they have seen."""

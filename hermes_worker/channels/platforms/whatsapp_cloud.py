@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from hermes_worker.channels.errors import SendErrorKind
 from hermes_worker.channels.exchange import (
     Exchange,
-    HttpRequest,
-    HttpResponse,
     Outcome,
     Part,
     Receipt,
@@ -29,6 +27,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
+from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
 CAPTION_CHARS_MAX = 1024

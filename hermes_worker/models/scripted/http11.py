@@ -29,7 +29,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequest:
+class ScriptedRequest:
     method: str
     path: str
     """Without the query."""
@@ -38,7 +38,7 @@ class HttpRequest:
     """The connection may carry another request after this one."""
 
 
-async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest | None:
+async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ScriptedRequest | None:
     """The next request, or ``None`` when the client has no more. Raises ``BadRequest``."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -56,7 +56,7 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     if fields.get(b"expect", b"").lower() == b"100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     closes = fields.get(b"connection", b"").lower() == b"close" or start[3] == b"0"
-    return HttpRequest(
+    return ScriptedRequest(
         method=start[1].decode(),
         path=start[2].decode().partition("?")[0],
         body=await _read_body(reader, fields),

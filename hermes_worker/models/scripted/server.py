@@ -23,7 +23,7 @@ from hermes_worker.models.scripted.http11 import (
     STREAM_END,
     STREAM_HEAD,
     BadRequest,
-    HttpRequest,
+    ScriptedRequest,
     http_chunk,
     json_response,
     read_request,
@@ -117,7 +117,7 @@ class _Connection:
         finally:
             self._writer.close()
 
-    async def _answer(self, request: HttpRequest) -> None:
+    async def _answer(self, request: ScriptedRequest) -> None:
         match request.method, request.path.removeprefix("/v1"):
             case "POST", "/chat/completions":
                 self._model.count(completions=1, in_flight=1)

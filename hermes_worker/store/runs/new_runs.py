@@ -1,7 +1,8 @@
 """Many runs that begin at the same moment, written in a few statements: what a scheduler does at eight o'clock.
 
-One run costs nine statements (``store.runs.runs.insert_run``), and a hundred of them nine hundred round trips. Runs that
-each open a conversation of their own have nothing to ask the database first, so their rows are written table by table.
+One run costs nine statements (``store.runs.runs.insert_run``), and a hundred of them nine hundred round trips. Runs
+that each open a conversation of their own have nothing to ask the database first, so their rows are written table by
+table.
 """
 
 from __future__ import annotations

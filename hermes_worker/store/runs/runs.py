@@ -626,7 +626,8 @@ def new_run_id() -> str:
 def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     """Take in a submission that does not simply wait when the session is busy.
 
-    The run at work is locked before the session, as everybody does; if the turn has moved meanwhile, ``_ActiveRunChanged``.
+    The run at work is locked before the session, as everybody does; if another run became active meanwhile, this
+    raises ``_ActiveRunChanged``.
     """
     this = session_is(new.spec.source, session_id)
     seen = connection.execute(sa.select(sessions.c.active_run_pk).where(this)).scalar()

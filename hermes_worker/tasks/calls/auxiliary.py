@@ -63,7 +63,7 @@ class Auxiliary:
             main=parts.chain,
             governor=parts.governor,
             pool=parts.pool,
-            own=parts.aside,
+            own=parts.auxiliary_chains,
             prices=parts.prices,
             order=order,
         )

@@ -1,7 +1,7 @@
 """One model call, with everything that is tried before it counts as failed (reference, loop §4.7).
 
-``core.recovery.retry`` decides what to do about a failure; here it is done. What this worker can do is what it offers as
-remedies: leave out of the request what was refused, ask for less output, go to the next provider of the chain, wait.
+``core.recovery.retry`` decides what to do about a failure; here it is done. What this worker can do is what it offers
+as remedies: leave out of the request what was refused, ask for less output, go to the next provider of the chain, wait.
 Waits over a few seconds end the call with an event that parks the run, and whoever goes on finds in the run what was
 tried already.
 """

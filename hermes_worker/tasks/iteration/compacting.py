@@ -1,4 +1,4 @@
-"""Compacting a conversation in the middle of a turn: what is planned by ``agent.prompt.compaction`` is written by a model."""
+"""Compacting a conversation in the middle of a turn: ``agent.prompt.compaction`` plans it and a model writes it."""
 
 from __future__ import annotations
 

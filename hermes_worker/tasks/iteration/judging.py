@@ -1,7 +1,7 @@
 """From a model's reply to what becomes of its turn: stored, asked for again, or the end.
 
-``core.recovery.empty`` decides; here its verdict is put into an event and into the reply as it will be stored: without thinking
-that was written between tags, with the parts of an answer that came in several pieces joined.
+``core.recovery.empty`` decides; here its verdict is put into an event and into the reply as it will be stored: without
+thinking that was written between tags, with the parts of an answer that came in several pieces joined.
 """
 
 from __future__ import annotations

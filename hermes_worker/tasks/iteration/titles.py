@@ -25,7 +25,7 @@ def give_title(parts: Parts, claim: IterationClaim, answered: Answered, answer: 
 
     What it costs is the run's, written with the title. A worker that dies here leaves the title as it was.
     """
-    if AuxTask.TITLE not in parts.aside or claim.loaded.depth or parts.leases.is_draining:
+    if AuxTask.TITLE not in parts.auxiliary_chains or claim.loaded.depth or parts.leases.is_draining:
         return
     inputs = [row for row in answered.rows if row.role is Role.USER]
     if len(inputs) != 1:

@@ -31,7 +31,7 @@ _THINKS_IN_STEPS = frozenset({CODEX, XAI, GITHUB})
 
 
 class FailedResponse(Exception):
-    """The API answered with status 200 and a response that failed. ``body`` is what ``core.recovery.classify`` reads."""
+    """The API answered with status 200 and a response that failed. ``body`` is for ``core.recovery.classify``."""
 
     def __init__(self, message: str, body: Mapping[str, object]) -> None:
         super().__init__(message)
