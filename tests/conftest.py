@@ -14,6 +14,7 @@ import pytest
 import redis
 from support.postgres import PostgresFarm, postgres_farm
 from support.programs import add_missing_programs
+from support.quick import holds_quick_tests, is_quick, refuse_processes_and_servers
 from support.statements import share_compiled_statements
 from support.valkey import administrator, emptied, valkey_server
 
@@ -31,6 +32,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("busy machine")
 """No test fails because something else had the processor for a second."""
+hypothesis.settings.register_profile("quick", parent=hypothesis.settings.get_profile("busy machine"), max_examples=25)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,12 +46,33 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if runs_quick_tests_only(config):
+        hypothesis.settings.load_profile("quick")
+        return
     share_compiled_statements()
     add_missing_programs(Path(sys.prefix) / "stand-ins")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all that the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def runs_quick_tests_only(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr == "quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the other tests; it takes longer than to run the quick ones."""
+    return True if runs_quick_tests_only(config) and not holds_quick_tests(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_quick(item):
+            item.add_marker("quick")
+    if runs_quick_tests_only(config):
+        refuse_processes_and_servers()
 
 
 @pytest.hookimpl(wrapper=True)

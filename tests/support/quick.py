@@ -1,0 +1,104 @@
+"""The quick ring: tests that start no process and no server, for the time between two edits.
+
+``pytest -m quick`` takes about a minute on two cores. Which tests belong to it is said here and nowhere else, by folder
+and file. A test that is marked ``slow`` or ``machine``, or asks for a server's fixture, never does. When the ring
+runs by itself, a test that starts a process or listens on a socket fails with a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+
+QUICK = (
+    "api/test_merge.py",
+    "core",
+    "delivery/test_email.py",
+    "delivery/test_markup.py",
+    "delivery/test_media.py",
+    "delivery/test_send_errors.py",
+    "delivery/test_signature.py",
+    "delivery/test_splitting.py",
+    "delivery/test_targets.py",
+    "prompt",
+    "providers/test_anthropic_conversion.py",
+    "providers/test_catalog.py",
+    "providers/test_chat_reply.py",
+    "providers/test_framing.py",
+    "providers/test_provider_errors.py",
+    "providers/test_responses_conversion.py",
+    "providers/test_sse.py",
+    "redaction",
+    "scheduler/test_cron_fields.py",
+    "scheduler/test_jobtext.py",
+    "scheduler/test_lifecycle_guard.py",
+    "scheduler/test_schedule_grammar.py",
+    "scheduler/test_schedule_slots.py",
+    "scheduler/test_silence.py",
+    "scheduler/test_slot_policy.py",
+    "simulation",
+    "tasks/test_turnstile.py",
+    "test_documents.py",
+    "test_settings.py",
+    "tools/test_command_output.py",
+    "tools/test_fuzzy.py",
+    "tools/test_network_rules.py",
+    "tools/test_textfile.py",
+    "tools/test_tool_arguments.py",
+    "tools/test_tool_catalog.py",
+    "tools/test_tool_results.py",
+    "tools/test_tool_todo.py",
+    "tools/test_v4a.py",
+    "tools/test_webpage.py",
+    "tools/test_workspace_paths.py",
+    "tools/test_workspace_ref.py",
+    "webhooks/test_webhook_pure.py",
+)
+"""Folders and files below ``tests``."""
+
+_NOT_QUICK = ("core/test_shell_against_bash.py",)
+"""Files in those folders that start processes."""
+_DEAR = re.compile(
+    r"redaction/test_false_alarms.py::test_the_standard_library_stays_as_it_is"
+    r"|simulation/test_simulation.py::test_whatever_goes_wrong\w+\[(?!0\])"  # the first 250 seeds are enough here
+    r"|simulation/test_simulation.py::test_(however_much|a_store_that_leaves|the_store_that_leaves)"
+    r"|api/test_merge.py::test_any_interleaving"
+)
+"""Tests in those folders that take longer than all the others."""
+
+_SERVERS = {"shared_valkey", "own_valkey", "shared_postgres_farm", "database_url"}
+_FORBIDDEN = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.system", "socket.bind"}
+"""Audit events of a process that is started and of a socket that gets an address."""
+
+
+def holds_quick_tests(path: Path) -> bool:
+    """Whether a folder or file below ``tests`` is in the ring, or leads to something that is."""
+    if path == TESTS or not path.is_relative_to(TESTS):
+        return True
+    place = f"{path.relative_to(TESTS).as_posix()}/"
+    return not place.startswith(_NOT_QUICK) and any(
+        place.startswith(f"{each}/") or f"{each}/".startswith(place) for each in QUICK
+    )
+
+
+def is_quick(item: pytest.Item) -> bool:
+    if any(item.get_closest_marker(name) for name in ("slow", "machine")):
+        return False
+    if not item.path.is_relative_to(TESTS) or _DEAR.search(item.nodeid):
+        return False
+    return holds_quick_tests(item.path) and _SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def refuse_processes_and_servers() -> None:
+    """From now on, for as long as this process lives."""
+    sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _FORBIDDEN:
+        raise RuntimeError(f"a quick test may not do this: {event} (see tests/support/quick.py)")
