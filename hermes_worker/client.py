@@ -4,8 +4,8 @@
     run_id = client.submit("what is in this directory?")
     result = client.follow(run_id, Callbacks(stream_delta_callback=show, clarify_callback=ask))
 
-The callbacks have the names and meanings of Hermes Agent's (reference, loop §11.1), but are called by whoever follows,
-wherever the run is worked on. A connection that breaks is made again and goes on where it was.
+The callbacks have the names and meanings of Hermes Agent's (docs/behaviour.md, "Callbacks"), but are called by whoever
+follows, wherever the run is worked on. A connection that breaks is made again and goes on where it was.
 
 The API wants its key. For a server of this machine the client finds it by itself, in the installation's home directory;
 elsewhere say ``api_key``.
@@ -324,7 +324,7 @@ class HermesClient:
         return str(answer["run_id"])
 
     def result(self, run_id: str) -> dict[str, Any]:
-        """What the run left, under the reference's names. Raises ``RefusedError``, ``UnavailableError``."""
+        """What the run left, under the original's names. Raises ``RefusedError``, ``UnavailableError``."""
         return self._asked("GET", f"/v1/runs/{run_id}/result")
 
     def stop(self, run_id: str) -> None:

@@ -1,4 +1,5 @@
-"""What an agent may do with jobs: the actions of its ``cronjob`` tool, in the reference's words (around §1.11)."""
+"""What an agent may do with jobs: the actions of its ``cronjob`` tool, in the original's words (docs/behaviour.md, "Job
+records")."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class JobSpec:
     """As ``grammar.to_record`` writes it."""
     deliver: Sequence[str] = ("local",)
     origin: Mapping[str, str] | None = None
-    """Where the job came from, as the reference has it: ``platform``, ``chat_id``, ``thread_id`` and what else is known
+    """Where the job came from, as the original has it: ``platform``, ``chat_id``, ``thread_id`` and what else is known
     of who asked. ``origin`` in ``deliver`` means this chat, when it is one."""
     times: int | None = None
 
@@ -122,8 +122,8 @@ class JobSpec:
 
     @property
     def targets(self) -> Sequence[str]:
-        """``deliver`` with what came from this chat going back there (reference §2.1). Without such a chat ``origin``
-        is the first home channel, which is known only when something is sent."""
+        """``deliver`` with what came from this chat going back there (docs/behaviour.md, "Delivery targets"). Without
+        such a chat ``origin`` is the first home channel, which is known only when something is sent."""
         chat = origin_chat(self.origin)
         if chat is None:
             return self.deliver
@@ -290,7 +290,7 @@ _ORIGIN_FIELDS = ("platform", "chat_id", "chat_name", "thread_id", "user_id")
 
 
 def _origin(name: str, value: Any) -> Mapping[str, str]:
-    """A chat, as a target or in the reference's fields."""
+    """A chat, as a target or in the original's fields."""
     if isinstance(value, Mapping):
         given = {key: str(part) for key, part in value.items() if part is not None}
         if not set(given) <= set(_ORIGIN_FIELDS) or any(len(part) > 200 for part in given.values()):

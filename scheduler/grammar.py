@@ -1,6 +1,6 @@
 """Schedule text to ``Schedule`` and back to records.
 
-Read, in this order (reference §1.2, extended):
+Read, in this order (docs/behaviour.md, "Schedules", extended):
 
 ========================  =============================================================================
 ``@daily``                and ``@hourly``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly``, ``@annually``
@@ -125,7 +125,7 @@ def load_zone(name: str) -> ZoneInfo:
 
 
 def to_record(schedule: Schedule) -> dict[str, Any]:
-    """The JSON form that is stored and shown: the reference's keys, and ours where they are set."""
+    """The JSON form that is stored and shown: the original's keys, and ours where they are set."""
     record: dict[str, Any]
     match schedule.timing:
         case Once(at=at):
@@ -148,7 +148,7 @@ def to_record(schedule: Schedule) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any], *, now: datetime, timezone: str = "UTC") -> Schedule:
-    """Read a stored record, or one of the reference's (which has no time zone: ``timezone`` is used, and an interval
+    """Read a stored record, or one of the original's (which has no time zone: ``timezone`` is used, and an interval
     without ``first_at`` starts to count at ``now``). Raises ``ScheduleError``."""
     zone = str(record.get("timezone") or timezone)
     options = ScheduleOptions(

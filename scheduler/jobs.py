@@ -241,7 +241,7 @@ def instant(at: float) -> datetime:
 
 
 def job_document(row: JobRow) -> dict[str, Any]:
-    """A job as JSON, under the names of the reference (§1.4). Times are ISO 8601 in UTC."""
+    """A job as JSON, under the names of the original (docs/behaviour.md, "Job records"). Times are ISO 8601 in UTC."""
     spec = JobSpec.from_json(row.definition)
     return {
         "id": row.job_id,

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from hermes_worker.safety.untrusted import Provenance, marked
 
 CONTEXT_CHARS_MAX = 8_000
-"""Of each earlier response that is passed on (reference §1.8)."""
+"""Of each earlier response that is passed on (docs/behaviour.md, "Job runs")."""
 SCRIPT_CHARS_MAX = 100_000
 """Of a script's output; a tool result may be as long."""
 SILENT_RESPONSE = "[SILENT]"
@@ -153,7 +153,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def default_name(prompt: str, skills: tuple[str, ...], script: str | None) -> str:
-    """The name of a job that was given none (reference §1.4)."""
+    """The name of a job that was given none (docs/behaviour.md, "Job records")."""
     return " ".join(prompt.split())[:50].strip() or (skills[0] if skills else "") or script or "cron job"
 
 
@@ -188,7 +188,7 @@ class OutputDocument:
 
 
 def render_output(document: OutputDocument) -> str:
-    """The Markdown file of a run (reference §1.10)."""
+    """The Markdown file of a run (docs/behaviour.md, "Job output")."""
     is_failed = document.failure is not None
     lines = [
         f"# Cron Job: {' '.join(document.job_name.split())}{' (FAILED)' if is_failed else ''}",

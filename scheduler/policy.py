@@ -1,8 +1,8 @@
 """What becomes of a due slot. Pure: a job, the facts about its runs and the time go in; rows to write come out.
 
 Every slot that comes due is settled by exactly one outcome with a reason, and a job never makes up for lost time with a
-burst: however many slots passed while nobody was looking, at most one run starts (reference §1.3). The caller writes
-the settled slots (unique per job and slot), the new run and the job's changes in one transaction.
+burst: however many slots passed while nobody was looking, at most one run starts (docs/behaviour.md, "Slots"). The
+caller writes the settled slots (unique per job and slot), the new run and the job's changes in one transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CatchUp(StrEnum):
     """What happens when slots came due while the scheduler was away for longer than the grace."""
 
     ONE = "one"
-    """One run now, whatever the number of slots (the reference's rule)."""
+    """One run now, whatever the number of slots (the original's rule)."""
     NONE = "none"
     """No run; the job waits for its next slot."""
 
@@ -101,7 +101,7 @@ class JobPolicy:
     """Runs that may wait under ``queue_all``."""
     catch_up: CatchUp = CatchUp.ONE
     misfire_grace_s: int | None = None
-    """How late a slot may start and still be an ordinary run; ``None`` for the reference's rule, ``schedule.grace``."""
+    """How late a slot may start and still be an ordinary run; ``None`` for the original's rule, ``schedule.grace``."""
     daily_budget: DailyBudget = field(default_factory=DailyBudget)
     failures_max: int | None = None
     """Consecutive failures after which the job is paused; ``None`` for never."""

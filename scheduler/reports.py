@@ -37,7 +37,8 @@ class Report:
     facts: Mapping[str, str] = field(default_factory=dict)
     """For a program that receives it."""
     says_nothing: bool = False
-    """The answer is a stage direction such as ``*(silent)*``, which no person wants to receive (reference §2.3)."""
+    """The answer is a stage direction such as ``*(silent)*``, which no person wants to receive (docs/behaviour.md,
+    "Silence")."""
 
 
 def report_of(claim: DeliveryClaim, views: Views) -> Report:

@@ -29,7 +29,8 @@ from zoneinfo import ZoneInfo
 from scheduler.cron import CronFields, next_wall
 
 ONE_SHOT_GRACE = timedelta(seconds=120)
-"""How far in the past a one-shot may lie when it is created, and the least grace of any slot (reference §1.3)."""
+"""How far in the past a one-shot may lie when it is created, and the least grace of any slot (docs/behaviour.md,
+"Slots")."""
 
 GRACE_MAX = timedelta(seconds=7200)
 
@@ -71,7 +72,7 @@ class Schedule:
     timezone: str
     """IANA name; the clock that cron fields and naive timestamps are read on."""
     display: str
-    """For people, as the reference has it: ``every 120m``, ``0 9 * * *``, ``once in 30m``."""
+    """For people, as the original has it: ``every 120m``, ``0 9 * * *``, ``once in 30m``."""
     starts_at: datetime | None = None
     """No slot before this instant."""
     ends_at: datetime | None = None
@@ -126,7 +127,7 @@ def slots_between(schedule: Schedule, after: datetime, until: datetime, limit: i
 
 def grace(schedule: Schedule, slot: datetime) -> timedelta:
     """How late ``slot`` may fire and still count as an ordinary run: half the wait for the next slot, between 2
-    minutes and 2 hours (reference §1.3)."""
+    minutes and 2 hours (docs/behaviour.md, "Slots")."""
     following = next_after(schedule, slot)
     if following is None:
         return ONE_SHOT_GRACE

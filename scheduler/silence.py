@@ -1,4 +1,4 @@
-"""What a finished job says to the people who wait for it, and when it says nothing (reference §1.10).
+"""What a finished job says to the people who wait for it, and when it says nothing (docs/behaviour.md, "Job output").
 
 A job that has nothing new answers ``[SILENT]`` and nobody is disturbed. That holds for successes only: a failure is
 always delivered, summarised in a line.
@@ -45,7 +45,8 @@ def is_silent(response: str) -> bool:
 
 
 def is_empty(response: str) -> bool:
-    """Nothing was said, which is a failure: a job that has nothing to say answers ``[SILENT]`` (reference §1.7)."""
+    """Nothing was said, which is a failure: a job that has nothing to say answers ``[SILENT]`` (docs/behaviour.md, "Job
+    runs")."""
     return not response.strip() or response.strip().lower() in _EMPTY_ANSWERS
 
 

@@ -156,7 +156,8 @@ def tick_of(due: DueJob, settings: Settings) -> JobTick | None:
 def with_pins(spec: JobSpec, settings: Settings) -> JobSpec:
     """``spec`` with the model and the provider of its first run noted. Raises ``InvalidJob`` when they are not what
     the job was pinned to, or what it ran with before: a change of the configuration must not spend money unseen
-    (reference §1.7). Noted by the scheduler, because whoever writes a job may be configured otherwise."""
+    (docs/behaviour.md, "Job runs"). Noted by the scheduler, because whoever writes a job may be configured
+    otherwise."""
     if spec.no_agent:
         return spec
     model, provider = resolve_model(settings.model, spec.model)

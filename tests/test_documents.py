@@ -1,4 +1,4 @@
-"""README.md and ARCHITECTURE.md say what is there."""
+"""The documents say what is there, and the code cites only documents that are there."""
 
 from __future__ import annotations
 
@@ -56,3 +56,40 @@ def test_every_link_between_documents_leads_somewhere(document: str) -> None:
     path = next(place / document for place in (ROOT, ROOT / "docs") if (place / document).exists())
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8"))
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def committed_texts() -> Iterator[tuple[str, str]]:
+    """Our sources and documents with their places; what a comment wraps stands on one line."""
+    folders = ("hermes_worker", "scheduler", "tests", "benchmarks", "docs", ".ci")
+    paths = [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
+    for path in sorted(paths):
+        if path.is_file() and path.suffix in {".py", ".md", ".toml", ""} and "__pycache__" not in path.parts:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            yield path.relative_to(ROOT).as_posix(), re.sub(r"\s+(?:# )?", " ", text)
+
+
+_ELSEWHERE = re.compile(r"\b(?:loop|around|reference),? [§]|\breference, (?:loop|around)", re.IGNORECASE)
+"""Citations of documents that are not in the repository."""
+_CITATION = re.compile(r'(docs/[a-z-]+\.md), ("[^"]+"(?:(?: and|,) "[^"]+")*)')
+
+
+def test_nothing_cites_a_document_that_readers_do_not_have() -> None:
+    assert [place for place, text in committed_texts() if _ELSEWHERE.search(text)] == []
+
+
+def test_every_section_that_code_cites_is_there_and_every_behaviour_is_cited() -> None:
+    cited = {
+        (document, section)
+        for place, text in committed_texts()
+        for document, sections in _CITATION.findall(text)
+        for section in re.findall(r'"([^"]+)"', sections)
+        if place != "tests/test_documents.py"
+    }
+    headings = {
+        (f"docs/{path.name}", heading)
+        for path in (ROOT / "docs").glob("*.md")
+        for heading in re.findall(r"^#{2,3} (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert cited - headings == set()
+    behaviours = {each for each in headings if each[0] == "docs/behaviour.md"}
+    assert behaviours - cited == {("docs/behaviour.md", "The loop"), ("docs/behaviour.md", "Around the loop")}

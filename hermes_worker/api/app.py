@@ -30,7 +30,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-XSS-Protection": "0",
 }
-"""Reference, around §3.1."""
+"""docs/behaviour.md, "HTTP API"."""
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.ErrorDocument} for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)

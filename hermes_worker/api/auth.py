@@ -23,7 +23,7 @@ from hermes_worker.settings import Secret, ServerSettings
 from hermes_worker.settings.server_key import fingerprint_of
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health"})
-"""Need no key (reference, around §3.1)."""
+"""Need no key (docs/behaviour.md, "HTTP API")."""
 SIGNED_PATHS = "/webhooks/"
 """What is below needs a signature instead."""
 _MISSING = (

@@ -1,4 +1,4 @@
-"""Jobs on the wire: what a request may say of one, and what answers show (reference, around §3.8)."""
+"""Jobs on the wire: what a request may say of one, and what answers show (docs/behaviour.md, "Jobs over HTTP")."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _OUR_NAMES = {
     "attach_to_session": "attach_to",
     "wrap_response": "wraps",
 }
-"""Where the reference's names are other than ours."""
+"""Where the original's names are other than ours."""
 
 
 def _body(**more: Any) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class FiringObject(BaseModel):
 
 
 class JobObject(BaseModel):
-    """A job, under the reference's names. Times are ISO 8601 in UTC."""
+    """A job, under the original's names. Times are ISO 8601 in UTC."""
 
     id: str
     name: str

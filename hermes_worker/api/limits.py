@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker.api.errors import ApiError
 
 BODY_BYTES_MAX = 10_000_000
-"""Reference, around §3.1."""
+"""docs/behaviour.md, "HTTP API"."""
 BODY_PATIENCE_S = 60.0
 """How long a client may take to send a body."""
 HEAD_PATIENCE_S = 20.0

@@ -1,4 +1,5 @@
-"""Messages as clients send them, brought into the one form that we store (reference, around §3.4 to §3.6). Pure.
+"""Messages as clients send them, brought into the one form that we store (docs/behaviour.md, "Messages of clients" and
+"Runs over HTTP"). Pure.
 
 Whatever cannot be taken is refused with the exact place of it; nothing is cut short or left out in silence.
 """

@@ -192,7 +192,7 @@ class ErrorDocument(BaseModel):
 
 
 class FlatError(BaseModel):
-    """The shape of the reference's errors of jobs and webhooks."""
+    """The shape of the original's errors of jobs and webhooks."""
 
     error: str
 
@@ -302,7 +302,8 @@ class StandingObject(BaseModel):
 
 
 class RunObject(BaseModel):
-    """A run (reference, around §3.6, and what we add). Times are epoch seconds; absent fields have no value."""
+    """A run (docs/behaviour.md, "Runs over HTTP", and what we add). Times are epoch seconds; absent fields have no
+    value."""
 
     object: Literal["hermes.run"] = "hermes.run"
     run_id: str

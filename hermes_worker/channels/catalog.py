@@ -1,7 +1,7 @@
 """The platforms, as data: how long a text may be, where a home channel is configured, what a chat id looks like.
 
-Limits are the platforms' own (reference §5.9, with the unit each platform counts in). Adding a platform is one row
-here and one adapter module.
+Limits are the platforms' own (docs/behaviour.md, "Message lengths", with the unit each platform counts in). Adding a
+platform is one row here and one adapter module.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Platform:
     """Environment variable of the home channel; ``<that>_THREAD_ID`` holds its thread."""
     aliases: tuple[str, ...] = ()
     has_adapter: bool = True
-    """False for platforms of the reference that need a bridge or a socket: their names are understood, and the person
+    """False for platforms of the original that need a bridge or a socket: their names are understood, and the person
     is told that nothing can be sent there."""
 
 
@@ -78,7 +78,7 @@ def _shape(expression: str, form: ChatForm = ChatForm.ID, chat_prefix: str = "")
 
 _ANY_INTEGER = ChatShape(_INTEGER)
 
-# The order is that of the reference: the first platform with a home channel takes what has no origin.
+# The order is that of the original: the first platform with a home channel takes what has no origin.
 _ROWS: tuple[Platform, ...] = (
     Platform(
         name="matrix",

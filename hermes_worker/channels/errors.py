@@ -2,7 +2,7 @@
 
 The dangerous answer is none at all. A request that was sent and not answered may have been delivered; sending it again
 may deliver it twice. Such an attempt is repeated only where the platform recognises the repetition by a key, else with
-a visible remark (reference §2.5, issue 6).
+a visible remark (docs/behaviour.md, "Delivery errors", issue 6).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DUPLICATE_REMARK = "♻️ Sent again after an interruption; this may be a dupli
 
 
 class SendErrorKind(StrEnum):
-    """Why a message was not delivered. The names are those of the reference; the last five but one are ours."""
+    """Why a message was not delivered. The names are those of the original; the last five but one are ours."""
 
     TOO_LONG = "too_long"
     BAD_FORMAT = "bad_format"
@@ -59,7 +59,8 @@ class DeliveryError:
 
 
 def classify_text(text: str) -> SendErrorKind:
-    """The kind of an error that is only known by its words (reference §2.5); the order matters."""
+    """The kind of an error that is only known by its words (docs/behaviour.md, "Delivery errors"); the order
+    matters."""
     lowered = text.lower()
     for kind, expression in _WORDS:
         if expression.search(lowered):
@@ -218,7 +219,8 @@ _PART_OF_CHAT = re.compile(r"\b(?:thread|topic|message|reply|post|event)\b")
 
 def dead_target_reason(platform: str, error: DeliveryError) -> str | None:
     """Why a target is not worth another message, ever: it forbids us, or the whole chat is gone. ``None`` when it may
-    come back. A successful send clears the mark (reference §2.4). Files and URLs are never given up on."""
+    come back. A successful send clears the mark (docs/behaviour.md, "Delivery errors"). Files and URLs are never given
+    up on."""
     if platform in (LOCAL, WEBHOOK, APPRISE):
         return None
     lowered = error.message.lower()

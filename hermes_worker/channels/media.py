@@ -1,4 +1,4 @@
-"""Files that a text asks to be sent along, and which of them may leave (reference §2.7).
+"""Files that a text asks to be sent along, and which of them may leave (docs/behaviour.md, "Media").
 
 A text names a file with ``MEDIA:<path>``. What a model writes is steered by whatever it has read, so a path is a wish:
 it is looked up, followed to the real file and judged before anything is opened. Looking is a function that is passed

@@ -1,4 +1,4 @@
-"""Messages that only say that nothing is said, which nobody wants to receive (reference §2.3)."""
+"""Messages that only say that nothing is said, which nobody wants to receive (docs/behaviour.md, "Silence")."""
 
 from __future__ import annotations
 

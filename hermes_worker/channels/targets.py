@@ -1,9 +1,9 @@
 """The one grammar of delivery targets, and what a list of targets comes to at the time of sending.
 
 A job or a run says ``deliver`` as text: a comma list of ``local``, ``origin``, ``all``, ``<platform>``,
-``<platform>:<chat>[:<thread>]``, ``webhook:<url>`` and ``apprise:<url>`` (reference §2.1). It is read when it is
-written down, so that a mistake is told to the person who makes it, and resolved when there is something to send, so
-that a home channel set meanwhile counts.
+``<platform>:<chat>[:<thread>]``, ``webhook:<url>`` and ``apprise:<url>`` (docs/behaviour.md, "Delivery targets"). It is
+read when it is written down, so that a mistake is told to the person who makes it, and resolved when there is something
+to send, so that a home channel set meanwhile counts.
 """
 
 from __future__ import annotations

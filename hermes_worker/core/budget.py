@@ -18,7 +18,7 @@ class BudgetMode(StrEnum):
     SHARED = "shared"
     """The whole tree draws from the root's model calls; a child has no other cap."""
     INDEPENDENT = "independent"
-    """Every run has its caps for itself and the tree has none, as in the reference (loop §8.4)."""
+    """Every run has its caps for itself and the tree has none, as in the original (docs/behaviour.md, "Budgets")."""
     MIXED = "mixed"
     """A child has its own cap of model calls and draws from the root's budget as well."""
 
@@ -157,7 +157,7 @@ REFUNDED_TOOLS = frozenset({"execute_code"})
 
 def is_refunded(names: Collection[str]) -> bool:
     """Whether an iteration whose reply asks for these tools is given back: scripts are there to save model calls
-    (reference, loop §8.2)."""
+    (docs/behaviour.md, "Budgets")."""
     return bool(names) and REFUNDED_TOOLS.issuperset(names)
 
 

@@ -1,4 +1,4 @@
-"""How long a key is left alone after it was refused (reference, loop §4.9)."""
+"""How long a key is left alone after it was refused (docs/behaviour.md, "Credentials")."""
 
 from __future__ import annotations
 

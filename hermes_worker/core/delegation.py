@@ -1,4 +1,5 @@
-"""Delegation as data (reference, loop §7): what a model may ask for, and what it is told when its children ended.
+"""Delegation as data (docs/behaviour.md, "Delegation"): what a model may ask for, and what it is told when its children
+ended.
 
 Pure. The tool parses, the worker asks ``require_allowed`` and ``child_tools`` what to create, the store composes the
 result with ``report``.
@@ -18,7 +19,7 @@ from hermes_worker.core.run import ExitReason, RunStatus
 
 DELEGATE_TOOL = "delegate_task"
 BLOCKED_TOOLS = frozenset({"clarify", "memory", "send_message", "execute_code", "cronjob"})
-"""What no child gets: it would speak to the user, or change what is the parent's (loop §7.3)."""
+"""What no child gets: it would speak to the user, or change what is the parent's (docs/behaviour.md, "Delegation")."""
 CHILD_TIMEOUT_S_MIN = 30.0
 SUMMARY_CHARS_MAX = 24_000
 _SUMMARY_CHARS_LEAST = 200
@@ -127,8 +128,8 @@ def _role(value: object) -> ChildRole:
 
 
 def may_be_background(*, depth: int, source: str) -> bool:
-    """Whether somebody is there to take an answer that comes later (loop §7.2): a child's parent has gone on by then,
-    and of a scheduled run only one answer is delivered."""
+    """Whether somebody is there to take an answer that comes later (docs/behaviour.md, "Delegation"): a child's parent
+    has gone on by then, and of a scheduled run only one answer is delivered."""
     return depth == 0 and source != "cron"
 
 
@@ -221,7 +222,7 @@ class ChildOutcome:
 
     @property
     def verdict(self) -> str:
-        """``completed``, ``failed``, ``interrupted`` or ``timeout`` (loop §7.5)."""
+        """``completed``, ``failed``, ``interrupted`` or ``timeout`` (docs/behaviour.md, "Delegation")."""
         if self.status is RunStatus.COMPLETED:
             return "completed" if self.summary else "failed"
         return {RunStatus.CANCELLED: "interrupted", RunStatus.EXPIRED: "timeout"}.get(self.status, "failed")
@@ -245,7 +246,7 @@ def report(outcomes: Sequence[ChildOutcome]) -> str:
 
 
 def summary_chars(children: int) -> int:
-    """How long each summary may be. The floor of the reference holds while all of them fit together."""
+    """How long each summary may be. The floor of the original holds while all of them fit together."""
     share = _REPORT_CHARS_MAX // max(1, children)
     return min(SUMMARY_CHARS_MAX, max(share, _SUMMARY_CHARS_LEAST))
 

@@ -10,7 +10,8 @@ from hermes_worker.core.rate_limits import RateLimits
 
 
 class FailureKind(StrEnum):
-    """Why a model call failed. The names and meanings are those of the reference, loop §4.1."""
+    """Why a model call failed. The names and meanings are those of the original (docs/behaviour.md, "Error
+    classes")."""
 
     AUTH = "auth"
     AUTH_PERMANENT = "auth_permanent"

@@ -140,7 +140,8 @@ class ModelReply:
     tool_requests: tuple[ToolRequest, ...] = ()
     reasoning: str | None = None
     finish_reason: str = "stop"
-    """``stop``, ``tool_calls``, ``length``, ``content_filter`` or ``incomplete`` (reference, loop §1.5)."""
+    """``stop``, ``tool_calls``, ``length``, ``content_filter`` or ``incomplete`` (docs/behaviour.md, "Finish
+    reasons")."""
     usage: Usage = field(default_factory=Usage)
     model: str = ""
     row_fields: Mapping[str, object] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a model call costs (reference, loop §11.4).
+"""What a model call costs (docs/behaviour.md, "Usage and prices").
 
 A price is data: US dollars for a million tokens of each kind, as the provider's own page gave it on a day. Where a
 price or a part of it is not known the cost is *unknown*, never zero: a budget must not take ignorance for a gift.

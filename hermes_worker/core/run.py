@@ -129,7 +129,8 @@ CALL_WAITS = frozenset(kind.parked_as for kind in WaitKind)
 
 
 class ExitReason(StrEnum):
-    """Why a run ended: a closed list. The first group are the reference's (loop §1.8, §1.9), the second are ours."""
+    """Why a run ended: a closed list. The first group are the original's (docs/behaviour.md, "Exit reasons"), the
+    second are ours."""
 
     TEXT_RESPONSE = "text_response"
     PARTIAL_STREAM_RECOVERY = "partial_stream_recovery"
@@ -162,7 +163,8 @@ class ExitReason(StrEnum):
 
 
 def exit_text(reason: str, *, used: int, allowed: int, exhausted: str | None) -> str:
-    """An exit reason as people and clients see it (reference, loop §1.8): which limit it was stands in brackets."""
+    """An exit reason as people and clients see it (docs/behaviour.md, "Exit reasons"): which limit it was stands in
+    brackets."""
     if reason == ExitReason.MAX_ITERATIONS_REACHED:
         return f"{reason}({used}/{allowed})"
     if reason == ExitReason.BUDGET_EXHAUSTED and exhausted:
@@ -244,7 +246,8 @@ class Run:
 
     @property
     def wants_summary(self) -> bool:
-        """The next model call is the last one: no tools, write down what is known (reference, loop §1.10)."""
+        """The next model call is the last one: no tools, write down what is known (docs/behaviour.md, "End of a
+        run")."""
         return self.iteration - self.refunds >= self.iterations_max or self.exhausted is not None
 
     @property

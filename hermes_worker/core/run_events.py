@@ -1,7 +1,7 @@
 """The events of a run's stream that are rows: numbered per run, without gaps, replayable.
 
-The names are the reference's (around §3.6). What lives elsewhere is stored by reference: a text that is already in
-the transcript is named by its ``message_seq`` and filled in by whoever reads the stream.
+The names are the original's (docs/behaviour.md, "Runs over HTTP"). What lives elsewhere is stored by reference: a text
+that is already in the transcript is named by its ``message_seq`` and filled in by whoever reads the stream.
 """
 
 from __future__ import annotations

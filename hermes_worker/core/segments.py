@@ -1,4 +1,4 @@
-"""Which calls of one reply may run at the same time (reference, loop §6.2).
+"""Which calls of one reply may run at the same time (docs/behaviour.md, "Segments").
 
 A reply's calls are split into ordered segments. The calls of a segment may run in parallel; a segment starts when the
 one before it is settled. A call never moves in front of an earlier call of another segment, so what the model wrote

@@ -1,4 +1,5 @@
-"""A transcript as a training sample: ShareGPT rows with the tags of Hermes models (reference, loop §11.5). Pure."""
+"""A transcript as a training sample: ShareGPT rows with the tags of Hermes models (docs/behaviour.md, "Trajectories").
+Pure."""
 
 from __future__ import annotations
 

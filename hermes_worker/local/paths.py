@@ -62,7 +62,7 @@ def embedded_broker_url(home: Path) -> str | None:
 
 
 def output_dir(home: Path) -> Path:
-    """Where deliveries to ``local`` are kept (reference, around §1.1)."""
+    """Where deliveries to ``local`` are kept (docs/behaviour.md, "Job output")."""
     return home / "cron" / "output"
 
 

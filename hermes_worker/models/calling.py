@@ -37,7 +37,7 @@ AFTER_END_S = 0.2
 connection; one that is waited for would cost the whole read timeout."""
 STALE_FACTOR = 1.5
 """A server that only says that it is still there, by comments or blank lines, is borne so much longer than a silent
-one (reference, loop §2.4: 180 s and 120 s)."""
+one (docs/behaviour.md, "Time-outs": 180 s and 120 s)."""
 
 _Dialect = TypeVar("_Dialect")
 
@@ -174,7 +174,7 @@ def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> Model
     """Send the request and read the reply. Raises ``ModelCallError``.
 
     Text that has been shown is kept when the network fails, cut short; anything less is asked for again by the loop
-    (reference, loop §11.2).
+    (docs/behaviour.md, "Streaming").
     """
     line.has_sent = False
     try:

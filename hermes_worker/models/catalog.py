@@ -304,7 +304,7 @@ class WireChoice:
 
 
 def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, model: str) -> WireChoice:
-    """Which wire to speak: the table of reference loop §2.1, then the upgrade of §2.2. Pure.
+    """Which wire to speak: the table of docs/behaviour.md, "Wires", then its rule for GPT-5. Pure.
 
     An ``api_mode`` that is no ``Wire`` counts as not given, as in the original; the factory has rejected it before.
     """
@@ -339,7 +339,7 @@ def _is_bedrock(base_url: str) -> bool:
 
 
 def _is_upgraded(provider: str, base_url: str, model: str) -> bool:
-    """GPT-5 speaks Responses (reference, loop §2.2)."""
+    """GPT-5 speaks Responses (docs/behaviour.md, "Wires")."""
     if provider in ("nous", "custom") or is_azure(base_url):
         return False
     slug = model.rpartition("/")[2].lower()
@@ -363,7 +363,7 @@ _NEW_CAP_FAMILIES = ("gpt-4o", "chatgpt-4o", "gpt-4.1", "gpt-5", "o1", "o3", "o4
 
 
 def output_cap_parameter(base_url: str, model: str) -> str:
-    """The name of the output limit in a chat completion (reference, loop §2.3)."""
+    """The name of the output limit in a chat completion (docs/behaviour.md, "Clients")."""
     if hostname(base_url) == "api.openai.com" or is_azure(base_url) or host_matches(base_url, "githubcopilot.com"):
         return "max_completion_tokens"
     return "max_completion_tokens" if forces_completion_cap(model) else "max_tokens"
@@ -381,7 +381,7 @@ def _is_family(slug: str, family: str) -> bool:
 
 
 LOCAL_SILENCE_S = 900.0
-"""A local server may chew on a long prompt for minutes before the first byte (reference, loop §2.4)."""
+"""A local server may chew on a long prompt for minutes before the first byte (docs/behaviour.md, "Time-outs")."""
 
 _SILENCE_S: tuple[tuple[str, float], ...] = (
     ("deepseek-r1", 600.0),
@@ -396,6 +396,7 @@ _SILENCE_S: tuple[tuple[str, float], ...] = (
 
 
 def silence_s(model: str) -> float:
-    """How long this model may think without a byte; 0 when nothing is known about it (reference, loop §2.4)."""
+    """How long this model may think without a byte; 0 when nothing is known about it (docs/behaviour.md,
+    "Time-outs")."""
     slug = model.strip().lower().rpartition("/")[2]
     return next((seconds for family, seconds in _SILENCE_S if _is_family(slug, family)), 0.0)

@@ -13,7 +13,7 @@ from hermes_worker.core.errors import ConfigurationError
 
 CONNECT_TIMEOUT_S = 30.0
 READ_TIMEOUT_S = 120.0
-"""Both as in reference loop §2.4; there is no limit on the whole of a reply that keeps coming."""
+"""docs/behaviour.md, "Time-outs"; there is no limit on the whole of a reply that keeps coming."""
 WRITE_TIMEOUT_S = 60.0
 """Longest time in which not one byte of a request gets through."""
 

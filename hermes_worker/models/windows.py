@@ -1,4 +1,4 @@
-"""Asking a server how large a model's context window is (reference, loop §2.5).
+"""Asking a server how large a model's context window is (docs/behaviour.md, "Context windows").
 
 Asked when a run needs to know, never before an ordinary call: a request was refused as too long and nobody said how
 long it may be. The questions go where calls go: to the same checked address, with the same credential and proxy, and

@@ -1,4 +1,4 @@
-"""Which shell commands need somebody's permission, and which are never run (reference, loop §10, around §9.5).
+"""Which shell commands need somebody's permission, and which are never run (docs/behaviour.md, "Approvals").
 
 ``assess`` reads the command as a shell would (``safety.shell``) and applies rules to what it would *run*: a word in
 quotes, a commit message or a search pattern is an argument. Three kinds of rule: what is refused always, whoever

@@ -1,4 +1,5 @@
-"""What a turn left, as programs take it: the reference's result keys (loop §1.10) and training samples (§11.5).
+"""What a turn left, as programs take it: the original's result keys (docs/behaviour.md, "End of a run") and training
+samples (docs/behaviour.md, "Trajectories").
 
 Read from rows, so that it can be asked for at any time and by anybody, and is the same each time.
 """
@@ -24,7 +25,7 @@ _COST_SOURCES = {
 
 
 def turn_result(views: Views, run_id: str) -> dict[str, Any]:
-    """The result of a run under the reference's names. Raises ``RunNotFound``."""
+    """The result of a run under the original's names. Raises ``RunNotFound``."""
     view = views.run(run_id)
     rows = views.transcript(run_id)
     usage = view.usage

@@ -51,9 +51,10 @@ __all__ = [
 ]
 
 DEFAULT_MODEL_ALIAS = "hermes-agent"
-"""The name under which the reference offers itself as a model (around §3.1); it means the configured one."""
+"""The name under which the original offers itself as a model (docs/behaviour.md, "HTTP API"); it means the configured
+one."""
 _UNATTENDED_WITHOUT = ("cronjob", "messaging", "clarify")
-"""Toolsets that scheduled runs never have (reference, around §1.7): a job that makes jobs has no end."""
+"""Toolsets that scheduled runs never have (docs/behaviour.md, "Job runs"): a job that makes jobs has no end."""
 
 
 class InvalidSubmission(HermesError):
@@ -115,7 +116,7 @@ class Submission:
 
 
 TEXT_CHARS_MAX = 1_000_000
-"""Of one message. Longer ones are refused, never cut: the reference cuts at 65,536 and says nothing."""
+"""Of one message. Longer ones are refused, never cut: the original cuts at 65,536 and says nothing."""
 
 
 class _Form(NamedTuple):
@@ -125,7 +126,7 @@ class _Form(NamedTuple):
 
 
 _FORMS: Mapping[str, _Form] = {
-    # It can be a header and never looks like a path (reference, around §3.2).
+    # It can be a header and never looks like a path (docs/behaviour.md, "HTTP API").
     "session_id": _Form(
         re.compile(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}"),
         "1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'",

@@ -670,7 +670,7 @@ _VARIABLES = frozenset(variable for declaration in _DECLARATIONS for variable in
 _SECRET_VARIABLES = frozenset(name for known in _DECLARATIONS if known.kind.is_secret for name in known.variables)
 
 
-# --- keys of the reference -------------------------------------------------------------------------------------------
+# --- keys of the original -------------------------------------------------------------------------------------------
 
 
 def _words(text: str) -> frozenset[str]:
@@ -713,7 +713,7 @@ _REFERENCE_KEYS = _words(
     " terminal.shell_init_files terminal.singularity_image terminal.ssh_host terminal.ssh_key terminal.ssh_port"
     " terminal.ssh_user terminal.sudo_password"
 )
-"""Keys of the reference inside groups that we have as well."""
+"""Keys of the original inside groups that we have as well."""
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -1062,7 +1062,7 @@ def _variable_notes(sources: _Sources) -> Iterator[str]:
 
 
 def _read_config(path: Path) -> tuple[dict[str, object], list[str]]:
-    """Our keys of ``config.yaml`` with their raw values, and a note about the reference's keys that we do not use."""
+    """Our keys of ``config.yaml`` with their raw values, and a note about the original's keys that we do not use."""
     text = _read_text(path)
     if text is None:
         return {}, []

@@ -232,7 +232,7 @@ def provider_model_address(text: str) -> tuple[str, str, str | None]:
 
 
 def _parse_fallbacks(raw: object) -> tuple[str, ...]:
-    """``provider:model`` with or without ``@address``, or the mappings of the reference."""
+    """``provider:model`` with or without ``@address``, or the mappings of the original."""
     found = tuple(_fallback(item) for item in ([raw] if isinstance(raw, dict) else _as_list(raw)))
     for text in found:
         provider_model_address(text)
@@ -313,7 +313,7 @@ FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 _SERVER_KEY_CHARS_MIN = 16
-"""What the reference asks of its API key (around §3.1)."""
+"""What the original asks of its API key (docs/behaviour.md, "HTTP API")."""
 
 
 def _parse_secret(raw: object) -> Secret:

@@ -33,7 +33,7 @@ from hermes_worker.stream.live import LiveEntry
 
 KEEPALIVE = b": keepalive\n\n"
 CLOSED = b": stream closed\n\n"
-"""Follows the last event of a run that has ended (reference, around §3.6)."""
+"""Follows the last event of a run that has ended (docs/behaviour.md, "Runs over HTTP")."""
 GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
 
 MESSAGE_DELTA = "message.delta"
@@ -147,7 +147,7 @@ class WireEvent:
 
 
 def frame(run_id: str, event: WireEvent) -> bytes:
-    """An event in SSE form: its id, and one line of JSON (reference, around §3.6)."""
+    """An event in SSE form: its id, and one line of JSON (docs/behaviour.md, "Runs over HTTP")."""
     document = {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
     # JSON writes every line break inside a string as an escape, so this is one line whatever the model wrote.
     line = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
@@ -155,7 +155,7 @@ def frame(run_id: str, event: WireEvent) -> bytes:
 
 
 def wire_usage(usage: Usage) -> dict[str, int]:
-    """Tokens as the reference counts them: what was read from a cache is input too. What is not certain has names of
+    """Tokens as the original counts them: what was read from a cache is input too. What is not certain has names of
     its own, which are left out when there is nothing to tell."""
     read = usage.input + usage.cache_read + usage.cache_write
     told = {"input_tokens": read, "output_tokens": usage.output, "total_tokens": read + usage.output}

@@ -72,7 +72,7 @@ def _texts(text: str, limit: TextLimit) -> list[Piece]:
 
 
 def _is_caption(text: str, file: Piece, limit: TextLimit | None) -> bool:
-    """Whether the text and the only file are one message (reference §2.7)."""
+    """Whether the text and the only file are one message (docs/behaviour.md, "Media")."""
     if limit is None or not text or file.file is None or file.kind in (MediaKind.VOICE, MediaKind.AUDIO):
         return False
     return measure(text, limit.unit) <= limit.size_max - _REMARK_ROOM

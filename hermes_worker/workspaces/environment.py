@@ -1,6 +1,6 @@
-"""Which variables of a worker's environment a command may see (reference, around §9.3).
+"""Which variables of a worker's environment a command may see (docs/behaviour.md, "Environment of commands").
 
-The reference blocks the names it knows to be secret. A worker's environment holds the secrets of every provider, broker
+The original blocks the names it knows to be secret. A worker's environment holds the secrets of every provider, broker
 and database of the deployment, so here a name passes only when it is known to be harmless.
 """
 

@@ -1,4 +1,4 @@
-"""``/api/jobs``: the reference's jobs API."""
+"""``/api/jobs``: the original's jobs API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands are asked about and which are never run: the reference's vectors, and what hides a command."""
+"""Which commands are asked about and which are never run: the original's vectors, and what hides a command."""
 
 from __future__ import annotations
 

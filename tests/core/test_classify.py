@@ -1,4 +1,5 @@
-"""Error in, meaning out. The reference vectors are those computed with Hermes Agent 0.19.0 (loop §4.6, §14.4)."""
+"""Error in, meaning out. The original vectors are those computed with Hermes Agent 0.19.0 (docs/behaviour.md, "Error
+classes")."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ LARGE = RequestSize(tokens=150_000, window=200_000)
 
 
 def flags(found: Classification) -> str:
-    """R retryable, C compress, K rotate the credential (key), F fall back: the notation of the reference."""
+    """R retryable, C compress, K rotate the credential (key), F fall back: the notation of the original."""
     held = {
         "R": found.is_retryable,
         "C": found.should_compress,

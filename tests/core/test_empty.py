@@ -1,4 +1,4 @@
-"""A reply, and what happened to those before it: in. One verdict: out (loop §5, §1.6)."""
+"""A reply, and what happened to those before it: in. One verdict: out (docs/behaviour.md, "Cut and empty replies")."""
 
 from __future__ import annotations
 

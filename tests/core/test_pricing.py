@@ -1,4 +1,4 @@
-"""Counted tokens: in. Dollars, or the admission that nobody knows: out (loop §11.4)."""
+"""Counted tokens: in. Dollars, or the admission that nobody knows: out (docs/behaviour.md, "Usage and prices")."""
 
 from __future__ import annotations
 

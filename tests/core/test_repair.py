@@ -17,7 +17,7 @@ from hermes_worker.core.recovery.repair import (
 )
 
 REPAIRED = [
-    # The rows of the reference, loop §3.2.
+    # The rows of the original (docs/behaviour.md, "Arguments").
     ('{"a":1,}', {"a": 1}),
     ('{"a":1}}', {"a": 1}),
     ('{"a": {"b": 1', {"a": {"b": 1}}),
@@ -33,7 +33,7 @@ REPAIRED = [
     ("None", {}),
     ("  None  ", {}),
     ("totally not json", {}),
-    # Where the reference gives up and we do not.
+    # Where the original gives up and we do not.
     ('```json\n{"a": 1}\n```', {"a": 1}),
     ('```\n{"a": 1,}\n```\n', {"a": 1}),
     ('```json\n{"a": [1\n```', {"a": [1]}),
@@ -221,7 +221,7 @@ KNOWN = {"todo", "patch", "browser_click", "web_search", "read_file", "write_fil
 KNOWN_MCP = KNOWN | {"kb_search", "kb_add", "mcp_docs_kb_get", "mcp_docs_kb_search", "mcp_docs_kb_add"}
 
 NAMES = [
-    # The rows of the reference, loop §6.1.
+    # The rows of the original (docs/behaviour.md, "Calls").
     ("TERMINAL", "terminal"),
     ("TodoTool_tool", "todo"),
     ("web-search", "web_search"),
@@ -243,7 +243,7 @@ NAMES = [
     ("<tool>", None),
     ('"terminal"', None),
     ("x" * 10_000, None),
-    # Where the reference answers otherwise.
+    # Where the original answers otherwise.
     ("functions.read_file", "read_file"),
     ("mcp_read_file", None),
     ("delete_file", None),

@@ -1,4 +1,4 @@
-"""A failure, what was done already and what can be done now: in. One decision: out (loop §4.7, §4.8)."""
+"""A failure, what was done already and what can be done now: in. One decision: out (docs/behaviour.md, "Recovery")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text with reasoning in it: in. What people may see: out (loop §3.6, §3.7, §11.3, §14.4)."""
+"""Text with reasoning in it: in. What people may see: out (docs/behaviour.md, "Reasoning")."""
 
 from __future__ import annotations
 

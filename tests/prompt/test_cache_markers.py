@@ -1,4 +1,4 @@
-"""A prompt and where it goes: in. The prompt with cache marks: out (loop §3.9)."""
+"""A prompt and where it goes: in. The prompt with cache marks: out (docs/behaviour.md, "Prompt cache")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of a transcript: in. Messages of a request: out (loop §3.1 to §3.6, vectors of §14.4)."""
+"""Rows of a transcript: in. Messages of a request: out (docs/behaviour.md, "Message pipeline"; rows computed with
+Hermes Agent 0.19.0)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session is about: in. The text its every request begins with: out (around §6.5, §6.6; loop §1.3)."""
+"""What a session is about: in. The text its every request begins with: out (docs/behaviour.md, "System prompts")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in, Anthropic's messages out, and back (loop §3.8.3, §3.8.4, vectors of §14.4)."""
+"""Rows in, Anthropic's messages out, and back (docs/behaviour.md, "Anthropic messages")."""
 
 from __future__ import annotations
 

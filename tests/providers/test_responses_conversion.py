@@ -1,4 +1,4 @@
-"""Rows in, items of the Responses API out, and back (loop §3.8.1, §3.8.2, vectors of §14.4)."""
+"""Rows in, items of the Responses API out, and back (docs/behaviour.md, "Responses items")."""
 
 from __future__ import annotations
 

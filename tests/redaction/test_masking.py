@@ -33,7 +33,7 @@ def test_a_mask_shows_the_ends_of_long_secrets_only(secret: str, shown: str) -> 
 @pytest.mark.parametrize(
     ("text", "masked"),
     [
-        # Vectors of the reference (around §11.3).
+        # Rows computed with Hermes Agent 0.19.0.
         ("sk-" + "abcdefghijklmnopqrstuvwx", "sk-abc...uvwx"),
         ("OPENAI_API_KEY=" + "abcdef123456", "OPENAI_API_KEY=***"),
         ('{"token": "' + "abcdefgh12345678ijkl" + '"}', '{"token": "abcdef...ijkl"}'),

@@ -25,7 +25,7 @@ def first(text: str, options: ScheduleOptions | None = None) -> str:
     return f"{next_after(parse_schedule(text, now=NOW, options=options), NOW):%Y-%m-%d %H:%M}"
 
 
-# The reference's vectors (§11.3).
+# Rows computed with Hermes Agent 0.19.0.
 
 
 @pytest.mark.parametrize(("text", "minutes"), [("30m", 30), ("2 hours", 120), ("1d", 1440)])
@@ -74,7 +74,7 @@ def test_a_field_out_of_range_is_pointed_at():
         parse_schedule("60 9 * * *", now=NOW)
 
 
-# What the reference gets wrong ([Q]) or lacks.
+# What the original gets wrong ([Q]) or lacks.
 
 
 @pytest.mark.parametrize("text", ["0m", "every 0m", "every 0h0m"])

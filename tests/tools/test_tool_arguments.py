@@ -16,14 +16,14 @@ def _schema(**properties: Any) -> dict[str, Any]:
 ITEMS = {"type": "array", "items": {"type": "object", "properties": {"id": {"type": "string"}}}}
 
 COERCED = [
-    # The rows of the reference, loop §14.4.
+    # Rows computed with Hermes Agent 0.19.0.
     ({"type": "integer"}, "5", 5),
     ({"type": "boolean"}, "true", True),
     (ITEMS, '[{"id": "1"}]', [{"id": "1"}]),
     ({"type": "array", "items": {"type": "string"}}, "http://x", ["http://x"]),
     ({"type": "integer"}, "NaN", "NaN"),
     ({"type": "integer"}, "1.0", 1),
-    # And §6.6.
+    # And the other rules of docs/behaviour.md, "Arguments".
     ({"type": "integer"}, "3.14", "3.14"),
     ({"type": "integer"}, "-7", -7),
     ({"type": "integer"}, 5.0, 5),

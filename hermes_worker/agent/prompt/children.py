@@ -1,4 +1,5 @@
-"""The system prompt of a child run (reference, loop §7.3): no identity, no memory, no project files, but a job.
+"""The system prompt of a child run (docs/behaviour.md, "Delegation"): no identity, no memory, no project files, but a
+job.
 
 All children of a session with the same tools share it to the byte; what is their own stands in their first message.
 """

@@ -1,4 +1,4 @@
-"""Making a long conversation fit: its older part is replaced by a summary (reference, loop §9). Pure.
+"""Making a long conversation fit: its older part is replaced by a summary (docs/behaviour.md, "Compaction"). Pure.
 
 Theory of operation. Rows of a transcript are never rewritten. A compaction is one more row, in the user's role, whose
 private field says which rows it stands for; ``visible`` gives the rows a model is shown: the first few, the newest
@@ -80,7 +80,7 @@ class CompactionPlan:
 
 
 def trigger_tokens(window: int, output_tokens_max: int | None, share: float) -> int:
-    """Tokens of a request from which on it is compacted first (reference, loop §9.1)."""
+    """Tokens of a request from which on it is compacted first (docs/behaviour.md, "Compaction")."""
     room = window - (output_tokens_max or 0)
     room = room if room > 0 else window
     share = max(share, 0.75) if window < 512_000 else share

@@ -1,4 +1,4 @@
-"""From the rows of a transcript to the messages of a request (reference, loop §3.1 to §3.6).
+"""From the rows of a transcript to the messages of a request (docs/behaviour.md, "Message pipeline" and "Reasoning").
 
 ``prepare`` is called before every model call. Our own rows are canonical JSON, and the state machine sees to it that
 every call has its result, so the usual history is passed on row by row without being parsed: roles and counts are
@@ -58,8 +58,8 @@ STANDARD = WireNeeds()
 
 
 def wire_needs(*, provider: str, model: str, host: str, wire: str = "chat_completions") -> WireNeeds:
-    """What the endpoint at ``host`` (a bare host name) wants for ``model`` (loop §3.6). ``wire`` is the value of
-    ``api_mode``."""
+    """What the endpoint at ``host`` (a bare host name) wants for ``model`` (docs/behaviour.md, "Reasoning"). ``wire``
+    is the value of ``api_mode``."""
     provider, model = provider.lower(), model.lower()
     is_anthropic_wire = wire == "anthropic_messages"
     return WireNeeds(
@@ -274,7 +274,8 @@ def _call_ids(call: Row) -> set[str]:
 
 def mend_arguments(rows: Iterable[Row]) -> list[Row]:
     """Arguments that cannot be read become ``{}``, and the result of their call says so; one is added if there is
-    none. What only needs noise removed is left for ``translated``: such a call has run (loop §3.2)."""
+    none. What only needs noise removed is left for ``translated``: such a call has run (docs/behaviour.md,
+    "Arguments")."""
     mended: list[Row] = []
     unmarked: list[str] = []
     for row in rows:
@@ -326,7 +327,7 @@ def _answers(row: Row) -> str:
 
 def repair_roles(rows: Iterable[Row]) -> list[Row]:
     """Rows in an order that strict providers take: assistants that speak twice are one, results stand behind the
-    calls they answer or are dropped, users that speak twice are one (loop §3.3)."""
+    calls they answer or are dropped, users that speak twice are one (docs/behaviour.md, "Message pipeline")."""
     answered = _drop_stray_results(_merge_assistants(rows))
     # A stray result may have stood between two assistants.
     return _merge_users(_merge_assistants(answered))
@@ -410,7 +411,8 @@ def _one_user(first: Row, second: Row) -> Row:
 
 
 def pair_results(rows: Iterable[Row]) -> list[Row]:
-    """Each call of a row has exactly one result right behind it, and each result a call (loop §3.4).
+    """Each call of a row has exactly one result right behind it, and each result a call (docs/behaviour.md, "Message
+    pipeline").
 
     Real results keep their order and come first; calls that have none get one that says so. Ids need to be unique in
     one row only: some servers count from 0 in every reply.
@@ -459,7 +461,7 @@ def _named(call: Row) -> Row:
 
 def drop_thinking_only(rows: Iterable[Row]) -> list[Row]:
     """Without assistant rows that hold nothing but reasoning, which providers refuse to see again. Users that stand
-    side by side because of that are merged, whatever their content (loop §3.5)."""
+    side by side because of that are merged, whatever their content (docs/behaviour.md, "Message pipeline")."""
     kept: list[Row] = []
     has_dropped = False
     for row in rows:

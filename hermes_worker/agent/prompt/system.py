@@ -1,4 +1,4 @@
-"""The system prompt of a session (reference, around §6.5 and §6.6).
+"""The system prompt of a session (docs/behaviour.md, "System prompts").
 
 It is built once, stored with the session and sent as the same bytes on every call: the provider's prompt cache begins
 here (invariant I7). Three tiers, from what seldom changes to what often does, so that sessions share a beginning:
@@ -65,7 +65,8 @@ def build_system_prompt(parts: PromptParts) -> str:
 
 
 def is_for(prompt: str, *, model: str, provider: str) -> bool:
-    """Whether a stored prompt names this model and provider, so that it can be used again as it is (loop §1.3)."""
+    """Whether a stored prompt names this model and provider, so that it can be used again as it is (docs/behaviour.md,
+    "System prompts")."""
     return _last_named(prompt, "Model") == model.strip() and _last_named(prompt, "Provider") == provider.strip()
 
 

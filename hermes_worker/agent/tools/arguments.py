@@ -1,4 +1,4 @@
-"""From the JSON a model wrote to the arguments a tool declared (reference, loop §6.6).
+"""From the JSON a model wrote to the arguments a tool declared (docs/behaviour.md, "Arguments").
 
 Only the part of JSON Schema that tool definitions use is understood: ``type`` (also a list of types), ``anyOf``,
 ``enum``, ``properties``, ``required``, ``items``, ``minimum``, ``maximum`` and ``nullable``. Keys the schema does not

@@ -1,4 +1,5 @@
-"""``clarify``: put a question to the user (reference, loop §10.7). The call waits; the answer is its result."""
+"""``clarify``: put a question to the user (docs/behaviour.md, "Questions"). The call waits; the answer is its
+result."""
 
 from __future__ import annotations
 

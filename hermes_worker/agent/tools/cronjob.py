@@ -1,4 +1,4 @@
-"""``cronjob``: an agent's hand on scheduled jobs (reference, around §1.11). One tool for all of it."""
+"""``cronjob``: an agent's hand on scheduled jobs (docs/behaviour.md, "Job records"). One tool for all of it."""
 
 from __future__ import annotations
 

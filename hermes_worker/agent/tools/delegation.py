@@ -1,4 +1,4 @@
-"""Handing tasks to child runs (reference, loop §7.1)."""
+"""Handing tasks to child runs (docs/behaviour.md, "Delegation")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``read_file``, ``write_file`` and ``patch`` (reference, loop §12.1)."""
+"""``read_file``, ``write_file`` and ``patch`` (docs/behaviour.md, "Tools")."""
 
 from __future__ import annotations
 

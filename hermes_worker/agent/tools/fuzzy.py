@@ -1,4 +1,4 @@
-"""Find the text a model means, which is often not quite the text it wrote (reference, loop §12.1, ``patch``).
+"""Find the text a model means, which is often not quite the text it wrote (docs/behaviour.md, "Tools", ``patch``).
 
 The strategies go from literal to lenient and the first that finds anything decides. All but the last two find the same
 words with other white space, escapes or typography; the last two find a block that only resembles what was asked for,
@@ -216,7 +216,7 @@ _TEXT_STRATEGIES: Final[Sequence[tuple[str, _Strategy]]] = (
     ("block_anchor", _block_anchor),
     ("context_aware", _context_aware),
 )
-"""Two of the reference's nine are missing because they can find nothing that ``line_trimmed`` does not find before
+"""Two of the original's nine are missing because they can find nothing that ``line_trimmed`` does not find before
 them: ``indentation_flexible`` and ``trimmed_boundary``."""
 _LINE_STRATEGIES: Final[Sequence[tuple[str, _Strategy]]] = (
     ("exact", _exact_lines),

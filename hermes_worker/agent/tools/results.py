@@ -1,4 +1,4 @@
-"""What the model sees of a result: errors without tricks, never more text than fits (reference, loop §6.5, §6.7)."""
+"""What the model sees of a result: errors without tricks, never more text than fits (docs/behaviour.md, "Results")."""
 
 from __future__ import annotations
 

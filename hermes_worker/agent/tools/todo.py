@@ -1,4 +1,4 @@
-"""The session's task list (reference, loop §12.1)."""
+"""The session's task list (docs/behaviour.md, "Tools")."""
 
 from __future__ import annotations
 

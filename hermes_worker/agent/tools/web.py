@@ -1,4 +1,4 @@
-"""``web_extract``: what stands on web pages, as Markdown (reference, loop §12.1)."""
+"""``web_extract``: what stands on web pages, as Markdown (docs/behaviour.md, "Tools")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run's stream as server-sent events (reference, around §3.6): data only, any number of readers, at any time."""
+"""A run's stream as server-sent events (docs/behaviour.md, "Runs over HTTP"): data only, any number of readers, at any
+time."""
 
 from __future__ import annotations
 

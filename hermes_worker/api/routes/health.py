@@ -1,4 +1,4 @@
-"""Is this process there, and does the installation work (reference, around §3.3)."""
+"""Is this process there, and does the installation work (docs/behaviour.md, "HTTP API")."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(tags=["health"])
 _PATIENCE_S = 5.0
 """How long one check may take."""
 _DISK_PERCENT_MAX = 90
-"""From here on a disk counts as nearly full (reference, around §3.3)."""
+"""From here on a disk counts as nearly full (docs/behaviour.md, "HTTP API")."""
 
 
 class Readiness(StrEnum):

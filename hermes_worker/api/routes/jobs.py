@@ -1,4 +1,4 @@
-"""Scheduled jobs (reference, around §3.8). Errors have that API's flat shape: ``{"error": "..."}``."""
+"""Scheduled jobs (docs/behaviour.md, "Jobs over HTTP"). Errors have that API's flat shape: ``{"error": "..."}``."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def create_job(context: Context, request: Request) -> JSONResponse:
 
 
 def _seen(request: Request) -> dict[str, str]:
-    """Who asks for a job, as the reference notes it. Nothing is sent there."""
+    """Who asks for a job, as the original notes it. Nothing is sent there."""
     headers = (("forwarded_for", "x-forwarded-for"), ("real_ip", "x-real-ip"), ("user_agent", "user-agent"))
     peer = request.client.host if request.client else ""
     facts = {"source_ip": peer, "peer_ip": peer, **{name: request.headers.get(header, "") for name, header in headers}}
@@ -183,5 +183,5 @@ def _with_latest(jobs: Jobs, row: JobRow) -> dict[str, Any]:
 
 
 def job_object(row: JobRow) -> dict[str, Any]:
-    """A job under the reference's names."""
+    """A job under the original's names."""
     return work.job_document(row)

@@ -1,4 +1,4 @@
-"""Submit runs, list them, look at one, stop one (reference, around §3.6)."""
+"""Submit runs, list them, look at one, stop one (docs/behaviour.md, "Runs over HTTP")."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Where others send events to (reference §4). The signature is what lets them in; errors are flat: ``{"error": ...}``.
+"""Where others send events to (docs/behaviour.md, "Webhooks"). The signature is what lets them in; errors are flat:
+``{"error": ...}``.
 
-The order of the checks is the reference's: nothing is counted or parsed before the signature is known to be right.
+The order of the checks is the original's: nothing is counted or parsed before the signature is known to be right.
 """
 
 from __future__ import annotations

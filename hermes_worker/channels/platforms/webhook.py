@@ -1,4 +1,4 @@
-"""A plain HTTP POST to an address of the user's: JSON, signed, with an idempotency key. Ours; the reference has none.
+"""A plain HTTP POST to an address of the user's: JSON, signed, with an idempotency key. Ours; the original has none.
 
     {"event": "delivery", "id": "<idempotency key>", "title": "...", "text": "...",
      "run": {"id": "...", "status": "completed", "session_id": "..."}}

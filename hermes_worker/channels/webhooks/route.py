@@ -1,4 +1,5 @@
-"""A route: who may send events to it, which of them count, and what is done with them (reference §4)."""
+"""A route: who may send events to it, which of them count, and what is done with them (docs/behaviour.md,
+"Webhooks")."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SKILLS_MAX = 50
 _SKILL = re.compile(r"[A-Za-z0-9_][\w.:-]{0,99}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NOTHING = ("", "log")
-"""What the reference calls delivering to nobody."""
+"""What the original calls delivering to nobody."""
 
 
 class RouteError(HermesError):

@@ -25,8 +25,8 @@ _OWN_NAMES = ("__raw__", "event_type")
 
 
 def render(template: str, payload: Mapping[str, Any], event: str) -> str:
-    """``template`` with its names replaced (reference §4). ``{__raw__}`` is the whole payload, ``{event_type}`` the
-    event; a name that the payload does not have stays as it is."""
+    """``template`` with its names replaced (docs/behaviour.md, "Webhooks"). ``{__raw__}`` is the whole payload,
+    ``{event_type}`` the event; a name that the payload does not have stays as it is."""
     return "".join(text for _, text in _pieces(template, payload, event))
 
 

@@ -1,4 +1,4 @@
-"""What to do with a reply that is cut short or says nothing (reference, loop §5 and §1.6).
+"""What to do with a reply that is cut short or says nothing (docs/behaviour.md, "Cut and empty replies").
 
 ``after_reply`` judges every reply, the good ones too, and returns a verdict together with the counters to carry to the
 next one. It is a list of rungs in a fixed order; each either answers or passes the reply on.
@@ -30,7 +30,7 @@ REISSUES_MAX = 4
 INCOMPLETES_MAX = 3
 """Replies of the Responses API with status ``incomplete``, the last of which ends the turn."""
 UNKNOWN_ROUNDS_MAX = 3
-"""Replies in a row all of whose calls name no tool, the last of which ends the turn (reference, loop §6.1)."""
+"""Replies in a row all of whose calls name no tool, the last of which ends the turn (docs/behaviour.md, "Calls")."""
 SCRATCHPADS_MAX = 2
 PREFILLS_MAX = 2
 EMPTIES_MAX = 3
@@ -356,7 +356,8 @@ def _without_last_interim(scaffold: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _empty(reply: ReplyFacts, counters: ReplyCounters, around: Surroundings) -> Verdict:
-    """The rungs for a reply without visible text and without calls, in the reference's order (loop §5.3)."""
+    """The rungs for a reply without visible text and without calls, in the original's order (docs/behaviour.md, "Cut
+    and empty replies")."""
     if has_visible_text(reply.streamed_text):
         text = strip_think_blocks(reply.streamed_text).strip()
         return Accept(text=text, reason=AcceptReason.PARTIAL_STREAM_RECOVERY)

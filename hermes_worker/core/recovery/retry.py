@@ -1,4 +1,4 @@
-"""What to do about a failed model call: one table from a classification to a decision (reference, loop §4.7, §4.8).
+"""What to do about a failed model call: one table from a classification to a decision (docs/behaviour.md, "Recovery").
 
 A *remedy* is something a worker can do before it asks again, such as fetching a fresh credential or removing images.
 Which remedies exist right now is part of the ``Situation``; the table names them all. A shell that can only wait
@@ -684,7 +684,7 @@ _TABLE: tuple[_Row, ...] = (
     _Row(when=_is_exhausted, do=_give_up(GiveUpReason.RETRIES_EXHAUSTED)),
     _Row(when=_always, do=_wait),
 )
-"""The rows in the order in which they are tried (reference, loop §4.7)."""
+"""The rows in the order in which they are tried (docs/behaviour.md, "Recovery")."""
 
 _REMEDY_OF: Mapping[str, Remedy] = {
     "refresh_credential": Remedy.REFRESH_CREDENTIAL,

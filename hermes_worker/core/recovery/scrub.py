@@ -1,5 +1,5 @@
-"""Reasoning that models write between tags into their text: kept out of what people see (reference, loop §3.6, §3.7,
-§11.3).
+"""Reasoning that models write between tags into their text: kept out of what people see (docs/behaviour.md,
+"Reasoning").
 
 ``ThinkScrubber`` works on a stream. It shows the same text however the stream is cut into pieces, which fixes these
 rules for a text as a whole:

@@ -30,10 +30,10 @@ from hermes_worker.models.wires.templates import RequestTemplates
 
 API_VERSION = "2023-06-01"
 BETAS = "interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14"
-"""Thinking between tool calls, and arguments that are streamed as they are written (reference, loop §2.3)."""
+"""Thinking between tool calls, and arguments that are streamed as they are written (docs/behaviour.md, "Clients")."""
 
 _TOKEN = re.compile(r"sk-ant-(?!api)|eyJ|cc-")
-"""How access tokens begin, in contrast to API keys (reference, loop §2.3)."""
+"""How access tokens begin, in contrast to API keys (docs/behaviour.md, "Clients")."""
 _BEARER_HOSTS = ("minimax.io", "minimaxi.com", "palantirfoundry.com")
 
 

@@ -1,8 +1,8 @@
 """From the chunks of a chat completion to one reply. Pure: no network, no clock.
 
 A chunk is a parsed JSON object. A whole, unstreamed completion is one chunk that says ``message`` where a streamed
-one says ``delta``, so both take the same way. The shapes accepted are those of reference loop §11.2 and of the
-servers that call themselves compatible; what contradicts them raises ``MalformedReply``.
+one says ``delta``, so both take the same way. The shapes accepted are those of docs/behaviour.md, "Streaming",
+and of the servers that call themselves compatible; what contradicts them raises ``MalformedReply``.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ _LEGACY_INDEX = -1
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:
-    """Token counts with the cached ones taken out of ``input`` (reference, loop §11.4).
+    """Token counts with the cached ones taken out of ``input`` (docs/behaviour.md, "Usage and prices").
 
     Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
     """
@@ -246,7 +246,7 @@ _COST_USD_MAX = 10_000
 
 
 def generated_id(name: str, arguments: str, index: int) -> str:
-    """The id of a call that came without one: the same on every worker (reference, loop §3.7)."""
+    """The id of a call that came without one: the same on every worker (docs/behaviour.md, "Reasoning")."""
     digest = hashlib.sha256(f"{name}:{arguments}:{index}".encode("utf-8", "replace")).hexdigest()
     return f"call_{digest[:12]}"
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _MASK_KEEPS_CHARS_MIN = 18
-"""A shorter secret is hidden whole (reference, around §7.5)."""
+"""A shorter secret is hidden whole (docs/behaviour.md, "Redaction")."""
 KNOWN_CHARS_MIN = 8
 """A secret known by its value is masked wherever its characters stand. One that is shorter is not: a key of one letter
 would be found in every word."""
@@ -56,7 +56,7 @@ def mask(secret: str) -> str:
 
 def marked(secret: str) -> str:
     """What stands for a secret in a text that may be written back: nothing takes it for a value, and
-    ``holds_marker`` knows it again (reference, around §7.5). Lines stay lines."""
+    ``holds_marker`` knows it again (docs/behaviour.md, "Redaction"). Lines stay lines."""
     if "\n" in secret:
         return "\n".join(marked(line) if line.strip() else line for line in secret.split("\n"))
     ending = "\r" if secret.endswith("\r") else ""

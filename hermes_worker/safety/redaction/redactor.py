@@ -1,4 +1,4 @@
-"""The one way of a tool's result to rows, models, events and files (reference, around §7.5)."""
+"""The one way of a tool's result to rows, models, events and files (docs/behaviour.md, "Redaction")."""
 
 from __future__ import annotations
 

@@ -81,11 +81,11 @@ class _ActiveRunChanged(Exception):
 
 _SESSIONS_KEPT = 5_000
 SESSION_QUEUE_MAX = 32
-"""Runs that may wait for their turn in one session (reference, around §5.4)."""
+"""Runs that may wait for their turn in one session (docs/behaviour.md, "Busy sessions")."""
 
 
 class Multitask(StrEnum):
-    """What becomes of input for a session in which a run is at work (reference, around §5.4)."""
+    """What becomes of input for a session in which a run is at work (docs/behaviour.md, "Busy sessions")."""
 
     QUEUE = "queue"
     INTERRUPT = "interrupt"

@@ -1,7 +1,7 @@
 """What a user says to a run at work: kept as rows until a batch of tool calls is over, then part of its last result.
 
 It never becomes a row of its own, so the roles still alternate and the prompt keeps its bytes: the text is stored with
-the result (reference, loop §1.11).
+the result (docs/behaviour.md, "Steering").
 """
 
 from __future__ import annotations

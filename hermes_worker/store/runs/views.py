@@ -75,13 +75,13 @@ class RunView:
 
     @property
     def is_partial(self) -> bool:
-        """It ended with less than a whole answer (reference, loop §1.9)."""
+        """It ended with less than a whole answer (docs/behaviour.md, "Exit reasons")."""
         is_cut = self.exit_reason in (ExitReason.TRUNCATED, ExitReason.UNKNOWN_TOOLS)
         return is_cut or self.failure_kind in _OVERFLOWS
 
     @property
     def is_completed(self) -> bool:
-        """The model came to an end by itself (reference, loop §1.10)."""
+        """The model came to an end by itself (docs/behaviour.md, "End of a run")."""
         reasons = (None, ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED)
         return self.status is RunStatus.COMPLETED and self.exit_reason not in reasons
 

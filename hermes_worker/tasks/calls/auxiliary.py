@@ -1,4 +1,4 @@
-"""Model calls beside the conversation, such as summaries of it (reference, loop §4.10).
+"""Model calls beside the conversation, such as summaries of it (docs/behaviour.md, "Auxiliary calls").
 
 Each task may have providers of its own, tried before those of the installation. Failures are decided on by the same
 table as those of the loop, but nobody waits for long: a call beside the conversation that would have to wait goes to

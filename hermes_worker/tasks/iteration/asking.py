@@ -1,4 +1,4 @@
-"""One model call, with everything that is tried before it counts as failed (reference, loop §4.7).
+"""One model call, with everything that is tried before it counts as failed (docs/behaviour.md, "Recovery").
 
 ``core.recovery.retry`` decides what to do about a failure; here it is done. What this worker can do is what it offers
 as remedies: leave out of the request what was refused, ask for less output, go to the next provider of the chain, wait.
@@ -47,7 +47,7 @@ threads would be full of calls whose time has not come, and an older run's call 
 RATE_LIMIT_PAUSE_S = 2.0
 """How long a credential rests after a rate limit that came without a time."""
 FALLEN_BACK_S = 60.0
-"""How long a provider that was left because of its limits is not gone back to (reference, loop §4.8)."""
+"""How long a provider that was left because of its limits is not gone back to (docs/behaviour.md, "Recovery")."""
 LOOK_AHEAD_TOKENS = 2_000
 """A request of so many may be near the window of a small server that would cut it without a word."""
 _EXIT_OF: Mapping[retry.GiveUpReason, ExitReason] = {

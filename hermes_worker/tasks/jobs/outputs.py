@@ -1,4 +1,4 @@
-"""The documents kept of jobs' runs: a directory per job, and only so many in each (reference, around §1.10)."""
+"""The documents kept of jobs' runs: a directory per job, and only so many in each (docs/behaviour.md, "Job output")."""
 
 from __future__ import annotations
 

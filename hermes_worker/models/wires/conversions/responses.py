@@ -1,5 +1,5 @@
-"""Between chat-completions rows, which is what transcripts hold, and the items of the Responses API (reference, loop
-§3.8.1 and §3.8.2). Pure: dictionaries in, dictionaries out.
+"""Between chat-completions rows, which is what transcripts hold, and the items of the Responses API (docs/behaviour.md,
+"Responses items"). Pure: dictionaries in, dictionaries out.
 
 The API keeps nothing for us (``store`` is false), so reasoning travels encrypted in the transcript. Only the endpoint
 that sealed it can open it: each item is stored with its *issuer* and shown to nobody else.
@@ -476,7 +476,7 @@ def _failure_text(error: object, status: str) -> str:
 
 
 def usage_of(usage: object) -> Usage:
-    """Token counts with the cached ones taken out of ``input`` (loop §11.4)."""
+    """Token counts with the cached ones taken out of ``input`` (docs/behaviour.md, "Usage and prices")."""
     counts = _mapping(usage)
     cached = _count(_mapping(counts.get("input_tokens_details")).get("cached_tokens"))
     return Usage(
