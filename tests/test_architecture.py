@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +27,14 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+
+
+def imported_modules(tree: ast.Module) -> Iterator[str]:
+    """With those that are taken out of their package (``from package import module``)."""
+    yield from imported(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @dataclass(frozen=True)
@@ -145,6 +154,17 @@ def test_core_imports_only_the_standard_library_and_itself() -> None:
             top = name.split(".")[0]
             is_core = name == "hermes_worker.core" or name.startswith("hermes_worker.core.")
             assert is_core or top in sys.stdlib_module_names, f"{path.name} imports {name}"
+
+
+def test_no_modules_of_the_tasks_import_each_other_in_a_circle() -> None:
+    """Not even for types, and not inside of functions: such a pair is one module in two files."""
+    trees = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(text)
+        for path, text in sources("hermes_worker/tasks")
+    }
+    imports = {name: {*imported_modules(tree)} & trees.keys() - {name} for name, tree in trees.items()}
+    assert sum(map(len, imports.values())) > 30, "the modules were found"
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
 
 
 def test_only_the_store_executes_sql() -> None:

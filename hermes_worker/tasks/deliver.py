@@ -42,6 +42,7 @@ from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.pieces import Piece, pieces_of
+from hermes_worker.tasks.steps import begin
 from scheduler.reports import Report, report_of
 
 
@@ -70,11 +71,7 @@ def deliver(parts: DeliveryParts, effect: SendDelivery, at: float) -> None:
     Safe to deliver any number of times: of all deliveries of the message one gets the claim.
     """
     queue = QueueName.SUSPECT_DELIVERY if effect.is_suspect else QueueName.DELIVERY
-    with parts.leases.beginning(queue, at) as may_begin:
-        if may_begin:
-            _deliver(parts, effect)
-        else:
-            parts.sender.send([Hint(effect=effect, at=at)])
+    begin(parts, queue, Hint(effect=effect, at=at), lambda: _deliver(parts, effect))
 
 
 def _deliver(parts: DeliveryParts, effect: SendDelivery) -> None:

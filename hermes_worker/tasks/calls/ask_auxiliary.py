@@ -13,16 +13,16 @@ from hermes_worker.core.auxiliary import AuxiliaryAnswer
 from hermes_worker.core.effects import AskAuxiliary
 from hermes_worker.core.errors import LeaseLost, ModelCallError
 from hermes_worker.core.messages import ModelRequest
-from hermes_worker.observe import bound, count, log
+from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
 from hermes_worker.tasks.iteration.metering import Bill
-from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 
 BUDGET_EXHAUSTED = "budget_exhausted"
 
@@ -32,43 +32,27 @@ def ask_auxiliary(parts: Parts, effect: AskAuxiliary, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
-    with parts.leases.beginning(queue, at) as may_begin:
-        if may_begin:
-            _ask_auxiliary(parts, effect)
-        else:
-            parts.sender.send([Hint(effect=effect, at=at)])
+    take(_STEP, parts, effect, at)
 
 
-def _ask_auxiliary(parts: Parts, effect: AskAuxiliary) -> None:
+def _claim(parts: Parts, effect: AskAuxiliary) -> AuxiliaryClaim | None:
     with parts.fair_semaphore:
         claim = parts.auxiliary_calls.claim(effect, parts.leases.owner)
-    if claim is None:
-        count("hint.stale")
-        return
-    count("auxiliary.claimed")
-    faults.point(FaultPoint.ASK_AUXILIARY_AFTER_CLAIM, effect.run_id)
-    with (
-        bound(run_id=effect.run_id, iteration=effect.iteration, call=effect.position, attempt=effect.attempt),
-        parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
-    ):
-        hints = _ask_and_answer(parts, claim, abort)
-    faults.point(FaultPoint.ASK_AUXILIARY_AFTER_COMMIT, effect.run_id)
-    parts.sender.send(hints)
+    if claim is not None:
+        count("auxiliary.claimed")
+    return claim
 
 
-def _ask_and_answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal) -> list[Hint]:
+def _ask_and_answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal) -> StepDone:
     bill = Bill()
     answer = _answer(parts, claim, abort, bill)
     faults.point(FaultPoint.ASK_AUXILIARY_AFTER_REPLY, claim.run_id)
-    try:
-        hints = persist(partial(_write, parts, claim, answer, bill, abort), abort, patience_s=parts.commit_patience_s)
-    except LeaseLost as lost:
-        count("auxiliary.refused")
-        log.warning("auxiliary.refused", task=claim.question.task.value, reason=str(lost))
-        return []
+    write = partial(_write, parts, claim, answer, bill, abort)
+    hints = written(parts, write, abort, refused="auxiliary.refused", task=claim.question.task.value)
+    if hints is None:
+        return StepDone(hints=())
     count("auxiliary.answered")
-    return hints
+    return StepDone(hints=hints)
 
 
 def _answer(parts: Parts, claim: AuxiliaryClaim, abort: AbortSignal, bill: Bill) -> AuxiliaryAnswer | None:
@@ -101,3 +85,14 @@ def _write(
             raise LeaseLost("the claim was lost during the auxiliary call")
         # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
         return parts.auxiliary_calls.release(claim, bill.spent)
+
+
+_STEP = RunStep(
+    queue=QueueName.MODEL,
+    suspects=QueueName.SUSPECT_MODEL,
+    after_claim=FaultPoint.ASK_AUXILIARY_AFTER_CLAIM,
+    after_commit=FaultPoint.ASK_AUXILIARY_AFTER_COMMIT,
+    claim=_claim,
+    may_hand_over=lambda _: True,
+    do=_ask_and_answer,
+)

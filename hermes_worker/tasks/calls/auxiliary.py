@@ -11,7 +11,6 @@ import random
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
@@ -27,9 +26,7 @@ from hermes_worker.models.credentials import FirstKey, Pooling
 from hermes_worker.models.governor import Governing, KeyPlace, Permit
 from hermes_worker.observe import count, log
 from hermes_worker.tasks.iteration.metering import Attempt, Bill, Heard, cost_of_reply
-
-if TYPE_CHECKING:
-    from hermes_worker.tasks.parts import ModelChain, Parts
+from hermes_worker.tasks.parts import ModelChain, Parts
 
 WAIT_S_MAX = 8.0
 _TIMED_OUT = "timeout"

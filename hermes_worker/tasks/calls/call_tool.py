@@ -16,13 +16,12 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask, Consulted
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
-from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import NOT_STARTED
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.observe import bound, count, log
+from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim, Settlement, started_event
 from hermes_worker.stream.live import LiveEntry
@@ -30,10 +29,10 @@ from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.permission import wait_for_permission
-from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 from hermes_worker.workspaces.sandbox.network import UNKNOWN, RunOrigin
 
 
@@ -42,34 +41,16 @@ def call_tool(parts: Parts, effect: RunTool, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    queue = QueueName.SUSPECT_TOOLS if effect.is_suspect else QueueName.TOOLS
-    with parts.leases.beginning(queue, at) as may_begin:
-        if may_begin:
-            _call_tool(parts, effect)
-        else:
-            parts.sender.send([Hint(effect=effect, at=at)])
+    take(_STEP, parts, effect, at)
 
 
-def _call_tool(parts: Parts, effect: RunTool) -> None:
+def _claim(parts: Parts, effect: RunTool) -> CallClaim | None:
     claim = parts.calls.claim(effect, parts.leases.owner)
-    if claim is None:
-        count("hint.stale")
-        return
-    count("tool_call.claimed")
-    if claim.is_watched:
-        parts.live.append(effect.run_id, tool_entry(claim))
-    faults.point(FaultPoint.CALL_TOOL_AFTER_CLAIM, effect.run_id)
-    may_hand_over = claim.replay is not Replay.ONCE
-    with (
-        bound(run_id=effect.run_id, iteration=effect.iteration, call=effect.position, attempt=effect.attempt),
-        parts.leases.holding(claim.token, effect.run_id, may_hand_over=may_hand_over) as abort,
-    ):
-        hints = _run_and_settle(parts, claim, abort)
-        is_watched = claim.is_watched or parts.leases.is_watched(claim.run_id)
-    faults.point(FaultPoint.CALL_TOOL_AFTER_SETTLE, effect.run_id)
-    parts.sender.send(hints)
-    if is_watched:
-        parts.live.nudge(effect.run_id)
+    if claim is not None:
+        count("tool_call.claimed")
+        if claim.is_watched:
+            parts.live.append(effect.run_id, tool_entry(claim))
+    return claim
 
 
 def tool_entry(claim: CallClaim) -> LiveEntry:
@@ -80,7 +61,7 @@ def tool_entry(claim: CallClaim) -> LiveEntry:
     )
 
 
-def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[Hint]:
+def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepDone:
     began = time.monotonic()
     if parts.leases.is_trusted:
         consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()
@@ -92,15 +73,13 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> list[
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
         write = partial(_decline, parts, claim)
     faults.point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
-    try:
-        hints = persist(write, abort, patience_s=parts.commit_patience_s)
-    except LeaseLost as lost:
-        count("tool_call.refused")
-        log.warning("tool_call.refused", tool=claim.request.name, reason=str(lost))
-        return []
+    hints = written(parts, write, abort, refused="tool_call.refused", tool=claim.request.name)
+    is_watched = claim.is_watched or parts.leases.is_watched(claim.run_id)
+    if hints is None:
+        return StepDone(hints=(), is_watched=is_watched)
     count("tool_call.settled")
     log.debug("tool_call.settled", tool=claim.request.name, duration_s=round(time.monotonic() - began, 3))
-    return hints
+    return StepDone(hints=hints, is_watched=is_watched)
 
 
 def _decline(parts: Parts, claim: CallClaim) -> list[Hint]:
@@ -176,3 +155,14 @@ def _tool(parts: Parts, name: str, offered: frozenset[str]) -> Tool:
 def _session_keys(tool: Tool) -> tuple[str, ...]:
     guarded = tool.spec.command_argument is not None
     return (*tool.spec.session_keys, APPROVED_KEY) if guarded else tool.spec.session_keys
+
+
+_STEP = RunStep(
+    queue=QueueName.TOOLS,
+    suspects=QueueName.SUSPECT_TOOLS,
+    after_claim=FaultPoint.CALL_TOOL_AFTER_CLAIM,
+    after_commit=FaultPoint.CALL_TOOL_AFTER_SETTLE,
+    claim=_claim,
+    may_hand_over=lambda claim: claim.replay is not Replay.ONCE,
+    do=_run_and_settle,
+)

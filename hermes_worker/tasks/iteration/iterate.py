@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from hermes_worker.broker.queue import QueueName
@@ -12,7 +12,7 @@ from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied
 from hermes_worker.core.pricing import Spent
 from hermes_worker.core.run_memory import memory_document
-from hermes_worker.observe import bound, count, log
+from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim
 from hermes_worker.system import faults
@@ -20,11 +20,11 @@ from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.iteration.asking import Answered, Asked, Compacted, Interrupted, Unanswered, ask
 from hermes_worker.tasks.iteration.judging import Circumstances, Judged, judge
 from hermes_worker.tasks.iteration.metering import cost_of_reply
-from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.iteration.titles import give_title
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
+from hermes_worker.tasks.steps import RunStep, StepDone, take, written
 
 
 def iterate(parts: Parts, effect: Iterate, at: float) -> None:
@@ -32,49 +32,18 @@ def iterate(parts: Parts, effect: Iterate, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and a stale one finds nothing.
     """
-    queue = QueueName.SUSPECT_MODEL if effect.is_suspect else QueueName.MODEL
-    with parts.leases.beginning(queue, at) as may_begin:
-        if may_begin:
-            _iterate(parts, effect)
-        else:
-            parts.sender.send([Hint(effect=effect, at=at)])
+    take(_STEP, parts, effect, at)
 
 
-def _iterate(parts: Parts, effect: Iterate) -> None:
+def _claim(parts: Parts, effect: Iterate) -> IterationClaim | None:
     with parts.fair_semaphore:
         claim = parts.runs.claim_iteration(effect, parts.leases.owner)
-    if claim is None:
-        count("hint.stale")
-        return
-    count("iteration.claimed")
-    faults.point(FaultPoint.ITERATE_AFTER_CLAIM, effect.run_id)
-    with (
-        bound(run_id=effect.run_id, iteration=effect.iteration, attempt=effect.attempt),
-        parts.leases.holding(claim.token, effect.run_id, may_hand_over=True) as abort,
-    ):
-        taken = _take_iteration(parts, claim, abort)
-        is_watched = _is_watched(parts, claim)
-    faults.point(FaultPoint.ITERATE_AFTER_COMMIT, effect.run_id)
-    parts.sender.send(taken.hints)
-    if is_watched:
-        parts.live.nudge(effect.run_id)
-    if taken.answered is not None:
-        with bound(run_id=effect.run_id):
-            give_title(parts, claim, taken.answered, taken.answer)
+    if claim is not None:
+        count("iteration.claimed")
+    return claim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """A call that was made and written."""
-
-    hints: list[Hint]
-    answered: Answered | None = None
-    """What the run ended with, if that is an answer."""
-    answer: str = ""
-    """Its text, as stored."""
-
-
-def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> _Taken:
+def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDone:
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
     judged = None
     if isinstance(asked, Answered):
@@ -86,19 +55,18 @@ def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> 
         with parts.fair_semaphore:
             return _commit(parts, claim, asked, judged, abort)
 
-    try:
-        hints = persist(commit, abort, patience_s=parts.commit_patience_s)
-    except LeaseLost as lost:
-        count("iteration.refused")
-        log.warning("iteration.refused", reason=str(lost))
-        return _Taken(hints=[])
+    hints = written(parts, commit, abort, refused="iteration.refused")
+    is_watched = _is_watched(parts, claim)
+    if hints is None:
+        return StepDone(hints=(), is_watched=is_watched)
     count("iteration.committed")
     if not _is_over(asked, judged):
-        return _Taken(hints=hints)
+        return StepDone(hints=hints, is_watched=is_watched)
     parts.pool.release(claim.run_id)
     if judged is None or not isinstance(judged.event, ModelReplied) or not isinstance(asked, Answered):
-        return _Taken(hints=hints)
-    return _Taken(hints=hints, answered=asked, answer=judged.reply.text)
+        return StepDone(hints=hints, is_watched=is_watched)
+    then = partial(give_title, parts, claim, asked, judged.reply.text)
+    return StepDone(hints=hints, is_watched=is_watched, then=then)
 
 
 def _is_over(asked: Asked, judged: Judged | None) -> bool:
@@ -160,3 +128,14 @@ def _commit(parts: Parts, claim: IterationClaim, asked: Asked, judged: Judged | 
 
 def _is_watched(parts: Parts, claim: IterationClaim) -> bool:
     return claim.loaded.is_watched or parts.leases.is_watched(claim.run_id)
+
+
+_STEP = RunStep(
+    queue=QueueName.MODEL,
+    suspects=QueueName.SUSPECT_MODEL,
+    after_claim=FaultPoint.ITERATE_AFTER_CLAIM,
+    after_commit=FaultPoint.ITERATE_AFTER_COMMIT,
+    claim=_claim,
+    may_hand_over=lambda _: True,
+    do=_take_iteration,
+)

@@ -30,6 +30,7 @@ from hermes_worker.system.plainfiles import read_plain
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
+from hermes_worker.tasks.steps import begin
 from hermes_worker.workspaces.base import EXCESS_SENTENCES, Ending, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
@@ -82,11 +83,7 @@ def collect(parts: CollectingParts, firing_id: int, at: float) -> None:
 
     Safe to deliver any number of times: of all deliveries one gets the claim, and nobody gets it again.
     """
-    with parts.leases.beginning(QueueName.TOOLS, at) as may_begin:
-        if may_begin:
-            _collect(parts, firing_id)
-        else:
-            parts.sender.send([collect_hint(firing_id, at)])
+    begin(parts, QueueName.TOOLS, collect_hint(firing_id, at), lambda: _collect(parts, firing_id))
 
 
 def _collect(parts: CollectingParts, firing_id: int) -> None:

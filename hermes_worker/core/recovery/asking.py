@@ -1,0 +1,562 @@
+"""What one model call does next: prepare, wait for leave, send, repair, or end. Pure.
+
+A call is tried until there is an answer, or nothing more that can be tried without a long wait. An ``Asking`` says
+what to do now (``act``) and what to do besides (``beside``). The shell does it and tells what came of it, as an event;
+``after`` gives the next ``Asking``. What to do about a failure is decided by ``core.recovery.retry``; here the decision
+becomes acts, and what the run remembers of them.
+
+Nothing here waits or asks, so a test can walk every path. Each path ends: every decision uses up a remedy, a
+compaction, a retry, a key or a provider, and ``stayed_s`` bounds how long a call waits for its turn inside a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from hermes_worker.core.credentials import rest_s
+from hermes_worker.core.errors import FailureKind, InvalidTransition
+from hermes_worker.core.recovery import retry
+from hermes_worker.core.recovery.classify import Classification
+from hermes_worker.core.recovery.retry import Remedy
+from hermes_worker.core.run_memory import Amendment, RunMemory
+
+STAYING_MAX = 4
+"""Calls of the fleet that wait for one key inside of a worker, at most: the next ones. Were it more, workers with few
+threads would be full of calls whose time has not come, and an older run's call could not even be claimed."""
+RATE_LIMIT_PAUSE_S = 2.0
+"""How long a credential rests after a rate limit that came without a time."""
+FALLEN_BACK_S = 60.0
+"""How long a provider that was left because of its limits is not gone back to (docs/behaviour.md, "Recovery")."""
+_AMENDMENT_OF: Mapping[str, Amendment] = {
+    "strip_signature": Amendment.NO_REASONING_REPLAY,
+    "drop_encrypted_reasoning": Amendment.NO_REASONING_REPLAY,
+    "strip_images": Amendment.NO_IMAGES,
+    "textify_tool_images": Amendment.NO_TOOL_IMAGES,
+    "strip_grammar": Amendment.PLAIN_TOOL_SCHEMAS,
+}
+"""Decisions that change what requests of this run hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskingRules:
+    """What does not change while one call is made."""
+
+    attempts_max: int = retry.ATTEMPTS_MAX
+    """Calls of one provider before it is given up on."""
+    providers: int = 1
+    """How many the chain has."""
+    compacts: bool = True
+    """A conversation that is too long is made shorter; otherwise its run fails."""
+    window: int | None = None
+    """Context window in tokens, as configured; ``None`` when nobody said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """A request that can be sent, and where to."""
+
+    provider: str
+    tokens: int
+    """Estimate of messages and tools."""
+    trigger: int
+    """Tokens from which on the conversation is made shorter first."""
+    window_served: int | None = None
+    """Context window as the server told it earlier."""
+    has_other_keys: bool = False
+    """The provider has another key that may be used now."""
+    can_ask_window: bool = False
+    """The server can be asked how large its window is."""
+    can_renew: bool = False
+    """The key is an access token, and another can be had in its place."""
+    is_aggregator: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContents:
+    """What was sent, as far as it can be changed. Looked at only when a request has failed: it costs time."""
+
+    messages: int = 0
+    output_tokens_max: int = 0
+    """0 when that was left to the provider."""
+    replays_reasoning: bool = False
+    has_images: bool = False
+    has_inline_images: bool = False
+    has_tool_images: bool = False
+    has_tools: bool = False
+
+
+# -------------------------------------------------------------------------------------------------------- what to do
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareRequest:
+    """Choose the key, build the request: ``RequestPrepared``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortenConversation:
+    """Make the conversation fit into ``Asking.window``. That ends the asking, with the memory of ``shortened``; else
+    ``NothingShortened``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcquirePermit:
+    """Ask the governor for leave: ``PermitGranted`` or ``PermitDelayed``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """Send it. A reply ends the asking; else ``RequestFailed``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldStill:
+    """Wait so long in this worker: ``WaitPassed``."""
+
+    seconds: float
+    is_in_line: bool = False
+    """The governor keeps a place for the call meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskWindow:
+    """Ask the server how large its window is: ``WindowTold``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewToken:
+    """Get another access token in place of the refused one: ``TokenRenewed`` or ``RequestFailed`` with why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRequest:
+    """Build the request as ``Asking.memory`` now wants it, and compare it with the one that failed:
+    ``RequestCompared``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkRun:
+    """End: the run waits as a row and goes on later, with what it remembers."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailCall:
+    """End: nothing is left to try."""
+
+    decision: retry.GiveUp
+    classification: Classification
+
+
+Act = (
+    PrepareRequest
+    | ShortenConversation
+    | AcquirePermit
+    | SendRequest
+    | HoldStill
+    | AskWindow
+    | RenewToken
+    | CompareRequest
+    | ParkRun
+    | FailCall
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoolDown:
+    """Nobody, on any worker, asks with this key for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestKey:
+    """Every run takes another key of this provider for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawPermit:
+    """The call leaves the line in which it waited for this key."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnWindow:
+    """The model's window is so large, whoever asks."""
+
+    tokens: int
+
+
+Beside = CoolDown | RestKey | WithdrawPermit | LearnWindow
+"""What is done on the way, and answers nothing."""
+
+
+# ------------------------------------------------------------------------------------------------------ what happened
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPrepared:
+    facts: RequestFacts
+
+
+@dataclass(frozen=True, slots=True)
+class NothingShortened:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PermitGranted:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermitDelayed:
+    wait_s: float
+    """More than 0."""
+    ahead: int = 0
+    """How many calls that wait go before this one."""
+    is_cooling: bool = False
+    """The wait is for the end of a cool-down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailed:
+    classification: Classification
+    contents: RequestContents
+    jitter: float = 0.0
+    """A random number, 0 <= jitter < 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPassed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTold:
+    tokens: int | None
+    """``None`` when the server does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRenewed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCompared:
+    has_changed: bool
+
+
+AskingEvent = (
+    RequestPrepared
+    | NothingShortened
+    | PermitGranted
+    | PermitDelayed
+    | RequestFailed
+    | WaitPassed
+    | WindowTold
+    | TokenRenewed
+    | RequestCompared
+)
+
+
+# ------------------------------------------------------------------------------------------------------------ the call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureDecision:
+    classification: Classification
+    decision: retry.Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """One call while it is tried."""
+
+    rules: AskingRules
+    memory: RunMemory = field(default_factory=RunMemory)
+    """What the run remembers for its next requests. Stored with whatever ends the call."""
+    history: retry.AttemptHistory = field(default_factory=retry.AttemptHistory)
+    """What was already done about failures of this iteration. Stored while the run is parked."""
+    act: Act = field(default_factory=PrepareRequest)
+    beside: tuple[Beside, ...] = ()
+    """To be done before ``act``."""
+    decided: FailureDecision | None = None
+    """What was just decided about a failure, for the log."""
+    facts: RequestFacts | None = None
+    """The newest request."""
+    failure: RequestFailed | None = None
+    """What is being dealt with."""
+    stayed_s: float = 0.0
+    """How long the call has waited for leave inside this worker."""
+    is_stalled: bool = False
+    """Nothing makes the conversation shorter, so it is not tried before it fails."""
+    refused_memory: RunMemory | None = None
+    """The memory before images were made smaller, while that is being tried."""
+
+    @property
+    def has_fallback(self) -> bool:
+        """Another provider is left in the chain."""
+        return self.memory.provider + 1 < self.rules.providers
+
+    @property
+    def window(self) -> int:
+        """The context window to plan with, in tokens."""
+        return self.window_with(self.facts.window_served if self.facts is not None else None)
+
+    def window_with(self, served: int | None) -> int:
+        """The window, if the server tells ``served``. A refusal of this run goes before it, and the settings too."""
+        return self.memory.window or self.rules.window or served or retry.STANDARD_WINDOW
+
+
+def begin(rules: AskingRules, memory: RunMemory, history: retry.AttemptHistory) -> Asking:
+    """A call that begins, or goes on after its run was parked."""
+    compactions = max(history.compactions, memory.compactions)
+    return Asking(rules=rules, memory=memory, history=replace(history, compactions=compactions))
+
+
+def after(asking: Asking, event: AskingEvent) -> Asking:
+    """What to do now. Raises ``InvalidTransition`` when ``event`` is no answer to what was to be done."""
+    was = replace(asking, beside=(), decided=None)
+    match event:
+        case RequestPrepared():
+            return _prepared(_doing(was, PrepareRequest), event.facts)
+        case PermitGranted():
+            return replace(_doing(was, AcquirePermit), act=SendRequest())
+        case PermitDelayed():
+            return _delayed(_doing(was, AcquirePermit), event)
+        case WaitPassed():
+            return replace(_doing(was, HoldStill), act=PrepareRequest())
+        case RequestFailed():
+            return _failed(_doing(was, SendRequest, RenewToken), event)
+        case WindowTold():
+            return _told(_doing(was, AskWindow), event.tokens)
+        case TokenRenewed():
+            return _again(_doing(was, RenewToken))
+        case RequestCompared():
+            return _compared(_doing(was, CompareRequest), event)
+        case NothingShortened():
+            return _stalled(_doing(was, ShortenConversation))
+        case _:
+            assert_never(event)
+
+
+def shortened(asking: Asking) -> RunMemory:
+    """What the run remembers when its conversation was made shorter."""
+    return replace(asking.memory, compactions=asking.memory.compactions + 1)
+
+
+def _doing(asking: Asking, *acts: type[Act]) -> Asking:
+    if not isinstance(asking.act, acts):
+        raise InvalidTransition(f"a model call that has to {type(asking.act).__name__} cannot go on like this")
+    return asking
+
+
+def _again(asking: Asking) -> Asking:
+    """Ask once more, with what has changed."""
+    return replace(asking, act=PrepareRequest(), failure=None)
+
+
+# --- before it is sent ---
+
+
+def _prepared(asking: Asking, facts: RequestFacts) -> Asking:
+    may_shorten = asking.rules.compacts and asking.history.compactions < retry.COMPACTIONS_MAX
+    is_too_long = may_shorten and not asking.is_stalled and facts.tokens >= facts.trigger
+    return replace(asking, facts=facts, act=ShortenConversation() if is_too_long else AcquirePermit())
+
+
+def _stalled(asking: Asking) -> Asking:
+    """The conversation cannot be made shorter: it is sent as it is, or the same failure is decided on once more."""
+    stalled = replace(asking, is_stalled=True)
+    if stalled.failure is None:
+        return replace(stalled, act=AcquirePermit())
+    return _decided(replace(stalled, history=retry.stalled(stalled.history)), stalled.failure)
+
+
+def _delayed(asking: Asking, event: PermitDelayed) -> Asking:
+    """A call waits here, in a worker: not for long, not again and again because older ones come first, and only if few
+    are before it. All others make room for these older ones (invariant I8)."""
+    facts = _facts(asking)
+    stayed_s = asking.stayed_s + event.wait_s
+    if event.ahead < STAYING_MAX and stayed_s <= retry.PARK_OVER_S:
+        return replace(asking, act=HoldStill(event.wait_s, is_in_line=True), stayed_s=stayed_s)
+    is_long = event.is_cooling and event.wait_s > retry.PARK_OVER_S
+    if is_long and facts.has_other_keys:
+        return replace(_again(asking), beside=(WithdrawPermit(), RestKey(event.wait_s)))
+    if is_long and asking.has_fallback:
+        return replace(_fallen_back(asking), beside=(WithdrawPermit(),))
+    return replace(asking, act=ParkRun(event.wait_s, f"the key of {facts.provider} is used as much as it may be"))
+
+
+def _facts(asking: Asking) -> RequestFacts:
+    if asking.facts is None:
+        raise InvalidTransition("a model call has no request yet")
+    return asking.facts
+
+
+# --- failures ---
+
+
+def _failed(asking: Asking, event: RequestFailed) -> Asking:
+    if _wants_window(asking, event.classification):
+        return replace(asking, act=AskWindow(), failure=event)
+    return _decided(asking, event)
+
+
+def _wants_window(asking: Asking, classification: Classification) -> bool:
+    """What was refused as too long is decided on with the window as the server tells it, where nobody else did."""
+    is_unknown = classification.context_limit is None and not (asking.rules.window or asking.memory.window)
+    is_too_long = classification.kind is FailureKind.CONTEXT_OVERFLOW and not classification.is_output_cap
+    return is_unknown and is_too_long and _facts(asking).can_ask_window
+
+
+def _told(asking: Asking, tokens: int | None) -> Asking:
+    event = _failure(asking)
+    if tokens is None:
+        return _decided(asking, event)
+    return _decided(asking, replace(event, classification=replace(event.classification, context_limit=tokens)))
+
+
+def _failure(asking: Asking) -> RequestFailed:
+    if asking.failure is None:
+        raise InvalidTransition("a model call has not failed")
+    return asking.failure
+
+
+def _decided(asking: Asking, event: RequestFailed) -> Asking:
+    decision = retry.decide(event.classification, asking.history, _situation(asking, event))
+    known = replace(
+        asking,
+        history=retry.advance(asking.history, decision, event.classification),
+        failure=event,
+        decided=FailureDecision(classification=event.classification, decision=decision),
+        beside=tuple(_cool_downs(event.classification, decision)),
+    )
+    return _carried_out(known, decision, event.classification)
+
+
+def _cool_downs(classification: Classification, decision: retry.Decision) -> Iterator[CoolDown]:
+    """One worker's rate limit is every worker's: nobody asks with this key before it is over. A provider that a run
+    left because it is used up is left alone for longer: until then every run, on every worker, begins where this one
+    goes on."""
+    kind, told_s = classification.kind, classification.retry_after_s
+    if kind is FailureKind.RATE_LIMIT or (kind is FailureKind.OVERLOADED and told_s):
+        yield CoolDown(told_s or RATE_LIMIT_PAUSE_S)
+    if isinstance(decision, retry.FallBack) and kind in (FailureKind.RATE_LIMIT, FailureKind.BILLING):
+        yield CoolDown(max(FALLEN_BACK_S, told_s or 0.0))
+
+
+def _carried_out(asking: Asking, decision: retry.Decision, classification: Classification) -> Asking:
+    memory, beside = asking.memory, asking.beside
+    match decision:
+        case retry.Wait() | retry.RenewConnection():
+            return _waiting(asking, decision.seconds, classification)
+        case retry.GiveUp():
+            return replace(asking, act=FailCall(decision, classification))
+        case retry.CapOutput():
+            return _again(replace(asking, memory=replace(memory, output_tokens_max=decision.tokens)))
+        case retry.Compact():
+            return replace(asking, act=ShortenConversation())
+        case retry.LowerWindow():
+            learned = (LearnWindow(decision.tokens),) if decision.is_lasting else ()
+            lowered = replace(memory, window=decision.tokens)
+            return replace(asking, act=ShortenConversation(), memory=lowered, beside=(*beside, *learned))
+        case retry.FallBack():
+            return _fallen_back(asking)
+        case retry.RefreshCredential():
+            return replace(asking, act=RenewToken())
+        case retry.ShrinkImages():
+            return _with_small_images(asking, decision.side_px_max)
+        case retry.RotateCredential():
+            return replace(_again(asking), beside=(*beside, RestKey(rest_s(classification))))
+        case (
+            retry.StripSignature()
+            | retry.DropEncryptedReasoning()
+            | retry.StripImages()
+            | retry.TextifyToolImages()
+            | retry.StripGrammar()
+        ):
+            amendments = memory.amendments | {_AMENDMENT_OF[decision.kind]}
+            return _again(replace(asking, memory=replace(memory, amendments=amendments)))
+        case retry.DropLongContextBeta():
+            raise InvalidTransition(f"no remedy {decision.kind!r} was offered, yet it was decided on")
+        case _:
+            assert_never(decision)
+
+
+def _waiting(asking: Asking, seconds: float, classification: Classification) -> Asking:
+    if seconds <= retry.PARK_OVER_S:
+        return replace(asking, act=HoldStill(seconds), failure=None)
+    answered = f"answered {classification.status}" if classification.status else "did not answer"
+    reason = f"the provider {answered} ({classification.kind.value}) and is asked again"
+    return replace(asking, act=ParkRun(seconds, reason))
+
+
+def _fallen_back(asking: Asking) -> Asking:
+    # What the last provider refused says nothing about the next one, nor does the size of its window.
+    memory = replace(asking.memory, provider=asking.memory.provider + 1, amendments=frozenset(), window=0)
+    return _again(replace(asking, memory=memory, is_stalled=False))
+
+
+def _with_small_images(asking: Asking, side_px_max: int) -> Asking:
+    before = asking.memory
+    amendments = before.amendments | {Amendment.SMALL_IMAGES}
+    memory = replace(before, amendments=amendments, image_side_px_max=side_px_max)
+    return replace(asking, act=CompareRequest(), memory=memory, refused_memory=before)
+
+
+def _compared(asking: Asking, event: RequestCompared) -> Asking:
+    """Ask with smaller images; if none could be made smaller, the same failure is decided on once more."""
+    before = asking.refused_memory
+    tried = replace(asking, refused_memory=None)
+    if event.has_changed or before is None:
+        return _again(tried)
+    return _decided(replace(tried, memory=before), _failure(asking))
+
+
+def _situation(asking: Asking, event: RequestFailed) -> retry.Situation:
+    return retry.Situation(
+        remedies=frozenset(_remedies(asking, event.contents)),
+        attempts_max=asking.rules.attempts_max,
+        jitter=event.jitter,
+        window=asking.window,
+        request_tokens=_facts(asking).tokens,
+        output_tokens_max=event.contents.output_tokens_max,
+        request_messages=event.contents.messages,
+    )
+
+
+def _remedies(asking: Asking, contents: RequestContents) -> Iterator[Remedy]:
+    """What can be done about this request now. A remedy that would change nothing is none."""
+    facts, amendments = _facts(asking), asking.memory.amendments
+    yield Remedy.CAP_OUTPUT
+    if asking.rules.compacts:
+        yield Remedy.COMPACT
+    if contents.replays_reasoning:
+        yield Remedy.STRIP_SIGNATURES
+        yield Remedy.DROP_ENCRYPTED_REASONING
+    if contents.has_images:
+        yield Remedy.STRIP_IMAGES
+    if contents.has_inline_images and Amendment.SMALL_IMAGES not in amendments:
+        yield Remedy.SHRINK_IMAGES
+    if contents.has_tool_images:
+        yield Remedy.TEXTIFY_TOOL_IMAGES
+    if contents.has_tools and Amendment.PLAIN_TOOL_SCHEMAS not in amendments:
+        yield Remedy.STRIP_GRAMMAR
+    if not asking.memory.provider and not facts.is_aggregator:
+        # A broken connection never goes back to the pool, so there is nothing to renew; what helps is the wait and
+        # the new attempts that come with it.
+        yield Remedy.RENEW_CONNECTION
+    if facts.can_renew:
+        yield Remedy.REFRESH_CREDENTIAL
+    if facts.has_other_keys:
+        yield Remedy.ROTATE_CREDENTIAL
+    if asking.has_fallback:
+        yield Remedy.FALL_BACK

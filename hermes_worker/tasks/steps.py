@@ -1,0 +1,127 @@
+"""The frame of every step: begin it if this process may, claim it, hold the claim, do it, send what follows.
+
+A message names a step. Of all its deliveries one gets the claim, and a stale one finds nothing, so a frame may be
+entered any number of times. What a step does is in its own module: ``iterate``, ``call_tool``, ``aside``, ``deliver``,
+``collect``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.effects import Effect, Iterate
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.observe import bound, count, log
+from hermes_worker.store.rows import Hint
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.leases import Leases
+from hermes_worker.tasks.parts import Parts, Sender
+
+
+class StepParts(Protocol):
+    """What the frame of any step works with."""
+
+    @property
+    def sender(self) -> Sender: ...
+
+    @property
+    def leases(self) -> Leases: ...
+
+
+class StepClaim(Protocol):
+    """The right to do a step."""
+
+    @property
+    def token(self) -> str: ...
+
+
+EffectT = TypeVar("EffectT", bound=Effect)
+ClaimT = TypeVar("ClaimT", bound=StepClaim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """A step that was done and written."""
+
+    hints: Sequence[Hint]
+    is_watched: bool = False
+    """Somebody follows the run and is told that it has moved."""
+    then: Callable[[], None] | None = None
+    """What is left to do when everybody knows; nothing waits for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStep(Generic[EffectT, ClaimT]):
+    """One kind of step of a run."""
+
+    queue: QueueName
+    suspects: QueueName
+    """The queue of those that are tried apart."""
+    after_claim: FaultPoint
+    after_commit: FaultPoint
+    claim: Callable[[Parts, EffectT], ClaimT | None]
+    """``None`` when the step is done already, or somebody else has it."""
+    may_hand_over: Callable[[ClaimT], bool]
+    """Whether a process that leaves may give the step back unfinished."""
+    do: Callable[[Parts, ClaimT, AbortSignal], StepDone]
+    """Does the step and writes what came of it."""
+
+
+def take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT, at: float) -> None:
+    """Do the step that ``effect`` names, if it is still to be done. ``at`` is when its message was hinted."""
+    queue = step.suspects if effect.is_suspect else step.queue
+    begin(parts, queue, Hint(effect=effect, at=at), lambda: _take(step, parts, effect))
+
+
+def begin(parts: StepParts, queue: QueueName, hint: Hint, do: Callable[[], None]) -> None:
+    """``do``, if this process may begin something from ``queue``; else its message goes back where it came from."""
+    with parts.leases.beginning(queue, hint.at) as may_begin:
+        if may_begin:
+            do()
+        else:
+            parts.sender.send([hint])
+
+
+def _take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT) -> None:
+    claim = step.claim(parts, effect)
+    if claim is None:
+        count("hint.stale")
+        return
+    faults.point(step.after_claim, effect.run_id)
+    with (
+        bound(**_named(effect)),
+        parts.leases.holding(claim.token, effect.run_id, may_hand_over=step.may_hand_over(claim)) as abort,
+    ):
+        done = step.do(parts, claim, abort)
+    faults.point(step.after_commit, effect.run_id)
+    parts.sender.send(done.hints)
+    if done.is_watched:
+        parts.live.nudge(effect.run_id)
+    if done.then is not None:
+        with bound(run_id=effect.run_id):
+            done.then()
+
+
+def _named(effect: Effect) -> Mapping[str, object]:
+    """What every log line of the step says."""
+    named = {"run_id": effect.run_id, "iteration": effect.iteration, "attempt": effect.attempt}
+    return named if isinstance(effect, Iterate) else {**named, "call": effect.position}
+
+
+def written(
+    parts: Parts, write: Callable[[], list[Hint]], abort: AbortSignal, *, refused: str, **facts: object
+) -> list[Hint] | None:
+    """What follows from the step, once ``write`` has written its outcome; ``None``, counted and logged as ``refused``,
+    when the claim is not ours any more and nothing was written."""
+    try:
+        return persist(write, abort, patience_s=parts.commit_patience_s)
+    except LeaseLost as lost:
+        count(refused)
+        log.warning(refused, reason=str(lost), **facts)
+        return None
