@@ -27,6 +27,7 @@ from hermes_worker.workspaces.sandbox.policy import (
     SYSTEM_DIRECTORIES,
     Profile,
     SandboxPolicy,
+    hidden_inside,
     is_left_writable,
     is_within,
 )
@@ -147,7 +148,7 @@ def _mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
         if cover := _cover(path, policy):
             wanted[path] = cover
             covered += [path] if "--tmpfs" in cover else []
-    for path in sorted(wanted, key=lambda path: len(PurePosixPath(path).parts)):
+    for path in sorted(wanted, key=lambda path: path.rstrip("/").count("/")):
         yield wanted[path]
     for path in covered:
         yield ["--remount-ro", path]
@@ -156,7 +157,7 @@ def _mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
 def _held_in_place(policy: SandboxPolicy) -> Iterator[str]:
     """The folders between a writable directory and what is hidden in it. Mounted onto themselves they cannot be
     renamed, and what they hold cannot turn up under another name."""
-    for hidden in policy.hidden:
+    for hidden in hidden_inside(policy):
         for parent in PurePosixPath(hidden).parents:
             path = str(parent)
             if any(path != root and is_within(path, root) for root in policy.writable) and Path(path).is_dir():

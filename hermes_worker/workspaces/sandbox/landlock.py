@@ -64,11 +64,11 @@ class Landlock:
         return self._unavailable
 
     def refusal(self, policy: SandboxPolicy) -> str | None:
-        present = frozenset(path for path in policy.hidden if Path(path).exists())
-        if inside := hidden_inside(policy, present):
-            root = next(root for root in policy.writable if is_within(inside[0], root))
+        inside = next((path for path in hidden_inside(policy) if Path(path).exists()), None)
+        if inside is not None:
+            root = next(root for root in policy.writable if is_within(inside, root))
             return (
-                f"{inside[0]!r} lies in the workspace {root!r} and must not be seen by commands, which Landlock cannot "
+                f"{inside!r} lies in the workspace {root!r} and must not be seen by commands, which Landlock cannot "
                 "arrange: work in a directory without it, or install bubblewrap"
             )
         if policy.network is Network.PROXY and (reason := self._why_no_proxy()):

@@ -218,12 +218,9 @@ def is_left_writable(path: str, policy: SandboxPolicy) -> bool:
     return depth_writable > depth_hidden
 
 
-def hidden_inside(policy: SandboxPolicy, present: frozenset[str]) -> tuple[str, ...]:
-    """Of the hidden paths that are ``present``, those in a writable directory: a rung that only grants cannot take
-    them out."""
-    return tuple(
-        path for path in policy.hidden if path in present and any(is_within(path, root) for root in policy.writable)
-    )
+def hidden_inside(policy: SandboxPolicy) -> tuple[str, ...]:
+    """The hidden paths that lie in a writable directory: a rung that only grants cannot take them out."""
+    return tuple(path for path in policy.hidden if any(is_within(path, root) for root in policy.writable))
 
 
 COMMAND_CACHES: Mapping[str, str] = MappingProxyType(

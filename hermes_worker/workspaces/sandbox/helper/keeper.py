@@ -446,8 +446,7 @@ def _restrict(*, abi: int, files: int, network: int, scopes: int, rules: list[tu
     ruleset = _checked(
         _libc.syscall(_SYS_LANDLOCK_CREATE, attribute, ctypes.c_size_t(size), ctypes.c_uint32(0)), "Landlock"
     )
-    for path, rights in rules:
-        _grant(ruleset, path, rights & files)
+    _grant_all(ruleset, [(path, rights & files) for path, rights in rules])
     _checked(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)), "Landlock")
     os.close(ruleset)
 
@@ -457,22 +456,31 @@ class _PathRule(ctypes.Structure):
     _fields_ = (("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
 
 
-def _grant(ruleset: int, path: str, rights: int) -> None:
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return  # gone meanwhile
-    try:
-        mode = os.fstat(descriptor).st_mode & 0o170000
-        rule = _PathRule(rights if mode == 0o040000 else rights & _OF_FILES, descriptor)
-        done = _libc.syscall(
-            _SYS_LANDLOCK_ADD, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH), ctypes.byref(rule), ctypes.c_uint32(0)
-        )
+def _grant_all(ruleset: int, rules: list[tuple[str, int]]) -> None:
+    """There are some hundred rules for each command, so each makes as few calls as it can."""
+    rule = _PathRule()
+    arguments = (
+        ctypes.c_long(_SYS_LANDLOCK_ADD),
+        ctypes.c_int(ruleset),
+        ctypes.c_int(_RULE_PATH),
+        ctypes.byref(rule),
+        ctypes.c_uint32(0),
+    )
+    for path, rights in rules:
+        try:
+            rule.descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # gone meanwhile
+        # A directory takes all rights, and the kernel refuses some of them for a file.
+        rule.rights = rights
+        done = _libc.syscall(*arguments)
+        if done != 0 and ctypes.get_errno() == errno.EINVAL:
+            rule.rights = rights & _OF_FILES
+            done = _libc.syscall(*arguments)
+        os.close(rule.descriptor)
         # Links and files that the kernel makes up itself cannot be granted; they stay refused.
         if done != 0 and ctypes.get_errno() not in (errno.EBADFD, errno.EINVAL, errno.ENOMSG):
             raise OSError(ctypes.get_errno(), f"Landlock refused {path!r}")
-    finally:
-        os.close(descriptor)
 
 
 def _checked(result: int, what: str) -> int:
