@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -46,6 +46,7 @@ from hermes_worker.stream.live import Live
 
 if TYPE_CHECKING:
     from hermes_worker.agent.tools.base import Tool
+    from hermes_worker.agent.tools.catalog import Catalog
     from hermes_worker.channels.dispatcher import Dispatcher
     from hermes_worker.channels.files import FileOutbox
     from hermes_worker.models.base import Provider
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.iteration.requests import ModelOptions
     from hermes_worker.tasks.jobs.collect import CollectingParts
     from hermes_worker.tasks.keeper import Keeper, LaneStarter, Listener
+    from hermes_worker.tasks.leases import Leases
     from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.parts import Parts
     from hermes_worker.workspaces.base import Workspace
@@ -537,25 +539,46 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    from hermes_worker.agent.fetching import Fetcher
-    from hermes_worker.agent.tools.catalog import default_catalog
-    from hermes_worker.net.urls import UrlPolicy
-    from hermes_worker.store.jobs.executions import Executions
-    from hermes_worker.store.jobs.jobs import Jobs
-    from hermes_worker.store.outbox.deliveries import Deliveries
-    from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
-    from hermes_worker.store.runs.calls import ToolCalls
-    from hermes_worker.store.runs.transcripts import Transcripts
-    from hermes_worker.tasks.deliver import DeliveryParts
-    from hermes_worker.tasks.fair_semaphore import FairSemaphore
-    from hermes_worker.tasks.jobs.collect import CollectingParts
-    from hermes_worker.tasks.keeper import Keeper, Listener
-    from hermes_worker.tasks.leases import Leases
-    from hermes_worker.tasks.parts import Parts
-    from hermes_worker.workspaces.ref import WorkspaceRef, open_workspace
-    from scheduler.agent_jobs import AgentJobs
+    from hermes_worker.tasks.keeper import Listener
 
-    options = options or WorkerOptions()
+    shared = _shared_parts(settings, options or WorkerOptions())
+    client = shared.client
+    parts, deliveries = _step_parts(shared), _delivery_parts(shared)
+    collecting = _collecting_parts(shared, deliveries.dispatcher)
+    sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
+    keeper = _keeper_of(shared, sweeper)
+    listener = Listener(client.redis, shared.leases, client.runs.nudged)
+    keeper.start()
+    listener.start()
+    return WorkerProcess(
+        pid=os.getpid(),
+        parts=parts,
+        deliveries=deliveries,
+        collecting=collecting,
+        runs=client.runs,
+        sweeper=sweeper,
+        keeper=keeper,
+        listener=listener,
+        database=client.database,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What all parts of a worker process are made of."""
+
+    settings: Settings
+    options: WorkerOptions
+    client: Client
+    leases: Leases
+    sandbox: Sandbox
+    redactor: Redactor
+
+
+def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
+    """Enters the process among the workers."""
+    from hermes_worker.tasks.leases import Leases
+
     client = open_client(settings)
     leases = Leases(
         client.workers,
@@ -564,7 +587,74 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         ttl_s=settings.lease.ttl_s,
     )
     leases.register()
-    sandbox = sandbox_of(settings)
+    return _Shared(
+        settings=settings,
+        options=options,
+        client=client,
+        leases=leases,
+        sandbox=sandbox_of(settings),
+        redactor=redactor_of(settings),
+    )
+
+
+def _step_parts(shared: _Shared) -> Parts:
+    """What iterations, tool calls and auxiliary calls work with."""
+    from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
+    from hermes_worker.store.runs.calls import ToolCalls
+    from hermes_worker.store.runs.transcripts import Transcripts
+    from hermes_worker.tasks.fair_semaphore import FairSemaphore
+    from hermes_worker.tasks.parts import Parts
+
+    settings, client = shared.settings, shared.client
+    models = _models_of(settings, shared.options, client)
+    return Parts(
+        runs=client.runs,
+        calls=ToolCalls(client.database),
+        waits=client.waits,
+        auxiliary_calls=AuxiliaryCalls(client.database),
+        approvals=approval_rules(settings),
+        transcripts=Transcripts(client.database),
+        sender=client.publisher,
+        leases=shared.leases,
+        live=Live(client.redis),
+        catalog=_catalog_of(shared),
+        chain=models.chain,
+        auxiliary_chains=models.auxiliary,
+        pool=models.pool,
+        governor=Governor(client.redis, _configured_limits(settings)),
+        model=model_options(settings),
+        fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
+        prices=dict(own_price(text) for text in settings.model.prices),
+        redactor=shared.redactor,
+        workspace=_opening_workspaces(settings, shared.sandbox),
+        now=client.database.now,
+        delegation=delegation_policy(settings),
+    )
+
+
+def _catalog_of(shared: _Shared) -> Catalog:
+    """The tools of this process; loaded only where they are called."""
+    from hermes_worker.agent.fetching import Fetcher
+    from hermes_worker.agent.tools.catalog import default_catalog
+    from hermes_worker.net.urls import UrlPolicy
+    from hermes_worker.store.jobs.jobs import Jobs
+    from scheduler.agent_jobs import AgentJobs
+
+    catalog = default_catalog(
+        *shared.options.more_tools,
+        services={
+            "jobs": AgentJobs(Jobs(shared.client.database)),
+            "fetching": Fetcher(policy=UrlPolicy(allows_private=shared.settings.agent.allow_private_urls)),
+        },
+    )
+    if {QueueName.TOOLS, QueueName.SUSPECT_TOOLS} & set(shared.options.queues):
+        catalog.load_all()
+    return catalog
+
+
+def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str], Workspace]:
+    """What opens the workspace of a session, and remembers those that it opened last."""
+    from hermes_worker.workspaces.ref import WorkspaceRef, open_workspace
 
     @lru_cache(_WORKSPACES_OPEN_MAX)
     def workspace(ref: str) -> Workspace:
@@ -579,89 +669,62 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
             umask=settings.terminal.umask,
         )
 
-    redactor = redactor_of(settings)
-    models = _models_of(settings, options, client)
-    catalog = default_catalog(
-        *options.more_tools,
-        services={
-            "jobs": AgentJobs(Jobs(client.database)),
-            "fetching": Fetcher(policy=UrlPolicy(allows_private=settings.agent.allow_private_urls)),
-        },
-    )
-    if {QueueName.TOOLS, QueueName.SUSPECT_TOOLS} & set(options.queues):
-        catalog.load_all()
-    parts = Parts(
-        runs=client.runs,
-        calls=ToolCalls(client.database),
-        waits=client.waits,
-        auxiliary_calls=AuxiliaryCalls(client.database),
-        approvals=approval_rules(settings),
-        transcripts=Transcripts(client.database),
-        sender=client.publisher,
-        leases=leases,
-        live=Live(client.redis),
-        catalog=catalog,
-        chain=models.chain,
-        auxiliary_chains=models.auxiliary,
-        pool=models.pool,
-        governor=Governor(client.redis, _configured_limits(settings)),
-        model=model_options(settings),
-        fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
-        prices=dict(own_price(text) for text in settings.model.prices),
-        redactor=redactor,
-        workspace=workspace,
-        now=client.database.now,
-        delegation=delegation_policy(settings),
-    )
+    return workspace
+
+
+def _delivery_parts(shared: _Shared) -> DeliveryParts:
+    from hermes_worker.store.outbox.deliveries import Deliveries
+    from hermes_worker.tasks.deliver import DeliveryParts
+
+    settings, client = shared.settings, shared.client
     dispatcher = dispatcher_of(settings)
-    deliveries = DeliveryParts(
+    return DeliveryParts(
         outbox=Deliveries(client.database),
         views=client.views,
         dispatcher=dispatcher,
         sender=client.publisher,
-        leases=leases,
+        leases=shared.leases,
         attachments=partial(_file_outbox, settings),
         filters_silence=settings.delivery.filter_silence,
         secrets=(*dispatcher.secrets, *(secret.reveal() for secret in settings.secrets)),
     )
-    collecting = CollectingParts(
-        executions=Executions(client.database),
-        dispatcher=deliveries.dispatcher,
-        sender=client.publisher,
-        leases=leases,
+
+
+def _collecting_parts(shared: _Shared, dispatcher: Dispatcher) -> CollectingParts:
+    """What the scripts and skills of jobs are collected with."""
+    from hermes_worker.store.jobs.executions import Executions
+    from hermes_worker.tasks.jobs.collect import CollectingParts
+
+    settings = shared.settings
+    return CollectingParts(
+        executions=Executions(shared.client.database),
+        dispatcher=dispatcher,
+        sender=shared.client.publisher,
+        leases=shared.leases,
         home=settings.home,
         environ=settings.environ,
         env_passthrough=settings.terminal.env_passthrough,
-        sandbox=sandbox,
+        sandbox=shared.sandbox,
         free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         script_timeout_s=settings.cron.script_timeout_s,
-        redactor=redactor,
+        redactor=shared.redactor,
         umask=settings.terminal.umask,
     )
-    sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
-    keeper = Keeper(
-        leases=leases,
+
+
+def _keeper_of(shared: _Shared, sweeper: Sweeper) -> Keeper:
+    from hermes_worker.tasks.keeper import Keeper
+
+    options = shared.options
+    return Keeper(
+        leases=shared.leases,
         sweeper=sweeper,
-        sender=client.publisher,
-        stopping=client.runs.stopping,
+        sender=shared.client.publisher,
+        stopping=shared.client.runs.stopping,
         queues=options.queues,
-        sweep_every_s=settings.lease.sweep_interval_s,
+        sweep_every_s=shared.settings.lease.sweep_interval_s,
         alive_file=options.alive_file,
         suspects=lane_queues(options.queues),
         lanes=options.lanes,
         is_lane=options.is_lane,
-    )
-    listener = Listener(client.redis, leases, client.runs.nudged)
-    keeper.start()
-    listener.start()
-    return WorkerProcess(
-        pid=os.getpid(),
-        parts=parts,
-        deliveries=deliveries,
-        collecting=collecting,
-        runs=client.runs,
-        sweeper=sweeper,
-        keeper=keeper,
-        listener=listener,
-        database=client.database,
     )

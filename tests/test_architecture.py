@@ -230,3 +230,21 @@ def test_a_worker_takes_every_message_that_is_sent() -> None:
     from hermes_worker.broker.queue import TaskName
 
     assert set(transport._ARGUMENTS) == set(transport._QUEUES) == set(TaskName)
+
+
+_LINES_MAX = 60
+_STILL_LONGER = {"install_handlers", "insert_children"}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    """Migrations aside, which are generated."""
+    longer = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path, text in sources("hermes_worker", "scheduler")
+        if "migrations" not in path.parts
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= _LINES_MAX
+        and node.name not in _STILL_LONGER
+    }
+    assert longer == set()
