@@ -25,11 +25,19 @@ def lines_of(document: str) -> Iterator[str]:
         yield from block.replace("\\\n", " ").splitlines()
 
 
-SHOWN = [line for line in lines_of(README) if line.startswith("hermes-worker ")]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+SHOWN = sorted(
+    {
+        line
+        for path in DOCUMENTS
+        for line in lines_of(path.read_text(encoding="utf-8"))
+        if line.startswith("hermes-worker ")
+    }
+)
 
 
 @pytest.mark.parametrize("line", SHOWN)
-def test_every_command_of_the_readme_is_one(line: str) -> None:
+def test_every_command_of_the_documents_is_one(line: str) -> None:
     _, *words = shlex.split(line, comments=True)
     if words[-1] == "&":  # it goes on in the background
         words.pop()
@@ -40,8 +48,28 @@ def test_every_command_of_the_readme_is_one(line: str) -> None:
     command.make_context(line, words)
 
 
-def test_the_readme_shows_commands() -> None:
-    assert len(SHOWN) > 20
+def test_the_documents_show_commands() -> None:
+    assert len(SHOWN) > 30
+    assert len([line for line in lines_of(README) if line.startswith("hermes-worker ")]) >= 6
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    """The first sets everything up and does the main job, the second everything up and passes the tests."""
+    first, second = (block.splitlines()[-1] for block in _BLOCK.findall(README)[:2])
+    assert first.endswith("/hermes-worker run")
+    assert second.endswith("/pytest")
+    assert [line for line in README.splitlines() if "'.[test]'" in line] == [second]
+
+
+def test_the_readme_names_every_page() -> None:
+    pages = {path.relative_to(ROOT).as_posix() for path in DOCUMENTS} - {"README.md"}
+    assert pages - set(re.findall(r"\]\(([\w/.-]+\.md)\)", README)) == set()
+
+
+def test_the_readme_is_read_in_three_minutes() -> None:
+    """At 230 words a minute; what a reader does not need at first has a page of its own."""
+    prose = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
+    assert len(prose.split()) < 3 * 230
 
 
 def test_every_file_that_the_architecture_names_is_there() -> None:
@@ -51,9 +79,8 @@ def test_every_file_that_the_architecture_names_is_there() -> None:
     assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
 
 
-@pytest.mark.parametrize("document", sorted(path.name for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]))
-def test_every_link_between_documents_leads_somewhere(document: str) -> None:
-    path = next(place / document for place in (ROOT, ROOT / "docs") if (place / document).exists())
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_between_documents_leads_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8"))
     assert [target for target in targets if not (path.parent / target).exists()] == []
 

@@ -24,7 +24,7 @@ from hermes_worker.settings import (
     markdown_table,
 )
 
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 SERVER_KEY = "0123456789" * 2
 
 
@@ -525,8 +525,8 @@ def test_every_setting_has_a_docstring_and_its_own_names() -> None:
     assert all(row.variable.startswith("HERMES_") for row in rows)
 
 
-def test_the_readme_has_the_table_of_settings() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_the_page_of_settings_has_their_table() -> None:
+    text = PAGE.read_text(encoding="utf-8")
     table = text.partition("<!-- settings:begin -->")[2].partition("<!-- settings:end -->")[0]
 
     assert table.strip() == markdown_table(), "run: python -m hermes_worker.settings"

@@ -6,8 +6,8 @@ home directory, ``config.yaml`` in the home directory, the default. An empty var
 is what an unset variable becomes in a compose file.
 
 Each setting is declared once, as a field: its key, its variables, what it may hold, its default and its meaning. The
-README's table is made from that (``python -m hermes_worker.settings``). Keys that Hermes Agent also has keep its
-names, so that its ``config.yaml`` can be used as it is; what we do not use of it is noted and ignored.
+The table of docs/settings.md is made from that (``python -m hermes_worker.settings``). Keys that Hermes Agent also has
+keep its names, so that its ``config.yaml`` can be used as it is; what we do not use of it is noted and ignored.
 """
 
 from __future__ import annotations
@@ -1186,7 +1186,7 @@ def _field_docs() -> dict[tuple[str, str], str]:
 
 
 def markdown_table() -> str:
-    """The configuration table of the README."""
+    """The table of docs/settings.md."""
     rows = [
         f"| `{row.key}` | `{row.variable}` | {f'`{row.default}`' if row.default else ''} | {row.doc} |"
         for row in describe()

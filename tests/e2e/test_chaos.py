@@ -1,4 +1,4 @@
-"""The crash lab from the command line, as README shows it."""
+"""The crash lab from the command line, as docs/crash-lab.md shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README's commands for several machines, played as they stand against real servers."""
+"""The commands of docs/deployment.md, played as they stand against real servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from hermes_worker.models.scripted.server import ScriptedServer
 
 pytestmark = pytest.mark.e2e
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 
 
 def block() -> str:
-    """The block of commands below its heading."""
-    section = README.read_text().partition("## On several machines")[2]
-    return section.partition("```sh\n")[2].partition("```")[0]
+    """The first block of commands."""
+    return PAGE.read_text(encoding="utf-8").partition("```sh\n")[2].partition("```")[0]
 
 
 def free_port() -> int:

@@ -34,9 +34,9 @@ def test_an_event_becomes_a_run_whose_answer_arrives(hermes: CommandLine) -> Non
             assert "Reviewed." in mailbox.text()
 
 
-def test_the_block_of_the_readme_works_as_pasted(shared: tuple[CommandLine, Running]) -> None:
+def test_the_block_of_the_documentation_works_as_pasted(shared: tuple[CommandLine, Running]) -> None:
     hermes, _ = shared
-    block = next(block for block in blocks_of("README.md") if "webhook test" in block)
+    block = next(block for block in blocks_of("docs/webhooks.md") if "webhook test" in block)
     ended = subprocess.run(
         ["bash", "-ec", block], env=shell_environ(hermes), capture_output=True, text=True, timeout=60, check=False
     )
