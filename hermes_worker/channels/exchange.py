@@ -19,6 +19,7 @@ from urllib.parse import quote
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind, kind_of_status
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
@@ -229,23 +230,6 @@ def json_object(response: HttpResponse) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def text_of(value: object) -> str:
-    """A string or a number of a JSON answer as text; anything else is empty."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-
-
-def object_of(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def list_of(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def number_of(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def is_success(response: HttpResponse) -> bool:
     return 200 <= response.status < 300
 
@@ -279,7 +263,7 @@ def failure_of_code(
     kind = kinds.get(code) if isinstance(code, int) else None
     if kind is None and is_success(response):
         kind = SendErrorKind.UNKNOWN
-    return failure(response, " ".join(word for word in (text_of(code), said) if word), kind=kind)
+    return failure(response, " ".join(word for word in (id_of(code), said) if word), kind=kind)
 
 
 def retry_after(response: HttpResponse) -> float | None:

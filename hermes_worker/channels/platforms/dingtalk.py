@@ -21,9 +21,9 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
@@ -67,7 +67,7 @@ def classify(response: HttpResponse) -> Outcome:
     code = answer.get("errcode")
     if is_success(response) and code == 0:
         return Receipt()
-    return failure_of_code(response, code, text_of(answer.get("errmsg")), _KINDS)
+    return failure_of_code(response, code, id_of(answer.get("errmsg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Exchange:

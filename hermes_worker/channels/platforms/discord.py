@@ -18,12 +18,11 @@ from hermes_worker.channels.exchange import (
     json_request,
     key_token,
     multipart_request,
-    number_of,
     path_segment,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 120.0
@@ -68,11 +67,11 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("id")) or None)
+        return Receipt(message_id=id_of(answer.get("id")) or None)
     code = answer.get("code")
     kind = _KIND_OF_CODE.get(code) if isinstance(code, int) else None
     return failure(
-        response, text_of(answer.get("message")), kind=kind, retry_after_s=number_of(answer.get("retry_after"))
+        response, id_of(answer.get("message")), kind=kind, retry_after_s=number_of(answer.get("retry_after"))
     )
 
 

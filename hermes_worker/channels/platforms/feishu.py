@@ -21,14 +21,13 @@ from hermes_worker.channels.exchange import (
     json_request,
     key_token,
     multipart_request,
-    object_of,
     path_segment,
     preparing,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 3600.0
@@ -74,15 +73,15 @@ def build(part: Part, target: Target, credentials: Credentials, *, token: str) -
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("code") == 0:
-        return Receipt(message_id=text_of(object_of(answer.get("data")).get("message_id")) or None)
-    return failure_of_code(response, answer.get("code"), text_of(answer.get("msg")), _KINDS)
+        return Receipt(message_id=id_of(mapping_of(answer.get("data")).get("message_id")) or None)
+    return failure_of_code(response, answer.get("code"), id_of(answer.get("msg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Gets the tenant's token, uploads a file if there is one, sends."""
     identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
     granted = yield preparing(json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity))
-    token = text_of(json_object(granted).get("tenant_access_token"))
+    token = id_of(json_object(granted).get("tenant_access_token"))
     if not token:
         return _denied(granted)
     if part.attachment is None:
@@ -102,7 +101,7 @@ def _upload(
     kind, name = ("image", "image_key") if is_image else ("file", "file_key")
     url = _url("im/v1/images" if is_image else "im/v1/files", credentials)
     response = yield preparing(multipart_request(url, fields, kind, attachment, headers=bearer(token)))
-    key = text_of(object_of(json_object(response).get("data")).get(name))
+    key = id_of(mapping_of(json_object(response).get("data")).get(name))
     return (kind, {name: key}) if key else response
 
 
@@ -125,7 +124,7 @@ def _build_message(
 
 
 def _denied(response: HttpResponse) -> Outcome:
-    said = text_of(json_object(response).get("msg")) or "no token was granted"
+    said = id_of(json_object(response).get("msg")) or "no token was granted"
     return failure(response, said, kind=SendErrorKind.AUTH if is_success(response) else None)
 
 

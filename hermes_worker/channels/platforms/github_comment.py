@@ -17,9 +17,9 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -44,9 +44,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
-    message = text_of(answer.get("message"))
+    message = id_of(answer.get("message"))
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("html_url")) or text_of(answer.get("id")) or None)
+        return Receipt(message_id=id_of(answer.get("html_url")) or id_of(answer.get("id")) or None)
     kind = None
     if response.status == 403 and "rate limit" in message.lower():
         kind = SendErrorKind.RATE_LIMITED  # GitHub's second limit, on what creates content, is a 403

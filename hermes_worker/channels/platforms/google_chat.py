@@ -20,11 +20,10 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     key_token,
-    object_of,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 600.0
@@ -74,9 +73,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("name")) or None)
-    error = object_of(answer.get("error"))
-    return failure(response, text_of(error.get("message")), kind=_KINDS.get(text_of(error.get("status"))))
+        return Receipt(message_id=id_of(answer.get("name")) or None)
+    error = mapping_of(answer.get("error"))
+    return failure(response, id_of(error.get("message")), kind=_KINDS.get(id_of(error.get("status"))))
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:

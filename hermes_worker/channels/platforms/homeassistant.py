@@ -18,9 +18,9 @@ from hermes_worker.channels.exchange import (
     key_token,
     path_segment,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -51,7 +51,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     if is_success(response):
         return Receipt()
-    said = text_of(json_object(response).get("message"))
+    said = id_of(json_object(response).get("message"))
     # A service that does not exist is a 400, like every other mistake in a call.
     is_unknown = response.status == 400 and "not found" in said.lower()
     return failure(response, said, kind=SendErrorKind.NOT_FOUND if is_unknown else None)

@@ -17,12 +17,10 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     key_token,
-    list_of,
-    object_of,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 86_400.0
@@ -48,8 +46,8 @@ def classify(response: HttpResponse) -> Outcome:
     sent = list_of(answer.get("sentMessages"))
     was_accepted_before = response.status == 409 and "x-line-accepted-request-id" in response.headers
     if is_success(response) or was_accepted_before:
-        return Receipt(message_id=text_of(object_of(sent[0]).get("id")) or None if sent else None)
-    said = text_of(answer.get("message"))
+        return Receipt(message_id=id_of(mapping_of(sent[0]).get("id")) or None if sent else None)
+    said = id_of(answer.get("message"))
     # A person who blocked the account or an id that never was one: LINE says no more than this.
     kind = SendErrorKind.NOT_FOUND if response.status == 400 and "'to'" in said else None
     return failure(response, said, kind=kind)

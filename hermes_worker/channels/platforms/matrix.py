@@ -20,17 +20,15 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     key_token,
-    list_of,
     media_type,
-    number_of,
     path_segment,
     preparing,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.markup import matrix_html
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, list_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 1800.0
@@ -77,12 +75,12 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("event_id")) or None)
-    code = text_of(answer.get("errcode"))
+        return Receipt(message_id=id_of(answer.get("event_id")) or None)
+    code = id_of(answer.get("errcode"))
     wait_ms = number_of(answer.get("retry_after_ms"))
     return failure(
         response,
-        " ".join(word for word in (code, text_of(answer.get("error"))) if word),
+        " ".join(word for word in (code, id_of(answer.get("error"))) if word),
         kind=_KINDS.get(code),
         retry_after_s=None if wait_ms is None else wait_ms / 1000,
     )
@@ -98,7 +96,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
     uploaded = yield _build_upload(part.attachment, credentials)
-    address = text_of(json_object(uploaded).get("content_uri"))
+    address = id_of(json_object(uploaded).get("content_uri"))
     if not address:
         return classify(uploaded) if not is_success(uploaded) else failure(uploaded, "the upload has no address")
     content: dict[str, object] = {
@@ -138,18 +136,18 @@ def _direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, 
     """The id of the direct room with ``user``, or the response that failed. A room that is opened is noted in the
     account's ``m.direct``, so that the next message finds it."""
     me = yield preparing(_request("GET", "v3/account/whoami", None, credentials))
-    own_id = text_of(json_object(me).get("user_id"))
+    own_id = id_of(json_object(me).get("user_id"))
     if not own_id:
         return me
     path = f"v3/user/{path_segment(own_id)}/account_data/m.direct"
     known = yield preparing(_request("GET", path, None, credentials))
     direct = json_object(known) if is_success(known) else {}
-    rooms = [text_of(room) for room in list_of(direct.get(user)) if text_of(room)]
+    rooms = [id_of(room) for room in list_of(direct.get(user)) if id_of(room)]
     if rooms:
         return rooms[-1]
     invitation = {"preset": "trusted_private_chat", "is_direct": True, "invite": [user]}
     created = yield preparing(_request("POST", "v3/createRoom", invitation, credentials))
-    room_id = text_of(json_object(created).get("room_id"))
+    room_id = id_of(json_object(created).get("room_id"))
     if not room_id:
         return created
     yield preparing(_request("PUT", path, direct | {user: [room_id]}, credentials))

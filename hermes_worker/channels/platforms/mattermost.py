@@ -15,14 +15,12 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    list_of,
     multipart_request,
-    object_of,
     preparing,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -47,13 +45,13 @@ def build(part: Part, target: Target, credentials: Credentials, *, file_ids: tup
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("id")) or None)
-    identifier = text_of(answer.get("id"))
+        return Receipt(message_id=id_of(answer.get("id")) or None)
+    identifier = id_of(answer.get("id"))
     is_thread_missing = "root_id" in identifier or "parent_id" in identifier
     kind = SendErrorKind.NOT_FOUND if is_thread_missing else None
     if "too_long" in identifier or "msg_too_long" in identifier:
         kind = SendErrorKind.TOO_LONG
-    return failure(response, text_of(answer.get("message")), kind=kind, is_thread_missing=is_thread_missing)
+    return failure(response, id_of(answer.get("message")), kind=kind, is_thread_missing=is_thread_missing)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -64,7 +62,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     upload = multipart_request(url, fields, "files", part.attachment, headers=bearer(credentials.token))
     uploaded = yield preparing(upload)
     infos = list_of(json_object(uploaded).get("file_infos"))
-    file_id = text_of(object_of(infos[0]).get("id")) if infos else ""
+    file_id = id_of(mapping_of(infos[0]).get("id")) if infos else ""
     if not file_id:
         return classify(uploaded) if not is_success(uploaded) else failure(uploaded, "the upload has no id")
     return classify((yield build(part, target, credentials, file_ids=(file_id,))))

@@ -21,9 +21,9 @@ from hermes_worker.channels.exchange import (
     json_request,
     path_segment,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -54,10 +54,10 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("id")) or None)
+        return Receipt(message_id=id_of(answer.get("id")) or None)
     # Without credentials every topic is open, so a 403 is about ours and not about a chat that is closed for good.
     kind = SendErrorKind.AUTH if response.status in (401, 403) else None
-    return failure(response, text_of(answer.get("error")), kind=kind)
+    return failure(response, id_of(answer.get("error")), kind=kind)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:

@@ -18,13 +18,11 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    list_of,
     media_type,
-    object_of,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -67,18 +65,18 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
-    error = object_of(answer.get("error"))
+    error = mapping_of(answer.get("error"))
     if error or not is_success(response):
-        code, said = error.get("code"), text_of(error.get("message"))
+        code, said = error.get("code"), id_of(error.get("message"))
         kind = _ERROR_KINDS.get(code) if isinstance(code, int) else None
         if kind is None and is_success(response):
             kind = classify_text(said)
         return failure(response, said, kind=kind)
-    result = object_of(answer.get("result"))
-    outcomes = [text_of(object_of(item).get("type")) for item in list_of(result.get("results"))]
+    result = mapping_of(answer.get("result"))
+    outcomes = [id_of(mapping_of(item).get("type")) for item in list_of(result.get("results"))]
     # A group message that reached somebody was delivered; the rest will see it when they can.
     if result and (not outcomes or "SUCCESS" in outcomes):
-        return Receipt(message_id=text_of(result.get("timestamp")) or None)
+        return Receipt(message_id=id_of(result.get("timestamp")) or None)
     said = outcomes[0] if outcomes else "no answer of signal-cli's"
     return failure(response, said, kind=_RESULT_KINDS.get(said, SendErrorKind.UNKNOWN))
 

@@ -19,15 +19,13 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    list_of,
     media_type,
-    object_of,
     preparing,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.markup import slack_mrkdwn
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -84,7 +82,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("ok") is True:
-        return Receipt(message_id=text_of(answer.get("ts")) or None)
+        return Receipt(message_id=id_of(answer.get("ts")) or None)
     return _refusal(response)
 
 
@@ -92,7 +90,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """To a person: opens the conversation first. A file: asks for an address, uploads, publishes."""
     if target.form is ChatForm.USER:
         opened = yield preparing(_call("conversations.open", {"users": target.chat}, credentials))
-        channel = text_of(object_of(json_object(opened).get("channel")).get("id"))
+        channel = id_of(mapping_of(json_object(opened).get("channel")).get("id"))
         if not channel:
             return _refusal(opened)
         target = Target(platform=target.platform, chat=channel, thread=target.thread)
@@ -106,7 +104,7 @@ def _send_file(part: Part, attachment: Attachment, target: Target, credentials: 
     url = service_url(credentials.base_url, "files.getUploadURLExternal")
     offered = yield preparing(form_request(url, fields, headers=bearer(credentials.token)))
     answer = json_object(offered)
-    upload_url, file_id = text_of(answer.get("upload_url")), text_of(answer.get("file_id"))
+    upload_url, file_id = id_of(answer.get("upload_url")), id_of(answer.get("file_id"))
     if not upload_url or not file_id:
         return _refusal(offered)
     uploaded = yield HttpRequest(
@@ -127,11 +125,11 @@ def _send_file(part: Part, attachment: Attachment, target: Target, credentials: 
     published = list_of(json_object(completed).get("files"))
     if json_object(completed).get("ok") is not True:
         return _refusal(completed)
-    return Receipt(message_id=text_of(object_of(published[0]).get("id")) if published else None)
+    return Receipt(message_id=id_of(mapping_of(published[0]).get("id")) if published else None)
 
 
 def _refusal(response: HttpResponse) -> DeliveryError:
-    error = text_of(json_object(response).get("error"))
+    error = id_of(json_object(response).get("error"))
     kind = _KINDS.get(error)
     if kind is None and is_success(response):
         kind = SendErrorKind.UNKNOWN

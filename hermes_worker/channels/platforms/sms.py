@@ -18,9 +18,9 @@ from hermes_worker.channels.exchange import (
     json_object,
     path_segment,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -62,8 +62,8 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("sid")) or None)
-    return failure_of_code(response, answer.get("code"), text_of(answer.get("message")), _KINDS)
+        return Receipt(message_id=id_of(answer.get("sid")) or None)
+    return failure_of_code(response, answer.get("code"), id_of(answer.get("message")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:

@@ -16,13 +16,12 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    object_of,
     path_segment,
     preparing,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -57,9 +56,9 @@ def build(part: Part, target: Target, credentials: Credentials, *, token: str) -
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("id")) or None)
-    error = object_of(answer.get("error"))
-    return failure(response, text_of(error.get("message")), kind=_KINDS.get(text_of(error.get("code"))))
+        return Receipt(message_id=id_of(answer.get("id")) or None)
+    error = mapping_of(answer.get("error"))
+    return failure(response, id_of(error.get("message")), kind=_KINDS.get(id_of(error.get("code"))))
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -72,9 +71,9 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     }
     path = f"{path_segment(credentials.tenant)}/oauth2/v2.0/token"
     granted = yield preparing(form_request(service_url(credentials.login_url, path), fields))
-    token = text_of(json_object(granted).get("access_token"))
+    token = id_of(json_object(granted).get("access_token"))
     if not token:
-        said = text_of(json_object(granted).get("error")) or "no token was granted"
+        said = id_of(json_object(granted).get("error")) or "no token was granted"
         is_refused = is_success(granted) or granted.status in (400, 401)
         return failure(granted, said, kind=SendErrorKind.AUTH if is_refused else None)
     return classify((yield build(part, target, credentials, token=token)))

@@ -18,16 +18,14 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     multipart_request,
-    number_of,
-    object_of,
     path_segment,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.markup import telegram_html
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, mapping_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -66,11 +64,11 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("ok") is True:
-        return Receipt(message_id=text_of(object_of(answer.get("result")).get("message_id")) or None)
-    said = text_of(answer.get("description"))
-    parameters = object_of(answer.get("parameters"))
+        return Receipt(message_id=id_of(mapping_of(answer.get("result")).get("message_id")) or None)
+    said = id_of(answer.get("description"))
+    parameters = mapping_of(answer.get("parameters"))
     kind = classify_text(said) if said else SendErrorKind.UNKNOWN
-    if migrated := text_of(parameters.get("migrate_to_chat_id")):
+    if migrated := id_of(parameters.get("migrate_to_chat_id")):
         said, kind = f"{said} (the chat is now {migrated}; change the target)", SendErrorKind.NOT_FOUND
     return failure(
         response,

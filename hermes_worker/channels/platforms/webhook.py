@@ -26,10 +26,10 @@ from hermes_worker.channels.exchange import (
     json_object,
     json_request,
     media_type,
-    text_of,
 )
 from hermes_worker.channels.signature import sign
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = math.inf
@@ -71,7 +71,7 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
 def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
-        return Receipt(message_id=text_of(answer.get("id")) or None)
+        return Receipt(message_id=id_of(answer.get("id")) or None)
     # What a foreign server says is not repeated: it may be anything, to anybody.
     return failure(response)
 

@@ -19,9 +19,9 @@ from hermes_worker.channels.exchange import (
     multipart_request,
     preparing,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -55,7 +55,7 @@ def classify(response: HttpResponse) -> Outcome:
     code = answer.get("errcode")
     if is_success(response) and code == 0:
         return Receipt()
-    return failure_of_code(response, code, text_of(answer.get("errmsg")), _KINDS)
+    return failure_of_code(response, code, id_of(answer.get("errmsg")), _KINDS)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -64,7 +64,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
         return classify((yield build(part, target, credentials)))
     url = _url("upload_media", credentials) + "&type=file"
     uploaded = yield preparing(multipart_request(url, {}, "media", part.attachment))
-    media_id = text_of(json_object(uploaded).get("media_id"))
+    media_id = id_of(json_object(uploaded).get("media_id"))
     if not media_id:
         return classify(uploaded)
     payload = {"msgtype": "file", "file": {"media_id": media_id}}

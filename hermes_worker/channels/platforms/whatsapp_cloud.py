@@ -16,17 +16,15 @@ from hermes_worker.channels.exchange import (
     is_success,
     json_object,
     json_request,
-    list_of,
     media_type,
     multipart_request,
-    object_of,
     path_segment,
     preparing,
     service_url,
-    text_of,
 )
 from hermes_worker.channels.media import MediaKind
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 KEY_KEPT_S = 0.0
@@ -72,9 +70,9 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     messages = list_of(answer.get("messages"))
     if is_success(response) and messages:
-        return Receipt(message_id=text_of(object_of(messages[0]).get("id")) or None)
-    error = object_of(answer.get("error"))
-    details = text_of(object_of(error.get("error_data")).get("details")) or text_of(error.get("message"))
+        return Receipt(message_id=id_of(mapping_of(messages[0]).get("id")) or None)
+    error = mapping_of(answer.get("error"))
+    details = id_of(mapping_of(error.get("error_data")).get("details")) or id_of(error.get("message"))
     return failure_of_code(response, error.get("code"), details, _KINDS)
 
 
@@ -86,7 +84,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     fields = {"messaging_product": "whatsapp", "type": media_type(attachment.name)}
     url = _url("media", credentials)
     uploaded = yield preparing(multipart_request(url, fields, "file", attachment, headers=bearer(credentials.token)))
-    media_id = text_of(json_object(uploaded).get("id"))
+    media_id = id_of(json_object(uploaded).get("id"))
     if not media_id:
         return classify(uploaded)
     kind = {MediaKind.VOICE: "audio"}.get(attachment.kind, attachment.kind.value)

@@ -21,6 +21,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
+from hermes_worker.core.json_values import text_of
 from hermes_worker.core.recovery.error_patterns import (
     AUTH,
     BILLING,
@@ -306,7 +307,7 @@ def _look_at(error: RawError, size: RequestSize) -> _Seen:
     detail = _error_object(error.body)
     codes = _codes(error.body, detail)
     body_message = (
-        _text(detail.get("message")) or _text(detail.get("error")) or _text((error.body or {}).get("message"))
+        text_of(detail.get("message")) or text_of(detail.get("error")) or text_of((error.body or {}).get("message"))
     )
     metadata = detail.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
@@ -347,7 +348,7 @@ def _error_object(body: Mapping[str, object] | None) -> Mapping[str, object]:
 def _wrapped_message(metadata: Mapping[str, object]) -> str:
     """What the upstream provider said, which OpenRouter passes on as JSON text in ``metadata.raw``."""
     inner = _json_object(metadata.get("raw"))
-    return _text(_error_object(inner).get("message"))
+    return text_of(_error_object(inner).get("message"))
 
 
 def _codes(body: Mapping[str, object] | None, detail: Mapping[str, object]) -> tuple[str, ...]:
@@ -384,10 +385,6 @@ def _json_object(value: object) -> Mapping[str, object]:
     except (ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, Mapping) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _join_new(first: str, *others: str) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from hermes_worker.core.json_values import mapping_of
 from hermes_worker.core.recovery.reported_limits import plausible_window
 
 _NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d{1,12})\s*$", re.MULTILINE)
@@ -61,7 +62,7 @@ def _told(entries: Iterable[Mapping[str, object]]) -> int | None:
 
 
 def _entries(document: object) -> Iterator[Mapping[str, object]]:
-    listed = _mapping(document).get("data") or _mapping(document).get("models") or document  # Together: a bare list
+    listed = mapping_of(document).get("data") or mapping_of(document).get("models") or document  # Together: a bare list
     yield from (entry for entry in listed if isinstance(entry, Mapping)) if isinstance(listed, list) else ()
 
 
@@ -71,23 +72,19 @@ def _window_of(entry: Mapping[str, object]) -> int | None:
 
 def _props(document: object, _: str) -> int | None:
     """llama-server: what one slot holds."""
-    return plausible_window(_mapping(_mapping(document).get("default_generation_settings")).get("n_ctx"))
+    return plausible_window(mapping_of(mapping_of(document).get("default_generation_settings")).get("n_ctx"))
 
 
 def _shown(document: object, _: str) -> int | None:
     """Ollama: what the model's own parameters ask for."""
-    parameters = _mapping(document).get("parameters")
+    parameters = mapping_of(document).get("parameters")
     match = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
     return plausible_window(int(match[1])) if match else None
 
 
 def _info(document: object, _: str) -> int | None:
     """Text Generation Inference."""
-    return plausible_window(_mapping(document).get("max_total_tokens"))
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
+    return plausible_window(mapping_of(document).get("max_total_tokens"))
 
 
 MODELS = Place(path="/models", read=_served, is_of_api=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hermes_worker.core.json_values import mapping_of, text_of
 from hermes_worker.core.messages import Delta, ModelReply
 from hermes_worker.core.recovery.repair import plain_json
 from hermes_worker.models.wires.chat_reply import (
@@ -50,7 +51,7 @@ class _Block:
 
     def finished(self) -> dict[str, Any]:
         grown = {name: whole(pieces) for name, pieces in self.pieces.items() if name != "partial_json"}
-        block = {**self.fields, **{name: f"{_text(self.fields.get(name))}{text}" for name, text in grown.items()}}
+        block = {**self.fields, **{name: f"{text_of(self.fields.get(name))}{text}" for name, text in grown.items()}}
         if self.kind == "tool_use" and (arguments := self.arguments):
             block["input"] = _object(arguments)
         return block
@@ -79,30 +80,30 @@ class MessageAssembler:
 
     def feed(self, document: object) -> None:
         """Raises ``MalformedReply`` or ``StreamedError``."""
-        event = _mapping(document)
+        event = mapping_of(document)
         match event.get("type"):
             case "content_block_delta":
-                self._grow(_index(event), _mapping(event.get("delta")))
+                self._grow(_index(event), mapping_of(event.get("delta")))
             case "content_block_start":
-                self._begin(_index(event), _mapping(event.get("content_block")))
+                self._begin(_index(event), mapping_of(event.get("content_block")))
             case "message_start":
-                self._message = _mapping(event.get("message"))
+                self._message = mapping_of(event.get("message"))
                 self._count(self._message.get("usage"))
             case "message_delta":
-                self._stop_reason = _mapping(event.get("delta")).get("stop_reason") or self._stop_reason
+                self._stop_reason = mapping_of(event.get("delta")).get("stop_reason") or self._stop_reason
                 self._count(event.get("usage"))
             case "message_stop":
                 self._is_over = True
             case "error":
-                raise StreamedError(_mapping(event.get("error")) or {"message": str(event)})
+                raise StreamedError(mapping_of(event.get("error")) or {"message": str(event)})
             case kind if not isinstance(kind, str):
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
         """A message that was not streamed. Raises as ``feed``."""
-        message = _mapping(document)
+        message = mapping_of(document)
         if message.get("type") == "error" or "error" in message:
-            raise StreamedError(_mapping(message.get("error")) or {"message": str(message)})
+            raise StreamedError(mapping_of(message.get("error")) or {"message": str(message)})
         content = message.get("content")
         if not isinstance(content, list) or not (content or message.get("stop_reason") in _MAY_BE_EMPTY):
             raise MalformedReply("the reply has no content")
@@ -110,7 +111,7 @@ class MessageAssembler:
         self._stop_reason = message.get("stop_reason")
         self._count(message.get("usage"))
         for index, block in enumerate(content):
-            self._begin(index, _mapping(block))
+            self._begin(index, mapping_of(block))
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
         """The reply. ``was_cut_short`` says that the stream ended without its regular end.
@@ -153,7 +154,7 @@ class MessageAssembler:
         block = self._blocks.get(index)
         if block is None:
             raise MalformedReply(f"a piece of block {index} came before the block")
-        field = _PIECE_OF.get(_text(delta.get("type")))
+        field = _PIECE_OF.get(text_of(delta.get("type")))
         piece = delta.get(field) if field else None
         if field is None or not isinstance(piece, str):
             return  # citations and kinds to come: nothing that we send back
@@ -171,7 +172,7 @@ class MessageAssembler:
 
     def _count(self, usage: object) -> None:
         """Counts are cumulative; a zero at the end does not mean that what was counted at the start is taken back."""
-        for name, value in _mapping(usage).items():
+        for name, value in mapping_of(usage).items():
             if value or name not in self._usage:
                 self._usage[name] = value
 
@@ -202,7 +203,7 @@ def _is_odd(call: _Block) -> bool:
 
 
 def _object(text: str) -> Mapping[str, Any]:
-    return _mapping(_parsed(text))
+    return mapping_of(_parsed(text))
 
 
 def _parsed(text: str) -> object:
@@ -215,11 +216,3 @@ def _index(event: Mapping[str, Any]) -> int:
     if not isinstance(index, int):
         raise MalformedReply("an event of a block has no index")
     return index
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from hermes_worker.core.json_values import mapping_of, text_of
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, arguments_text, assess_arguments
 
@@ -98,15 +99,15 @@ class ReplyAssembler:
         if not isinstance(chunk, dict):
             raise MalformedReply(f"expected a JSON object, got {type(chunk).__name__}")
         if error := chunk.get("error"):
-            raise StreamedError(_mapping(error) or {"message": str(error)})
+            raise StreamedError(mapping_of(error) or {"message": str(error)})
         if choices := chunk.get("choices"):
             self.has_choice = True
             self._feed_choice(_kept_choice(choices))
         if not self._model and isinstance(model := chunk.get("model"), str):
             self._model = model
-        if usage := chunk.get("usage") or ("x_groq" in chunk and _mapping(chunk["x_groq"]).get("usage")):
-            self._usage = usage_of(_mapping(usage))
-            self._cost_usd = cost_of(_mapping(usage))
+        if usage := chunk.get("usage") or ("x_groq" in chunk and mapping_of(chunk["x_groq"]).get("usage")):
+            self._usage = usage_of(mapping_of(usage))
+            self._cost_usd = cost_of(mapping_of(usage))
 
     def feed_whole(self, document: object) -> None:
         """A completion that was not streamed. Raises as ``feed``."""
@@ -145,7 +146,7 @@ class ReplyAssembler:
         )
 
     def _feed_choice(self, choice: Mapping[str, object]) -> None:
-        delta = _mapping(choice.get("delta") or choice.get("message"))
+        delta = mapping_of(choice.get("delta") or choice.get("message"))
         if content := delta.get("content"):
             self._has_answered = True
             self._add_text(_text_of(content))
@@ -163,7 +164,7 @@ class ReplyAssembler:
         if reason := choice.get("finish_reason"):
             self._finish_reason = _finish_reason(reason, choice)
         if usage := choice.get("usage"):  # Moonshot reports it here
-            self._usage = usage_of(_mapping(usage))
+            self._usage = usage_of(mapping_of(usage))
 
     def _add_text(self, text: str) -> None:
         if text:
@@ -179,18 +180,18 @@ class ReplyAssembler:
         if not isinstance(tool_calls, list):
             raise MalformedReply("tool_calls is not a list")
         for position, entry in enumerate(tool_calls):
-            self._add_tool_call(_mapping(entry), position)
+            self._add_tool_call(mapping_of(entry), position)
 
     def _add_tool_call(self, entry: Mapping[str, object], position: int) -> None:
         index = entry.get("index")
-        function = _mapping(entry.get("function"))
-        slot = self._slot(index if isinstance(index, int) else position, _string(entry.get("id")))
-        if (name := _string(function.get("name"))) and name != slot.name:
+        function = mapping_of(entry.get("function"))
+        slot = self._slot(index if isinstance(index, int) else position, text_of(entry.get("id")))
+        if (name := text_of(function.get("name"))) and name != slot.name:
             is_first = not slot.name
             slot.name = name
             if is_first:
                 self._on_delta(Delta(tool_name=name))
-        slot.extra_content = _mapping(entry.get("extra_content")) or slot.extra_content
+        slot.extra_content = mapping_of(entry.get("extra_content")) or slot.extra_content
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             slot.arguments.append(arguments)
@@ -217,7 +218,7 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
 
     Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
     """
-    details = _mapping(usage.get("prompt_tokens_details"))
+    details = mapping_of(usage.get("prompt_tokens_details"))
     cache_read = (
         _count(details.get("cached_tokens"))
         or _count(usage.get("cached_tokens"))
@@ -229,7 +230,7 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
         output=_count(usage.get("completion_tokens")),
         cache_read=cache_read,
         cache_write=cache_write,
-        reasoning=_count(_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+        reasoning=_count(mapping_of(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
 
 
@@ -267,7 +268,7 @@ def _add_details(blocks: list[dict[str, object]], details: object) -> None:
         for name, value in piece.items():
             if value is not None:
                 grows = name in _GROWING and isinstance(value, str)
-                last[name] = f"{_string(last.get(name))}{value}" if grows else value
+                last[name] = f"{text_of(last.get(name))}{value}" if grows else value
 
 
 def _block_of(piece: Mapping[str, object]) -> tuple[object, object]:
@@ -315,7 +316,7 @@ def is_cut(arguments: str) -> bool:
 def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:
     name = str(reason).lower()
     if name == "error":  # OpenRouter: the provider behind it failed in the middle
-        raise StreamedError(_mapping(choice.get("error")) or {"message": "the provider failed in the middle"})
+        raise StreamedError(mapping_of(choice.get("error")) or {"message": "the provider failed in the middle"})
     return _FINISH_REASONS.get(name, "stop")
 
 
@@ -331,7 +332,7 @@ def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(_string(_mapping(part).get("text")) for part in content)
+        return "".join(text_of(mapping_of(part).get("text")) for part in content)
     raise MalformedReply(f"content is a {type(content).__name__}")
 
 
@@ -344,14 +345,6 @@ def whole(pieces: list[str]) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _string(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _count(value: object) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hermes_worker.core.json_values import mapping_of, text_of
 from hermes_worker.core.messages import Delta, ModelReply
 from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError, whole, with_unique_ids
 from hermes_worker.models.wires.conversions.responses import FailedResponse, from_response, usage_of
@@ -49,7 +50,7 @@ class ResponseAssembler:
 
     def feed(self, document: object) -> None:
         """Raises ``MalformedReply`` or ``StreamedError``."""
-        event = _mapping(document)
+        event = mapping_of(document)
         kind = event.get("type")
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
@@ -60,24 +61,24 @@ class ResponseAssembler:
             case "response.reasoning_summary_part.added" if event.get("summary_index"):
                 self._say_reasoning("\n")
             case "response.output_item.added":
-                self._begin(_index(event), _mapping(event.get("item")))
+                self._begin(_index(event), mapping_of(event.get("item")))
             case "response.output_item.done":
-                self._items[_index(event)] = _mapping(event.get("item"))
+                self._items[_index(event)] = mapping_of(event.get("item"))
             case "response.created" | "response.in_progress":
-                self._model = _text(_mapping(event.get("response")).get("model"))
+                self._model = text_of(mapping_of(event.get("response")).get("model"))
             case "error":
-                raise StreamedError(_mapping(event.get("error")) or event)
+                raise StreamedError(mapping_of(event.get("error")) or event)
             case _ if kind in _LAST_EVENTS:
-                self._reply = self._finished(_mapping(event.get("response")))
+                self._reply = self._finished(mapping_of(event.get("response")))
             case _ if not isinstance(kind, str):
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
         """A response that was not streamed. Raises as ``feed``."""
-        response = _mapping(document)
+        response = mapping_of(document)
         if "output" not in response and "output_text" not in response and response.get("status") is None:
             if error := response.get("error"):
-                raise StreamedError(_mapping(error) or {"message": str(error)})
+                raise StreamedError(mapping_of(error) or {"message": str(error)})
             raise MalformedReply("the reply has no output")
         reply = self._reply = self._finished(response)
         if reply.reasoning:
@@ -113,7 +114,7 @@ class ResponseAssembler:
         try:
             reply = from_response({**response, "output": output, "output_text": shown}, issuer=self._issuer)
         except FailedResponse as error:
-            told = _mapping(error.body.get("error"))
+            told = mapping_of(error.body.get("error"))
             raise StreamedError({**told, "message": str(error)}) from error
         streamed = whole(self._text)
         is_refusal = not output and bool(streamed) and not self._has_answered
@@ -130,7 +131,7 @@ class ResponseAssembler:
         if item.get("type") in _CALLS and isinstance(name, str) and name:
             self._calls.append(name)
             self._on_delta(Delta(tool_name=name))
-        elif item.get("type") == "message" and _text(item.get("phase")).lower() in _COMMENTARY:
+        elif item.get("type") == "message" and text_of(item.get("phase")).lower() in _COMMENTARY:
             self._thinks_aloud.add(index)
 
     def _add_text(self, index: int, piece: object) -> None:
@@ -161,11 +162,3 @@ def _index(event: Mapping[str, Any]) -> int:
     if not isinstance(index, int):
         raise MalformedReply("the index of an item is no number")
     return index
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hermes_worker.core.json_values import list_of, mapping_of
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.recovery.repair import arguments_text
 from hermes_worker.models.wires.chat_reply import generated_id, is_cut
@@ -144,7 +145,7 @@ def _message_status(status: object) -> str:
 def _call_items(row: Row) -> Iterator[Item]:
     calls = row.get("tool_calls")
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
-        function = _mapping(_mapping(call).get("function"))
+        function = mapping_of(mapping_of(call).get("function"))
         name = function.get("name")
         if not isinstance(name, str) or not name.strip():
             continue
@@ -308,12 +309,12 @@ class _Ending:
 def from_response(response: Row, *, issuer: str) -> ModelReply:
     """A complete response as our reply. A completed one may be empty, as a reply of any wire may be; raises
     ``FailedResponse`` when it failed, or says neither what it holds nor that it is complete."""
-    reason = _word(_mapping(response.get("incomplete_details")).get("reason"))
+    reason = _word(mapping_of(response.get("incomplete_details")).get("reason"))
     ending = _Ending(status=_word(response.get("status")), why_incomplete=reason, issuer=issuer)
     if ending.status in ("failed", "cancelled"):
         said = _failure_text(response.get("error"), ending.status)
-        raise FailedResponse(said, {"error": _mapping(response.get("error"))})
-    items = [item for item in _list(response.get("output")) if isinstance(item, Mapping)]
+        raise FailedResponse(said, {"error": mapping_of(response.get("error"))})
+    items = [item for item in list_of(response.get("output")) if isinstance(item, Mapping)]
     shown = _plain_text(response.get("output_text")).strip()
     if not items and not shown and not ending.was_filtered and ending.status != "completed":
         raise FailedResponse("The Responses API returned an empty response", {})
@@ -355,7 +356,7 @@ def _sorted_items(items: Sequence[Row], ending: _Ending) -> _Output:
         phases=frozenset(_word(item.get("phase")) for item in messages),
         has_reasoned=bool(reasoning),
         has_cut_call=any(map(_is_cut_call, calls)),
-        is_refusal=bool(spoken) and not any(_is_text(part) for item, _ in spoken for part in _list(item["content"])),
+        is_refusal=bool(spoken) and not any(_is_text(part) for item, _ in spoken for part in list_of(item["content"])),
         is_unfinished=any(_word(item.get("status")) in _UNFINISHED for item in items if not _is_server_side(item)),
     )
 
@@ -443,14 +444,14 @@ def _stored_reasoning(item: Row, issuer: str) -> Item | None:
     is_passing = isinstance(item_id, str) and item_id.startswith("rs_tmp_")
     if not isinstance(sealed, str) or not sealed or is_passing:
         return None
-    summary = [{"type": "summary_text", "text": _text_of(part)} for part in _list(item.get("summary"))]
+    summary = [{"type": "summary_text", "text": _text_of(part)} for part in list_of(item.get("summary"))]
     stored: Item = {"type": "reasoning", "encrypted_content": sealed, "summary": summary, "_issuer_kind": issuer}
     return stored | ({"id": item_id} if item_id else {})
 
 
 def _message_text(item: Row) -> str:
     """As it was written: white space at its ends joins it to the rest of an answer that came in pieces."""
-    return "".join(map(_said, _list(item.get("content"))))
+    return "".join(map(_said, list_of(item.get("content"))))
 
 
 def _said(part: object) -> str:
@@ -464,26 +465,26 @@ def _reasoning_text(item: Row) -> str:
         return _message_text(item).strip() if _word(item.get("phase")) in _COMMENTARY else ""
     if item.get("type") != "reasoning":
         return ""
-    summary = "\n".join(filter(None, map(_text_of, _list(item.get("summary"))))).strip()
+    summary = "\n".join(filter(None, map(_text_of, list_of(item.get("summary"))))).strip()
     return summary or _plain_text(item.get("text")).strip()
 
 
 def _failure_text(error: object, status: str) -> str:
     """Code and message, since either alone may say nothing ("Slow down")."""
-    fields = _mapping(error)
+    fields = mapping_of(error)
     said = [str(fields[key]).strip() for key in ("code", "message") if fields.get(key)]
     return ": ".join(said) or f"The Responses API returned a response with status {status!r}"
 
 
 def usage_of(usage: object) -> Usage:
     """Token counts with the cached ones taken out of ``input`` (docs/behaviour.md, "Usage and prices")."""
-    counts = _mapping(usage)
-    cached = _count(_mapping(counts.get("input_tokens_details")).get("cached_tokens"))
+    counts = mapping_of(usage)
+    cached = _count(mapping_of(counts.get("input_tokens_details")).get("cached_tokens"))
     return Usage(
         input=max(0, _count(counts.get("input_tokens")) - cached),
         output=_count(counts.get("output_tokens")),
         cache_read=cached,
-        reasoning=_count(_mapping(counts.get("output_tokens_details")).get("reasoning_tokens")),
+        reasoning=_count(mapping_of(counts.get("output_tokens_details")).get("reasoning_tokens")),
     )
 
 
@@ -493,11 +494,3 @@ def _count(value: object) -> int:
 
 def _word(value: object) -> str:
     return value.strip().lower() if isinstance(value, str) else ""
-
-
-def _mapping(value: object) -> Row:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else ()
