@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -51,6 +51,8 @@ USUAL_BUNDLES = ("hermes-cli", "hermes-cron", "hermes-api-server")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider accepts as the name of a function."""
+_DELIVERS = "delivery"
+_ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", "api"})
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -102,7 +104,7 @@ class ToolDeclaration:
     implementation: Reference
     """Called with the services of ``needs`` as keywords; returns a ``agent.tools.base.Tool``."""
     needs: tuple[str, ...] = ()
-    """What of the worker the tool is built with: ``jobs``, ``fetching``, ``values`` (the extension's own settings)."""
+    """What the tool is built with: ``jobs``, ``fetching``, ``values`` (the extension's own settings), ``spec``."""
 
     @property
     def name(self) -> str:
@@ -134,6 +136,8 @@ class ChannelDeclaration(Protocol):
     def name(self) -> str: ...
     @property
     def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def secret_variables(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +146,7 @@ class WorkspaceDeclaration:
 
     name: str
     implementation: Reference
-    """Called with the workspace's root and ``workspace.opening.OpeningOptions``; returns a ``Workspace``."""
+    """Called with the workspace's root and ``workspaces.opening.OpeningOptions``; returns a ``Workspace``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +207,15 @@ class Extension:
     commands: tuple[CommandDeclaration, ...] = ()
     settings: tuple[SettingDeclaration, ...] = ()
 
+    def __post_init__(self) -> None:
+        """A tool that names no toolset is in that of its extension."""
+        named = tuple(one if one.spec.toolset else _in_toolset(one, self.name) for one in self.tools)
+        object.__setattr__(self, "tools", named)
+
+
+def _in_toolset(tool: ToolDeclaration, toolset: str) -> ToolDeclaration:
+    return replace(tool, spec=replace(tool.spec, toolset=toolset))
+
 
 # --- putting them together -------------------------------------------------------------------------------------------
 
@@ -226,9 +239,8 @@ class Installed:
     values: Mapping[str, Mapping[str, str]]
     """Of each extension, what its settings hold, by their names."""
 
-    def owner_of(self, tool: str) -> str:
-        """The extension that brings a tool. Raises ``KeyError``."""
-        return next(one.name for one in self.extensions if any(tool == found.name for found in one.tools))
+    secret_variables: Mapping[str, tuple[str, ...]]
+    """The variables that hold secrets of extensions, and the roles of processes that get them."""
 
 
 def fold(
@@ -251,6 +263,7 @@ def fold(
         routers=_by_name(one.routers for one in extensions),
         commands=_by_name(one.commands for one in extensions),
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
+        secret_variables=MappingProxyType(dict(_secrets(extensions))),
         values=MappingProxyType(
             {
                 one.name: MappingProxyType(
@@ -302,6 +315,9 @@ def _unusable(one: Extension) -> Iterator[str]:
             yield f"{tool.name!r} of the extension {one.name!r} is no name for a tool: use letters, digits, '_' and '-'"
         if not isinstance(tool.spec.replay, Replay):
             yield f"the tool {tool.name!r} of the extension {one.name!r} says no replay class: pure, keyed or once"
+    for item in one.settings:
+        if unknown := sorted(set(item.roles) - _ROLES):
+            yield f"{item.variable} of the extension {one.name!r} names roles that there are not: {', '.join(unknown)}"
     toolsets = {tool.spec.toolset for tool in one.tools}
     for name in sorted(toolsets & one.toolsets.keys()):
         yield f"{name!r} of the extension {one.name!r} names both a toolset and a bundle of toolsets"
@@ -345,6 +361,12 @@ def _missing(extensions: Sequence[Extension], values: Mapping[str, str], withhel
             if item.is_required and item.variable not in withheld and not values.get(item.variable, "").strip():
                 meaning = item.summary.rstrip(".")
                 yield f"the extension {one.name!r} needs {item.variable} ({meaning}): set it, or disable the extension"
+
+
+def _secrets(extensions: Sequence[Extension]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for one in extensions:
+        yield from ((item.variable, item.roles) for item in one.settings if item.is_secret)
+        yield from ((variable, (_DELIVERS,)) for row in one.channels for variable in row.secret_variables)
 
 
 def _bundles(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:

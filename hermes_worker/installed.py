@@ -16,6 +16,10 @@ from hermes_worker.extension import Extension, Installed, fold, load
 BUILT_IN = (
     "hermes_worker.agent.tools.builtin:EXTENSION",
     "hermes_worker.models.catalog:EXTENSION",
+    "hermes_worker.workspaces.ref:EXTENSION",
+    "hermes_worker.api.builtin:EXTENSION",
+    "hermes_worker.cli.builtin:EXTENSION",
+    "hermes_worker.channels.catalog:EXTENSION",
 )
 """In this order what they bring is listed."""
 

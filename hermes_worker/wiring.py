@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import redis
 from sqlalchemy import make_url
 
+from hermes_worker import plugins
 from hermes_worker.broker.queue import STANDING_QUEUES, Publisher, QueueName, lane_queues, redis_client
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
@@ -163,6 +164,7 @@ def broker_url_of(settings: Settings) -> str:
 
 def open_database(settings: Settings) -> Database:
     """The database of ``settings``, at this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
+    plugins.begin(settings)  # before anything is connected: nobody waits for it in a transaction
     database = Database(database_url_of(settings), pool_size=_POOL_SIZE)
     require_current(database)
     return database
@@ -536,6 +538,23 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
     return _Models(chain=chain, auxiliary=auxiliary_chains_of(settings), pool=pool)
 
 
+def _load_what_runs_here(options: WorkerOptions, catalog: Catalog) -> None:
+    """What a worker of these queues will call: what cannot be loaded is said now, and nothing is imported in the middle
+    of a step. Raises ``ConfigurationError``."""
+    found = plugins.of_others()
+    queues = {QueueName(queue) for queue in options.queues}
+    if queues & {QueueName.TOOLS, QueueName.SUSPECT_TOOLS}:
+        catalog.load_all()
+        plugins.preload([kind.implementation for one in found for kind in one.workspaces])
+    if queues & {QueueName.MODEL, QueueName.SUSPECT_MODEL}:
+        plugins.preload([wire.implementation for one in found for wire in one.wires])
+    if queues & {QueueName.DELIVERY, QueueName.SUSPECT_DELIVERY}:
+        from hermes_worker.channels.adapters import sendings_of
+
+        sendings = [sending for one in found for sending in sendings_of(one)]
+        plugins.preload([place for one in sendings for place in (one.send, one.credentials)])
+
+
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -647,27 +666,28 @@ def _catalog_of(shared: _Shared) -> Catalog:
             "fetching": Fetcher(policy=UrlPolicy(allows_private=shared.settings.agent.allow_private_urls)),
         },
     )
-    if {QueueName.TOOLS, QueueName.SUSPECT_TOOLS} & set(shared.options.queues):
-        catalog.load_all()
+    _load_what_runs_here(shared.options, catalog)
     return catalog
 
 
 def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str], Workspace]:
     """What opens the workspace of a session, and remembers those that it opened last."""
-    from hermes_worker.workspaces.ref import WorkspaceRef, open_workspace
+    from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
+    from hermes_worker.workspaces.ref import WorkspaceRef
+
+    opening = OpeningOptions(
+        base_env=settings.environ,
+        env_passthrough=settings.terminal.env_passthrough,
+        hermes_home=str(settings.home),
+        sandbox=sandbox,
+        free_bytes_min=settings.terminal.free_mb_min * 1024**2,
+        bytes_max=workspace_bytes_max(settings),
+        umask=settings.terminal.umask,
+    )
 
     @lru_cache(_WORKSPACES_OPEN_MAX)
     def workspace(ref: str) -> Workspace:
-        return open_workspace(
-            WorkspaceRef.from_json(ref),
-            settings.environ,
-            env_passthrough=settings.terminal.env_passthrough,
-            hermes_home=str(settings.home),
-            sandbox=sandbox,
-            free_bytes_min=settings.terminal.free_mb_min * 1024**2,
-            bytes_max=workspace_bytes_max(settings),
-            umask=settings.terminal.umask,
-        )
+        return open_workspace(WorkspaceRef.from_json(ref), opening)
 
     return workspace
 

@@ -6,17 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hermes_worker import installed
 from hermes_worker.api import schema
 from hermes_worker.api.auth import Guard, needs_key, require_safe
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import DefectLog, install_handlers
 from hermes_worker.api.limits import JSON, BodyLimit, OneLength
-from hermes_worker.api.routes import approvals, control, deliveries, events, health, jobs, runs, trees, webhooks
 from hermes_worker.api.routes.events import EVENTS, EventStream
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.extension import load
 from hermes_worker.settings.server_key import keep_server_key, keyring_of
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
@@ -127,6 +129,24 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
         client=client, followers=followers, policy=policy, keyring=keyring_of(client.settings)
     )
     install_handlers(app)
-    for routes in (health, runs, events, approvals, control, jobs, deliveries, webhooks, trees):
-        app.include_router(routes.router)
+    _serve_routes(app)
     return app
+
+
+def _serve_routes(app: FastAPI) -> None:
+    """Those of all enabled extensions. Raises ``ConfigurationError`` for two that claim one operation."""
+    claimed: dict[tuple[str, str], str] = {}
+    for declared in installed.current().routers.values():
+        router = load(declared.implementation)
+        if not isinstance(router, APIRouter):
+            raise ConfigurationError(f"{declared.implementation!r} of an extension must be a fastapi.APIRouter")
+        for route in router.routes:
+            for method in sorted(getattr(route, "methods", None) or ()):
+                operation = (method, getattr(route, "path", ""))
+                if operation in claimed:
+                    raise ConfigurationError(
+                        f"the routers {claimed[operation]!r} and {declared.name!r} of extensions both serve "
+                        f"{' '.join(operation)}: disable one of them"
+                    )
+                claimed[operation] = declared.name
+        app.include_router(router)

@@ -1,16 +1,24 @@
 """The platforms, as data: how long a text may be, where a home channel is configured, what a chat id looks like.
 
 Limits are the platforms' own (docs/behaviour.md, "Message lengths", with the unit each platform counts in). Adding a
-platform is one row here and one adapter module.
+platform is one row here and one adapter module, which only a worker that sends imports.
+
+``sms``, ``line``, ``google_chat``, ``teams``, ``dingtalk``, ``github_comment`` and ``homeassistant`` cannot take a
+file; a part with one is sent to them as its text.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
+
+from hermes_worker import installed
+from hermes_worker.extension import Extension, Installed, Reference
 
 
 class TextUnit(StrEnum):
@@ -54,8 +62,29 @@ class ChatShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """How messages are sent to a platform. The references are loaded by the worker that sends."""
+
+    send: Reference
+    """Part, target and credentials to an ``Exchange``; with ``signs_time`` also ``at``, the time to sign with."""
+    credentials: Reference
+    """A dataclass; what it cannot be made without is required."""
+    variables: Mapping[str, str]
+    """Fields of the credentials and the environment variables they are read from."""
+    secrets: tuple[str, ...] = ()
+    """The fields that hold secrets. Their variables are given to the delivery role alone."""
+    takes_files: bool = True
+    caption: TextLimit | None = None
+    """The longest text that goes with a file in one message; ``None`` when a text is another message."""
+    key_kept_s: float = 0.0
+    """For how long the platform recognises a repetition by its key, in seconds; 0 when it does not. A message whose
+    outcome is open is not repeated silently after that time."""
+    signs_time: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """A row of the catalogue."""
+    """A row of the catalogue: a ``ChannelDeclaration``."""
 
     name: str
     limit: TextLimit
@@ -66,10 +95,46 @@ class Platform:
     has_adapter: bool = True
     """False for platforms of the original that need a bridge or a socket: their names are understood, and the person
     is told that nothing can be sent there."""
+    sending: Sending | None = None
+    """``None`` for those without an adapter, and for mail, which goes over SMTP."""
+
+    @property
+    def secret_variables(self) -> tuple[str, ...]:
+        """The variables that hold its secrets."""
+        sending = self.sending
+        return tuple(sending.variables[field] for field in sending.secrets) if sending is not None else ()
 
 
 _PHONE = r"\+[1-9][0-9]{6,14}"
 _INTEGER = re.compile(r"(?P<chat>-?[0-9]{1,20})")
+
+
+def _over(
+    module: str,
+    *,
+    secrets: tuple[str, ...] = (),
+    takes_files: bool = True,
+    caption: TextLimit | None = None,
+    key_kept_s: float = 0.0,
+    signs_time: bool = False,
+    **variables: str,
+) -> Sending:
+    """By a module of ``platforms``; ``variables`` maps fields of its credentials to environment variables."""
+    place = f"hermes_worker.channels.platforms.{module}"
+    return Sending(
+        send=f"{place}:send",
+        credentials=f"{place}:Credentials",
+        variables=MappingProxyType(variables),
+        secrets=secrets,
+        takes_files=takes_files,
+        caption=caption,
+        key_kept_s=key_kept_s,
+        signs_time=signs_time,
+    )
+
+
+_CAPTION = TextLimit(size_max=1024, unit=TextUnit.UTF16)
+"""Telegram's and WhatsApp's limit, and enough for a sentence about a file elsewhere."""
 
 
 def _shape(expression: str, form: ChatForm = ChatForm.ID, chat_prefix: str = "") -> ChatShape:
@@ -82,6 +147,13 @@ _ANY_INTEGER = ChatShape(_INTEGER)
 _ROWS: tuple[Platform, ...] = (
     Platform(
         name="matrix",
+        sending=_over(
+            "matrix",
+            secrets=("access_token",),
+            key_kept_s=1800.0,  # the transaction id: the server returns the event it already has
+            homeserver="MATRIX_HOMESERVER",
+            access_token="MATRIX_ACCESS_TOKEN",
+        ),
         # An event may have 65,536 bytes, the text twice among them (plain and formatted).
         limit=TextLimit(size_max=16_000, unit=TextUnit.BYTES),
         home_variable="MATRIX_HOME_ROOM",
@@ -93,18 +165,32 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="telegram",
+        sending=_over(
+            "telegram", secrets=("token",), caption=_CAPTION, token="TELEGRAM_BOT_TOKEN", base_url="TELEGRAM_BASE_URL"
+        ),
         limit=TextLimit(size_max=4096, unit=TextUnit.UTF16),
         home_variable="TELEGRAM_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>-?[0-9]{1,20}|@[A-Za-z]\w{3,31})(?::(?P<thread>[0-9]{1,20}))?"),),
     ),
     Platform(
         name="discord",
+        sending=_over(
+            "discord",
+            secrets=("token",),
+            caption=_CAPTION,
+            key_kept_s=120.0,  # a message with the nonce of an earlier one of the last minutes is not created again
+            token="DISCORD_BOT_TOKEN",
+            base_url="DISCORD_BASE_URL",
+        ),
         limit=TextLimit(size_max=2000),
         home_variable="DISCORD_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>[0-9]{1,20})(?::(?P<thread>[0-9]{1,20}))?"),),
     ),
     Platform(
         name="slack",
+        sending=_over(
+            "slack", secrets=("token",), caption=_CAPTION, token="SLACK_BOT_TOKEN", base_url="SLACK_BASE_URL"
+        ),
         limit=TextLimit(size_max=39_000),
         home_variable="SLACK_HOME_CHANNEL",
         shapes=(
@@ -114,18 +200,31 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="signal",
+        sending=_over("signal", caption=_CAPTION, base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"),
         limit=TextLimit(size_max=8000),
         home_variable="SIGNAL_HOME_CHANNEL",
         shapes=(_shape(rf"(?P<chat>{_PHONE}|group:[A-Za-z0-9+/=_-]{{8,100}})"),),
     ),
     Platform(
         name="mattermost",
+        sending=_over(
+            "mattermost", secrets=("token",), caption=_CAPTION, base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"
+        ),
         limit=TextLimit(size_max=4000),
         home_variable="MATTERMOST_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>[a-z0-9]{26})(?::(?P<thread>[a-z0-9]{26}))?"),),
     ),
     Platform(
         name="sms",
+        sending=_over(
+            "sms",
+            secrets=("auth_token",),
+            takes_files=False,
+            account_sid="TWILIO_ACCOUNT_SID",
+            auth_token="TWILIO_AUTH_TOKEN",
+            sender="TWILIO_PHONE_NUMBER",
+            base_url="TWILIO_BASE_URL",
+        ),
         limit=TextLimit(size_max=1600),
         home_variable="SMS_HOME_CHANNEL",
         shapes=(_shape(rf"(?P<chat>{_PHONE})"),),
@@ -140,6 +239,14 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="dingtalk",
+        sending=_over(
+            "dingtalk",
+            secrets=("webhook_url", "secret"),
+            signs_time=True,
+            takes_files=False,
+            webhook_url="DINGTALK_WEBHOOK_URL",
+            secret="DINGTALK_WEBHOOK_SECRET",
+        ),
         limit=TextLimit(size_max=20_000, unit=TextUnit.BYTES),
         home_variable="DINGTALK_HOME_CHANNEL",
         # The chat of a group robot is fixed by its address: the id is the name under which that is configured.
@@ -147,6 +254,14 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="feishu",
+        sending=_over(
+            "feishu",
+            secrets=("app_secret",),
+            key_kept_s=3600.0,  # a message with the uuid of an earlier one of the last hour is not created again
+            app_id="FEISHU_APP_ID",
+            app_secret="FEISHU_APP_SECRET",
+            base_url="FEISHU_BASE_URL",
+        ),
         limit=TextLimit(size_max=8000),
         home_variable="FEISHU_HOME_CHANNEL",
         aliases=("lark",),
@@ -154,6 +269,7 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="wecom",
+        sending=_over("wecom", secrets=("key",), key="WECOM_ROBOT_KEY", base_url="WECOM_BASE_URL"),
         limit=TextLimit(size_max=2048, unit=TextUnit.BYTES),
         home_variable="WECOM_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>[A-Za-z0-9_-]{1,64})"),),
@@ -178,42 +294,89 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="whatsapp_cloud",
+        sending=_over(
+            "whatsapp_cloud",
+            secrets=("token",),
+            caption=_CAPTION,
+            phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
+            token="WHATSAPP_CLOUD_ACCESS_TOKEN",
+            base_url="WHATSAPP_CLOUD_BASE_URL",
+        ),
         limit=TextLimit(size_max=4096),
         home_variable="WHATSAPP_CLOUD_HOME_CHANNEL",
         shapes=(_shape(rf"(?P<chat>{_PHONE})"),),
     ),
     Platform(
         name="ntfy",
+        sending=_over(
+            "ntfy",
+            secrets=("token", "password"),
+            base_url="NTFY_SERVER_URL",
+            token="NTFY_TOKEN",
+            username="NTFY_USERNAME",
+            password="NTFY_PASSWORD",
+        ),
         limit=TextLimit(size_max=4096, unit=TextUnit.BYTES),
         home_variable="NTFY_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>[A-Za-z0-9_-]{1,64})"),),
     ),
     Platform(
         name="line",
+        sending=_over(
+            "line",
+            secrets=("token",),
+            takes_files=False,
+            key_kept_s=86_400.0,  # the retry key: a request that was accepted is answered with 409 when it comes again
+            token="LINE_CHANNEL_ACCESS_TOKEN",
+            base_url="LINE_BASE_URL",
+        ),
         limit=TextLimit(size_max=4500, unit=TextUnit.UTF16),
         home_variable="LINE_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>[UCR][0-9a-f]{32})"),),
     ),
     Platform(
         name="google_chat",
+        sending=_over(
+            "google_chat",
+            secrets=("access_token", "webhook_url"),
+            takes_files=False,
+            key_kept_s=600.0,  # the request id: the message it created before is returned
+            access_token="GOOGLE_CHAT_ACCESS_TOKEN",
+            webhook_url="GOOGLE_CHAT_WEBHOOK_URL",
+            base_url="GOOGLE_CHAT_BASE_URL",
+        ),
         limit=TextLimit(size_max=4000),
         home_variable="GOOGLE_CHAT_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>spaces/[A-Za-z0-9_-]+)(?:[:/](?P<thread>threads/[A-Za-z0-9_.-]+))?"),),
     ),
     Platform(
         name="teams",
+        sending=_over(
+            "teams",
+            secrets=("app_password",),
+            takes_files=False,
+            app_id="TEAMS_CLIENT_ID",
+            app_password="TEAMS_CLIENT_SECRET",
+            tenant="TEAMS_TENANT_ID",
+            service_url="TEAMS_SERVICE_URL",
+            login_url="TEAMS_LOGIN_URL",
+        ),
         limit=TextLimit(size_max=28_000, unit=TextUnit.BYTES),
         home_variable="TEAMS_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>(?:19|a|29):[A-Za-z0-9_.@:;=-]+)"),),
     ),
     Platform(
         name="homeassistant",
+        sending=_over("homeassistant", secrets=("token",), takes_files=False, base_url="HASS_URL", token="HASS_TOKEN"),
         limit=TextLimit(size_max=4096),
         home_variable="HOMEASSISTANT_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>(?:notify\.)?[a-z][a-z0-9_]{0,63})"),),
     ),
     Platform(
         name="github_comment",
+        sending=_over(
+            "github_comment", secrets=("token",), takes_files=False, token="GITHUB_TOKEN", base_url="GITHUB_API_URL"
+        ),
         limit=TextLimit(size_max=65_536),
         shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9-]{0,38}/(?!\.{1,2}#)[A-Za-z0-9._-]{1,100}#[0-9]{1,10})"),),
     ),
@@ -230,14 +393,37 @@ _ROWS: tuple[Platform, ...] = (
     ),
 )
 
-PLATFORMS: Mapping[str, Platform] = MappingProxyType({row.name: row for row in _ROWS})
-"""By name, in the order in which home channels are looked for."""
+EXTENSION = Extension(
+    name="channels",
+    version="1",
+    summary="The built-in platforms that messages are delivered to",
+    channels=_ROWS,
+)
 
-_ALIASES = {alias: row.name for row in _ROWS for alias in row.aliases}
+
+@lru_cache(maxsize=4)
+def _rows_of(found: Installed) -> Mapping[str, Platform]:
+    return MappingProxyType({row.name: row for row in installed.rows(Platform, found.channels.values())})
+
+
+@lru_cache(maxsize=4)
+def _names_of(found: Installed) -> Mapping[str, str]:
+    return {name: row.name for row in _rows_of(found).values() for name in (row.name, *row.aliases)}
+
+
+def platforms() -> Mapping[str, Platform]:
+    """The rows of all enabled extensions by name, in the order in which home channels are looked for."""
+    return _rows_of(installed.current())
+
 
 WEBHOOK = "webhook"
 APPRISE = "apprise"
 LOCAL = "local"
+
+WEBHOOK_SENDING = _over(
+    "webhook", secrets=("secret",), signs_time=True, key_kept_s=math.inf, secret="WEBHOOK_DELIVERY_SECRET"
+)
+"""To an address of the user's; the id of a message is its key, and receivers are asked to drop ids they have seen."""
 
 URL_LIMITS: Mapping[str, TextLimit] = MappingProxyType(
     {WEBHOOK: TextLimit(size_max=1_000_000), APPRISE: TextLimit(size_max=32_000), LOCAL: TextLimit(size_max=10_000_000)}
@@ -246,13 +432,13 @@ URL_LIMITS: Mapping[str, TextLimit] = MappingProxyType(
 
 def platform_named(name: str) -> Platform | None:
     """The row of a platform or of its alias, whatever the case."""
-    lowered = name.strip().lower()
-    return PLATFORMS.get(_ALIASES.get(lowered, lowered))
+    found = _names_of(installed.current()).get(name.strip().lower())
+    return None if found is None else platforms()[found]
 
 
 def text_limit(platform: str) -> TextLimit:
     """The limit of a platform's name as it stands in a ``Target``. Raises ``KeyError`` for an unknown one."""
-    row = PLATFORMS.get(platform)
+    row = platforms().get(platform)
     return row.limit if row is not None else URL_LIMITS[platform]
 
 

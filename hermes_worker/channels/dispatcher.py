@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from hermes_worker.channels import apprise_services
-from hermes_worker.channels.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials, secret_variables
-from hermes_worker.channels.catalog import APPRISE, LOCAL, PLATFORMS, WEBHOOK, ChatForm, TextLimit, text_limit
+from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, email_credentials, secret_variables
+from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK, ChatForm, TextLimit, platforms, text_limit
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Outcome, Part, Receipt, Unsendable, perform
 from hermes_worker.channels.platforms import email
@@ -60,17 +60,17 @@ class Dispatcher:
         """For how long sending a part again leaves one message, in seconds; 0 where nobody recognises it."""
         if platform == LOCAL:
             return math.inf
-        adapter = ADAPTERS.get(platform)
+        adapter = adapters().get(platform)
         return adapter.key_kept_s if adapter is not None else 0.0
 
     def takes_files(self, platform: str) -> bool:
-        return platform == EMAIL or (platform in ADAPTERS and ADAPTERS[platform].takes_files)
+        return platform == EMAIL or (platform in adapters() and adapters()[platform].takes_files)
 
     def caption_limit(self, platform: str) -> TextLimit | None:
         """The longest text that goes with a file; ``None`` where a text does not."""
         if platform == EMAIL:
             return text_limit(EMAIL)
-        adapter = ADAPTERS.get(platform)
+        adapter = adapters().get(platform)
         return adapter.caption if adapter is not None else None
 
     def limit(self, target: Target) -> TextLimit:
@@ -86,7 +86,7 @@ class Dispatcher:
     def homes(self) -> dict[str, Target]:
         """The home channels that are configured, by platform. One that cannot be read counts as none."""
         found = {}
-        for name, row in PLATFORMS.items():
+        for name, row in platforms().items():
             reference = self.values.get(row.home_variable or "", "").strip()
             thread = self.values.get(f"{row.home_variable}_THREAD_ID", "").strip()
             if not reference:
@@ -112,7 +112,7 @@ class Dispatcher:
         return None
 
     def _request(self, part: Part, target: Target, at: datetime) -> Outcome:
-        adapter = ADAPTERS[target.platform]
+        adapter = adapters()[target.platform]
         exchange = adapter.send(part, target, credentials_for(target.platform, self.values), at)
         # The address of a platform is the operator's own setting; that of a webhook may be anybody's.
         policy = UrlPolicy(allows_private=self.allows_private or target.platform != WEBHOOK)

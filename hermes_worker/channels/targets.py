@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from hermes_worker.channels.catalog import (
     APPRISE,
     LOCAL,
-    PLATFORMS,
     WEBHOOK,
     ChatForm,
     match_chat,
     platform_named,
+    platforms,
 )
 from hermes_worker.core.errors import HermesError
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
@@ -284,7 +284,7 @@ def _resolve_platform(
     home = homes.get(reference.platform)
     if home is not None:
         return home
-    variable = PLATFORMS[reference.platform].home_variable
+    variable = platforms()[reference.platform].home_variable
     advice = f"set {variable} or name a chat" if variable else "name a chat"
     return _unresolved(reference.platform, f"it has no home channel; {advice}")
 
@@ -303,11 +303,11 @@ _NO_ADAPTER = "nothing can be sent there without a bridge; use an 'apprise:' or 
 
 
 def _homes_in_order(homes: Mapping[str, Target]) -> list[Target]:
-    return [homes[name] for name in PLATFORMS if name in homes and _is_sendable(name)]
+    return [homes[name] for name in platforms() if name in homes and _is_sendable(name)]
 
 
 def _is_sendable(platform: str) -> bool:
-    row = PLATFORMS.get(platform)
+    row = platforms().get(platform)
     return row.has_adapter if row is not None else platform in (WEBHOOK, APPRISE, LOCAL)
 
 

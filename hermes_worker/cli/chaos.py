@@ -66,7 +66,7 @@ def chaos(
     Starts its own broker, database, scripted model and workers, then kills and freezes workers, wipes the broker,
     duplicates and drops messages, and jumps clocks. Exits with 1 when an invariant is broken.
     """
-    from hermes_worker.lab.lab import LabOptions, Progress, run_lab
+    from hermes_worker.lab.lab import LabOptions, LabProgress, run_lab
     from hermes_worker.lab.report import as_json, as_text
 
     if database and own_postgres:
@@ -84,7 +84,7 @@ def chaos(
         has_trees=trees,
     )
 
-    def show(progress: Progress) -> None:
+    def show(progress: LabProgress) -> None:
         if sys.stderr.isatty():
             done = min(1.0, progress.steps_done / progress.steps_total)
             bar = "#" * round(done * _BAR_CHARS)

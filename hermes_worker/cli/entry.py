@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import errno
 import gc
-import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 import click
 
+from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
+from hermes_worker.extension import CommandDeclaration, load
 from hermes_worker.settings import handover
 from hermes_worker.system import heap
 from hermes_worker.workspaces.marking import MARK_VARIABLE, is_below_worker, is_marked
@@ -26,43 +27,6 @@ from hermes_worker.workspaces.marking import MARK_VARIABLE, is_below_worker, is_
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
-
-_COMMANDS = {
-    "run": "running",
-    "up": "up",
-    "submit": "submit",
-    "runs": "runs",
-    "cron": "cron",
-    "deliveries": "deliveries",
-    "webhook": "webhook",
-    "worker": "roles",
-    "beat": "roles",
-    "api": "roles",
-    "migrate": "roles",
-    "scripted-model": "roles",
-    "doctor": "doctor",
-    "check": "doctor",
-    "chaos": "chaos",
-}
-"""From a command to the module that holds it, in the order of ``--help``."""
-_SUMMARIES = {
-    "run": "Give an agent a task in a directory and watch it work.",
-    "up": "Start everything on this machine and keep it running.",
-    "submit": "Put a task into the queue.",
-    "runs": "List, show, watch, stop and export runs.",
-    "cron": "Create, list and change scheduled jobs.",
-    "deliveries": "List and show what was sent where, and send it again.",
-    "webhook": "Let others start runs: add, list, remove and try routes for their events.",
-    "worker": "Run one worker process.",
-    "beat": "Run one scheduler process.",
-    "api": "Run one HTTP API process.",
-    "migrate": "Bring the database to this version's schema.",
-    "scripted-model": "Serve the scripted stand-in for a model.",
-    "doctor": "Check everything this configuration needs, by trying it.",
-    "check": "Check the configuration without connecting to anything.",
-    "chaos": "Break a fleet on purpose and check that nothing was lost, repeated or miscounted.",
-}
-"""Repeated here so that ``--help`` need not import the modules; a test compares them with the commands."""
 
 
 @dataclass(slots=True)
@@ -74,14 +38,16 @@ class Invocation:
 
 
 class _Commands(click.Group):
+    """The commands of all extensions. Those of others are looked for when no built-in one has the name."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        declared = installed.current().commands.get(cmd_name) or _commands().get(cmd_name)
+        if declared is None:
             return None
-        module = importlib.import_module(f"hermes_worker.cli.{_COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        command: click.Command = load(declared.implementation)
         return command
 
     def resolve_command(
@@ -90,11 +56,22 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(error.command_name, possibilities=_COMMANDS, ctx=ctx) from None
+            raise click.NoSuchCommand(error.command_name, possibilities=_commands(), ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_SUMMARIES.items()))
+            formatter.write_dl([(name, command.summary) for name, command in _commands().items()])
+
+
+def _commands() -> Mapping[str, CommandDeclaration]:
+    """Those of the enabled extensions, too: of the home that the environment names. A configuration that cannot be used
+    adds none; whoever needs it says what is wrong."""
+    from hermes_worker import plugins, settings
+
+    try:
+        return plugins.begin(settings.load()).commands
+    except ConfigurationError:
+        return installed.current().commands
 
 
 def _show_no_colour(ctx: click.Context, _: click.Parameter, given: str | None) -> None:

@@ -107,8 +107,11 @@ def home_option(home: Path) -> str:
     return "" if home == Path.home() / ".hermes-worker" else f" --home {shlex.quote(str(home))}"
 
 
-def load_settings(home: Path | None, overrides: Mapping[str, object] = MappingProxyType({})) -> Settings:
-    """All settings; ``overrides`` is what the command line said, ``None`` for an option that was not given.
+def load_settings(
+    home: Path | None, overrides: Mapping[str, object] = MappingProxyType({}), *, uses_extensions: bool = True
+) -> Settings:
+    """All settings; ``overrides`` is what the command line said, ``None`` for an option that was not given. Puts the
+    enabled extensions in force, unless they are what the command is about.
 
     What was found and has no effect is shown on stderr. Raises ``ConfigurationError``.
     """
@@ -117,6 +120,10 @@ def load_settings(home: Path | None, overrides: Mapping[str, object] = MappingPr
         click.echo(f"note: {note}", err=True)
     if settings.worker.is_debuggable:
         show_memory()
+    if uses_extensions:
+        from hermes_worker import plugins
+
+        plugins.begin(settings)
     return settings
 
 

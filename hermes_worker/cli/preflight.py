@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_worker.channels.adapters import ADAPTERS, EMAIL, credentials_for, email_credentials
+from hermes_worker.channels.adapters import EMAIL, adapters, credentials_for, email_credentials
 from hermes_worker.channels.apprise_services import require_library
 from hermes_worker.channels.catalog import APPRISE, platform_named
 from hermes_worker.channels.dispatcher import Dispatcher
@@ -107,5 +107,5 @@ def _require_credentials(platform: str, dispatcher: Dispatcher) -> None:
         require_library()
     elif platform == EMAIL:
         email_credentials(dispatcher.values)
-    elif platform in ADAPTERS:
+    elif platform in adapters():
         credentials_for(platform, dispatcher.values)

@@ -20,7 +20,7 @@ from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.runs.views import RunView
-from hermes_worker.stream.sse import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, WireEvent
+from hermes_worker.stream.sse import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS, WireEvent
 
 _PREVIEW_CHARS = 100
 _COLOURS = {
@@ -72,6 +72,9 @@ class Screen:
                 self.line(click.style(f"  the limit of {limit} is reached; it sums up", fg="yellow"))
             case RunEventName.STOP_REQUESTED:
                 self.line(click.style("  stopping", fg="yellow"))
+            case name if name == TOOL_PROGRESS:
+                said = one_line(str(fields.get("text", "")), 200)
+                self.line(click.style(f"  {one_line(str(fields.get('tool', '')), 64)}: {said}", dim=True))
             case name if name in (REASONING_AVAILABLE, TOOL_GENERATING):
                 pass  # not shown, and they come in the middle of a text
             case _:

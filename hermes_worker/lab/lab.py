@@ -75,7 +75,7 @@ class LabOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class LabProgress:
     steps_done: int
     steps_total: int
     runs_open: int
@@ -145,7 +145,7 @@ class _Bench:
     stopped: int = 0
 
 
-def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[Progress], None]) -> LabReport:
+def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProgress], None]) -> LabReport:
     """Do the whole experiment in ``directory``. Raises ``ConfigurationError`` when a server cannot be had."""
     with LabStack(
         directory, database_url=options.database_url, own_postgres=options.own_postgres, ttl_s=options.ttl_s
@@ -232,7 +232,7 @@ def _submit(bench: _Bench, options: LabOptions, directory: Path) -> dict[str, Sc
 
 
 def _break_and_watch(
-    bench: _Bench, options: LabOptions, schedule: Sequence[PlannedFault], progress: Callable[[Progress], None]
+    bench: _Bench, options: LabOptions, schedule: Sequence[PlannedFault], progress: Callable[[LabProgress], None]
 ) -> None:
     waiting = list(schedule)
     last_change = time.monotonic()
@@ -244,7 +244,7 @@ def _break_and_watch(
         if done != seen:
             seen, last_change = done, time.monotonic()
         progress(
-            Progress(
+            LabProgress(
                 steps_done=done,
                 steps_total=options.runs * options.steps,
                 runs_open=open_runs,

@@ -353,7 +353,7 @@ def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[frozen
 def _workspace(settings: Settings, submission: Submission, run_id: str) -> WorkspaceRef:
     """Called as the session's id, and never as its name: two callers may have chosen the same."""
     if submission.directory is None:
-        return session_workspace(str(workspaces_dir(settings.home)), run_id)
+        return session_workspace(str(workspaces_dir(settings.home)), run_id, kind=settings.terminal.workspace)
     path = Path(submission.directory)
     if not path.is_absolute() or not path.is_dir():
         raise InvalidSubmission("directory", f"{submission.directory!r} is not an absolute path of a directory")

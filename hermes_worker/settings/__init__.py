@@ -30,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
+from hermes_worker import installed
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import TURNS_MAX
@@ -71,6 +72,7 @@ __all__ = [
     "DatabaseSettings",
     "DelegationSettings",
     "DeliverySettings",
+    "ExtensionSettings",
     "LeaseSettings",
     "LogFormat",
     "LogSettings",
@@ -396,6 +398,11 @@ class TerminalSettings:
         (),
     )
     """Variables of the worker that commands may see beside the harmless ones (PATH, HOME, LANG ...)."""
+    workspace: str = _setting(
+        "terminal.workspace", "HERMES_WORKSPACE", matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a kind of workspace"), "local"
+    )
+    """Kind of the workspaces that new sessions get: `local`, a directory of this machine, or a kind that an enabled
+    extension brings."""
     sandbox: str | None = _setting("terminal.sandbox", "HERMES_SANDBOX", choice("require", "auto", "off"))
     """How commands are confined: `require` refuses them where neither bubblewrap nor Landlock works, `auto` takes the
     best that works, `off` confines none. Not set: `auto`, and `require` when the API listens beyond this machine."""
@@ -581,6 +588,17 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionSettings:
+    """What others wrote and the operator wants."""
+
+    enabled: tuple[str, ...] = _setting(
+        "extensions.enabled", "HERMES_EXTENSIONS", names(r"[a-z0-9][a-z0-9_-]{0,63}", "names of extensions"), ()
+    )
+    """Extensions to use, of installed packages and of `plugins/` in the home: their code runs with all rights of the
+    processes. `hermes-worker extensions list` shows which there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """What the process says about itself."""
 
@@ -612,6 +630,7 @@ class Settings:
     cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
+    extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
     """Fault points to arm, for tests: see `hermes_worker/system/faults.py`."""
@@ -634,7 +653,12 @@ class Settings:
         logins = (*model.refresh_tokens, model.client_secret)
         served = (self.server.key, *self.server.previous_keys)
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
-        return (*(key for key in keys if key), *(Secret(unquote(password)) for password in urls if password))
+        others = (self.environ.get(name, "").strip() for name in installed.current().secret_variables)
+        return (
+            *(key for key in keys if key),
+            *(Secret(unquote(password)) for password in urls if password),
+            *(Secret(value) for value in others if value),
+        )
 
 
 _GROUPS: Mapping[str, type] = MappingProxyType(
@@ -651,6 +675,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "cron": CronSettings,
         "delivery": DeliverySettings,
         "worker": WorkerSettings,
+        "extensions": ExtensionSettings,
         "log": LogSettings,
     }
 )
@@ -1135,12 +1160,18 @@ def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], 
     environ = {}
     secrets = {}
     for name, value in as_environ(settings).items():
-        whose = None if _is_harmless_setting(name) else owners(name, value)
+        whose = None if _is_harmless_setting(name) else _owners(name, value)
         if whose is None:
             environ[name] = value
         elif not whose.isdisjoint(roles) or _is_for_commands(settings, name, roles):
             secrets[name] = value
     return environ, Handover(variables=secrets, is_complete=True, withheld=withheld_from(roles))
+
+
+def _owners(variable: str, value: str) -> frozenset[ProcessRole] | None:
+    """As ``owners``; of a secret that an extension declares, the roles that it names."""
+    roles = installed.current().secret_variables.get(variable)
+    return owners(variable, value) if roles is None else frozenset(ProcessRole(role) for role in roles)
 
 
 def _is_harmless_setting(variable: str) -> bool:

@@ -28,7 +28,8 @@ def stream_key(run_id: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEntry:
     """One entry. ``kind`` is ``text``, ``reasoning``, ``tool`` (a name seen in the reply's stream), ``tool_started``
-    (``text`` is the data of the ``tool.started`` row to come, ``offset`` the call's position) or ``row`` (look at SQL).
+    (``text`` is the data of the ``tool.started`` row to come, ``offset`` the call's position), ``tool_progress``
+    (``text`` is what the tool says of itself, as JSON) or ``row`` (look at SQL).
     """
 
     kind: str
@@ -39,7 +40,9 @@ class LiveEntry:
     """Characters of this kind that this attempt had sent before."""
 
 
-_KINDS = frozenset({"text", "reasoning", "tool", "tool_started", "row"})
+_KINDS = frozenset({"text", "reasoning", "tool", "tool_started", "tool_progress", "row"})
+PROGRESS_CHARS_MAX = 1_000
+"""Of what a tool says of its progress at a time."""
 _TEXT_CHARS_MAX = 2_000_000
 """Longer than any reply: who begins to look in the middle gets what was written until then in one lump."""
 _NUMBER_MAX = 2**31

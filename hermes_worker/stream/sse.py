@@ -29,7 +29,7 @@ from hermes_worker.core.messages import Usage
 from hermes_worker.core.principals import author
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
 from hermes_worker.safety.redaction import redact
-from hermes_worker.stream.live import LiveEntry
+from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 
 KEEPALIVE = b": keepalive\n\n"
 CLOSED = b": stream closed\n\n"
@@ -38,6 +38,8 @@ GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
 
 MESSAGE_DELTA = "message.delta"
 REASONING_AVAILABLE = "reasoning.available"
+TOOL_PROGRESS = "tool.progress"
+"""What a tool says of itself while it runs; never told again."""
 TOOL_GENERATING = "tool.generating"
 """A hint: a reader that comes back may be told again."""
 
@@ -239,7 +241,7 @@ def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 # --- the merge -------------------------------------------------------------------------------------------------------
 
 
-_TOLD_LIVE = ("text", "reasoning", "tool", "tool_started")
+_TOLD_LIVE = ("text", "reasoning", "tool", "tool_started", "tool_progress")
 _ANNOUNCEMENT_CHARS_MAX = 65_536
 _EARLY_MAX = 1_000
 """Live entries kept back; the row tells what is in those that are not."""
@@ -336,6 +338,8 @@ class Merge:
         self._begin_account(entry)
         if _iterations_before(entry) < self._iteration:
             return []
+        if entry.kind == "tool_progress":
+            return list(self._progress(entry, at))
         return list(self._start(entry, at) if entry.kind == "tool_started" else self._piece(entry, at))
 
     # --- rows ---
@@ -433,10 +437,21 @@ class Merge:
         self._told = replace(self._told, started=self._told.started | 1 << entry.offset)
         yield self._event(RunEventName.TOOL_STARTED, at, shown)
 
+    def _progress(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+        """A preview of nothing: no row will say it again."""
+        try:
+            told = json.loads(entry.text)
+        except (ValueError, RecursionError):
+            return
+        match told:
+            case {"tool": str(name), "text": str(text)} if entry.offset not in self._settled:
+                fields = {"tool": name, "text": redact(text[:PROGRESS_CHARS_MAX])}
+                yield self._event(TOOL_PROGRESS, at, fields | _place({"position": entry.offset}))
+
     def _event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
         return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)
 
 
 def _iterations_before(entry: LiveEntry) -> int:
     """How many iterations had their reply, or lost it, before this entry was written."""
-    return entry.iteration if entry.kind == "tool_started" else entry.iteration - 1
+    return entry.iteration if entry.kind.startswith("tool_") else entry.iteration - 1

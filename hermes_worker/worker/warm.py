@@ -14,7 +14,7 @@ _MODULES = (
     "hermes_worker.models.wires.openai_chat",
     "hermes_worker.agent.tools.catalog",
     "hermes_worker.agent.fetching",
-    "hermes_worker.workspaces.ref",
+    "hermes_worker.workspaces.opening",
     "scheduler.agent_jobs",
     # By name, or not before a worker runs, is how Celery, kombu and SQLAlchemy import these.
     "celery.app.amqp",

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hermes_worker.channels.adapters import ADAPTERS, EMAIL_VARIABLES, credentials_for, email_credentials
-from hermes_worker.channels.catalog import PLATFORMS, WEBHOOK
+from hermes_worker.channels.adapters import EMAIL_VARIABLES, adapters, credentials_for, email_credentials
+from hermes_worker.channels.catalog import WEBHOOK, platforms
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Attachment, Exchange, Part, Receipt, perform
 from hermes_worker.channels.media import MediaKind
@@ -16,7 +16,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
-NAMES = sorted(ADAPTERS)
+NAMES = sorted(adapters())
 CHATS = {
     "google_chat": "spaces/AAA",
     "matrix": "!room:s.org",
@@ -34,7 +34,7 @@ def credentials(name: str, url: str) -> object:
         else url
         if "url" in field or field == "homeserver"
         else "SECRET"
-        for field, variable in ADAPTERS[name].variables.items()
+        for field, variable in adapters()[name].variables.items()
     }
     return credentials_for(name, values)
 
@@ -42,12 +42,12 @@ def credentials(name: str, url: str) -> object:
 def exchange(name: str, url: str, text: str = "The weather", attachment: Attachment | None = None) -> Exchange:
     target = Target(platform=name, chat=f"{url}/hook" if name == WEBHOOK else CHATS.get(name, "C0123ABCD"))
     part = Part(text=text, idempotency_key="d1:1", title="Title", attachment=attachment)
-    return ADAPTERS[name].send(part, target, credentials(name, url), AT)
+    return adapters()[name].send(part, target, credentials(name, url), AT)
 
 
 def test_every_platform_that_says_so_has_an_adapter():
-    with_adapter = {name for name, platform in PLATFORMS.items() if platform.has_adapter}
-    assert with_adapter == {*ADAPTERS, "email"} - {WEBHOOK}
+    with_adapter = {name for name, platform in platforms().items() if platform.has_adapter}
+    assert with_adapter == {*adapters(), "email"} - {WEBHOOK}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -122,7 +122,7 @@ def test_nothing_shown_holds_a_secret_or_the_text(name):
     request = next(exchange(name, "https://service.example"))
     assert "SECRET" not in repr(request)
     assert "weather" not in repr(request)
-    fields = ADAPTERS[name].variables
+    fields = adapters()[name].variables
     for secret in (
         "token",
         "secret",
@@ -154,11 +154,11 @@ def test_a_text_of_any_characters_can_be_sent(name):
 def test_what_is_missing_is_named(name):
     required = {
         variable
-        for field, variable in ADAPTERS[name].variables.items()
+        for field, variable in adapters()[name].variables.items()
         if field not in ("base_url", "service_url", "login_url", "tenant", "secret", "username", "password")
     }
     if name in ("mattermost", "signal", "homeassistant"):
-        required |= {ADAPTERS[name].variables["base_url"]}
+        required |= {adapters()[name].variables["base_url"]}
     if name in ("ntfy", "google_chat", "webhook"):
         assert credentials_for(name, {}) is not None
         return

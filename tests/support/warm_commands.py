@@ -106,10 +106,13 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _import_everything() -> None:
-    from hermes_worker.cli.entry import _COMMANDS
+    from hermes_worker import installed
     from hermes_worker.worker.warm import warm_up
 
-    for name in (*_MODULES, *(f"hermes_worker.cli.{module}" for module in set(_COMMANDS.values()))):
+    for name in (
+        *_MODULES,
+        *{str(one.implementation).partition(":")[0] for one in installed.current().commands.values()},
+    ):
         importlib.import_module(name)
     warm_up()
     setproctitle.getproctitle()  # finds where the title is, which a child with an environment of its own cannot

@@ -28,9 +28,12 @@ from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.store.tables import budgets
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.leases import AbortReason
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}}
+
+_OPENING = OpeningOptions(base_env={}, hermes_home="")
 
 
 @dataclass
@@ -101,7 +104,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
             turns.parts,
             catalog=default_catalog(services={"fetching": Fetcher(policy=UrlPolicy(allows_private=True))}),
             prices=dict([own_price("custom:eyes=10/20"), own_price("custom:scripted=1/2")]),
-            workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), {}, env_passthrough=(), hermes_home=""),
+            workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
         )
         pages = second.base_url.removesuffix("/v1")
         yield Scene(store=store, turns=turns, folder=folder, own=own, main=main, pages=pages, meanwhile=meanwhile)

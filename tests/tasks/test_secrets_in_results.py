@@ -21,10 +21,13 @@ from hermes_worker.settings import LogSettings, load
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.wiring import redactor_of
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 KEY = "ghp_" + "HsVJeM39xRFc8vDon3WHOi2MJrqLEpDcwJLA"
 KNOWN = "only known by its value"
+
+_OPENING = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, hermes_home="")
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def _turns(store: Store, redactor: Redactor) -> Turns:
     turns.parts = replace(
         turns.parts,
         redactor=redactor,
-        workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), {"PATH": "/usr/bin:/bin"}, hermes_home=""),
+        workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
     )
     return turns
 

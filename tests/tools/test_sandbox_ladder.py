@@ -18,7 +18,8 @@ from hermes_worker.settings import load
 from hermes_worker.wiring import network_rules, sandbox_of
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.sandbox import landlock, seccomp
 from hermes_worker.workspaces.sandbox.base import Confinement, Rung
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
@@ -217,7 +218,7 @@ def test_require_refuses_every_tool_that_starts_something(tmp_path: Path, tool: 
         session_id="talk",
         idempotency_key="call-1",
         attempt=1,
-        workspace=open_workspace(ref, {"PATH": os.environ["PATH"]}, sandbox=sandbox),
+        workspace=open_workspace(ref, OpeningOptions(base_env={"PATH": os.environ["PATH"]}, sandbox=sandbox)),
         session={},
         cancelled=threading.Event(),
     )

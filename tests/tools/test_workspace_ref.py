@@ -8,7 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.workspaces.base import WorkspaceError
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace, session_workspace
+from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, session_workspace
+
+_PLAIN = OpeningOptions(base_env={})
 
 
 def test_a_reference_survives_being_stored() -> None:
@@ -16,7 +19,7 @@ def test_a_reference_survives_being_stored() -> None:
     assert WorkspaceRef.from_json(ref.to_json()) == ref
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"kind":"local"}', '{"kind":"moon","root":"/x"}', "nonsense"])
+@pytest.mark.parametrize("text", ["{}", "[]", '{"kind":"local"}', "nonsense"])
 def test_a_text_that_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         WorkspaceRef.from_json(text)
@@ -30,19 +33,24 @@ def test_a_root_must_be_absolute_and_plain(root: str) -> None:
 
 def test_opening_a_workspace_makes_a_directory_that_only_its_owner_enters(tmp_path: Path) -> None:
     ref = session_workspace(str(tmp_path / "all"), "session-1")
-    workspace = open_workspace(ref, {})
+    workspace = open_workspace(ref, _PLAIN)
     assert workspace.root == str(tmp_path / "all" / "session-1")
     assert stat.S_IMODE(Path(workspace.root).stat().st_mode) == 0o700
     workspace.write_bytes("x", b"1")
-    assert open_workspace(ref, {}).read_bytes("x") == b"1"
+    assert open_workspace(ref, _PLAIN).read_bytes("x") == b"1"
+
+
+def test_a_kind_that_no_enabled_extension_brings_cannot_be_opened() -> None:
+    with pytest.raises(WorkspaceError, match="no enabled extension brings workspaces of the kind 'moon'"):
+        open_workspace(WorkspaceRef.from_json('{"kind":"moon","root":"/x"}'), _PLAIN)
 
 
 def test_a_workspace_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(WorkspaceError, match="cannot be made"):
-        open_workspace(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path / "file" / "x")), {})
+        open_workspace(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path / "file" / "x")), _PLAIN)
     with pytest.raises(WorkspaceError, match="cannot be made"):
-        open_workspace(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path / "file")), {})
+        open_workspace(WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path / "file")), _PLAIN)
 
 
 @pytest.mark.parametrize("session_id", ["..", "../other", "/etc", "a/b", "", ".", "a\0b", "ü", "x" * 500, "\ud800"])

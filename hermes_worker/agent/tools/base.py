@@ -8,7 +8,7 @@ lost its claim cannot change a session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -45,6 +45,8 @@ class ToolContext:
     cancelled: Cancellation
     origin: RunOrigin = PEOPLE
     """Where the call comes from: what its commands may reach follows from that."""
+    progress: Callable[[str], None] = lambda text: None
+    """Tells whoever watches the run how far the call is. Best effort; it must hold no secret."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets. What a tool returns goes through it in any case; a tool that shows text to others before it
     returns (a file, a model) hides them itself."""

@@ -32,7 +32,8 @@ class Catalog:
 
     Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. A tool that
     is at hand counts as its own declaration. ``services`` is what tools may be built with, by the names that their
-    declarations use. Raises ``ConfigurationError`` when two tools have one name or a bundle has the name of a toolset.
+    declarations use, and ``values`` the settings of each tool's extension. Raises ``ConfigurationError`` when two tools
+    have one name or a bundle has the name of a toolset.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Catalog:
         *,
         bundles: Mapping[str, tuple[str, ...]] = _NOTHING,
         services: Mapping[str, Any] = _NOTHING,
+        values: Mapping[str, Mapping[str, str]] = _NOTHING,
     ) -> None:
         self._declared: dict[str, ToolDeclaration] = {}
         for tool in tools:
@@ -54,6 +56,7 @@ class Catalog:
             raise ConfigurationError(f"{name!r} names both a toolset and a bundle of toolsets")
         self._bundles = dict(bundles)
         self._services = services
+        self._values = values
         self._definitions = {name: _definition(tool.spec) for name, tool in self._declared.items()}
         self._resolved: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
         self._built: dict[str, Tool] = {}
@@ -80,7 +83,7 @@ class Catalog:
         declared = self._declaration(name)
         with self._building:
             if name not in self._built:
-                self._built[name] = _built(declared, self._services)
+                self._built[name] = _built(declared, {**self._services, "values": self._values.get(name, _NOTHING)})
             return self._built[name]
 
     def load_all(self) -> None:
@@ -159,7 +162,8 @@ def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] =
 
 def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
     """The catalogue of the tools of ``found``, and ``more``."""
-    return Catalog((*found.tools.values(), *more), bundles=found.bundles, services=services)
+    values = {tool.name: found.values[one.name] for one in found.extensions for tool in one.tools}
+    return Catalog((*found.tools.values(), *more), bundles=found.bundles, services=services, values=values)
 
 
 def _at_hand(tool: Tool) -> ToolDeclaration:
@@ -167,6 +171,7 @@ def _at_hand(tool: Tool) -> ToolDeclaration:
 
 
 def _built(declared: ToolDeclaration, services: Mapping[str, Any]) -> Tool:
+    services = {**services, "spec": declared.spec}
     if lacking := [name for name in declared.needs if name not in services]:
         raise ConfigurationError(f"the tool {declared.name!r} needs {', '.join(lacking)}, which this process has not")
     tool = cast("Tool", load(declared.implementation)(**{name: services[name] for name in declared.needs}))

@@ -27,7 +27,6 @@ from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
-KEY_KEPT_S = 0.0
 TITLE_CHARS_MAX = 60
 
 _KINDS: Mapping[int, SendErrorKind] = {

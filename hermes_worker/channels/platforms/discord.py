@@ -25,8 +25,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 120.0
-"""A message with the nonce of an earlier one of the last minutes is not created again."""
 NONCE_CHARS_MAX = 25
 THREAD_NAME_CHARS_MAX = 100
 

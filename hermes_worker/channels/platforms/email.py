@@ -15,8 +15,6 @@ from hermes_worker.channels.exchange import Part, Unsendable, key_token, media_t
 from hermes_worker.channels.markup import matrix_html
 from hermes_worker.channels.targets import Target
 
-KEY_KEPT_S = 0.0
-"""The Message-ID is the same for every attempt and many mailboxes show it once, but no server promises to."""
 DEFAULT_SUBJECT = "Hermes Agent"
 SUBJECT_CHARS_MAX = 200
 

@@ -30,8 +30,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 3600.0
-"""A message with the ``uuid`` of an earlier one of the last hour is not created again."""
 UUID_CHARS_MAX = 50
 
 _ID_TYPES = {"ou": "open_id", "on": "union_id"}

@@ -26,9 +26,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 600.0
-"""The request id: the message it created before is returned."""
-
 _SPACE = re.compile(r"spaces/[A-Za-z0-9_-]{1,128}")
 
 _KINDS: Mapping[str, SendErrorKind] = {

@@ -23,9 +23,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 86_400.0
-"""The retry key: a request that was accepted is answered with 409 when it comes again."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:

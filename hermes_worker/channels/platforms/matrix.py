@@ -31,8 +31,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, list_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 1800.0
-"""The transaction id: the server returns the event it already has."""
 FORMATTED_BYTES_MAX = 40_000
 """An event has at most 65,536 bytes; without the formatted text the plain one always fits."""
 

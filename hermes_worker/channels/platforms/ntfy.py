@@ -26,7 +26,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 0.0
 TITLE_CHARS_MAX = 200
 
 

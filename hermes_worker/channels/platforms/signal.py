@@ -25,8 +25,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 0.0
-
 _RESULT_KINDS: Mapping[str, SendErrorKind] = {
     "NETWORK_FAILURE": SendErrorKind.TRANSIENT,
     "UNREGISTERED_FAILURE": SendErrorKind.NOT_FOUND,

@@ -23,8 +23,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 0.0
-
 _KINDS: Mapping[int, SendErrorKind] = {
     20003: SendErrorKind.AUTH,
     20429: SendErrorKind.RATE_LIMITED,

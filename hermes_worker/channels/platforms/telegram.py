@@ -28,7 +28,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, mapping_of, number_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 0.0
 CAPTION_SIZE_MAX = 1024
 """UTF-16 units."""
 PHOTO_BYTES_MAX = 10_000_000

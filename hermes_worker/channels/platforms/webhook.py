@@ -10,7 +10,6 @@ status of 200 to 299.
 from __future__ import annotations
 
 import base64
-import math
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -32,8 +31,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = math.inf
-"""The id of the message: receivers are asked to drop ids that they have seen."""
 ATTACHMENT_BYTES_MAX = 5_000_000
 
 

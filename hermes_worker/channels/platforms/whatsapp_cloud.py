@@ -27,7 +27,6 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.json_values import id_of, list_of, mapping_of
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
-KEY_KEPT_S = 0.0
 CAPTION_CHARS_MAX = 1024
 
 _KINDS: Mapping[int, SendErrorKind] = {

@@ -24,7 +24,7 @@ from hermes_worker.core.run import CallStatus
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim, Settlement, started_event
-from hermes_worker.stream.live import LiveEntry
+from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.delegating import delegate
@@ -33,6 +33,7 @@ from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
+from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.sandbox.network import UNKNOWN, RunOrigin
 
 
@@ -117,7 +118,8 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
     session = parts.runs.session_of(claim.session_pk)
     try:
         tool = _tool(parts, claim.request.name, tool_names(session.tools))
-    except UnknownTool as error:
+        workspace = parts.workspace(session.workspace)
+    except (UnknownTool, WorkspaceError) as error:
         return error_result(str(error))
     judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
     own = next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
@@ -126,9 +128,10 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         session_id=session.session_id,
         idempotency_key=claim.idempotency_key,
         attempt=claim.attempt,
-        workspace=parts.workspace(session.workspace),
+        workspace=workspace,
         session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
         cancelled=abort,
+        progress=partial(_tell_progress, parts, claim),
         origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network),
         redactor=parts.redactor,
     )
@@ -137,6 +140,16 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         return wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
 
     return run_tool(tool, claim.request.arguments, context, gate=gate, consulted=own)
+
+
+def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:
+    """To whoever looks now; nothing of it is kept."""
+    if claim.is_watched or parts.leases.is_watched(claim.run_id):
+        told = canonical_json({"tool": claim.request.name, "text": text[:PROGRESS_CHARS_MAX]})
+        entry = LiveEntry(
+            kind="tool_progress", text=told, iteration=claim.iteration, attempt=claim.attempt, offset=claim.position
+        )
+        parts.live.append(claim.run_id, entry)
 
 
 def _tool(parts: Parts, name: str, offered: frozenset[str]) -> Tool:

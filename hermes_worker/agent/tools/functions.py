@@ -1,0 +1,259 @@
+"""A tool from a typed function with a docstring: its schema from the annotations, its description from the docstring.
+
+    @tool(replay="pure")
+    def word_count(text: str) -> int:
+        \"\"\"Count the words of a text.\"\"\"
+        return len(text.split())
+
+A parameter that is annotated with one of the types of this module is no argument of the model: the worker gives it
+(``Stop``, ``Progress``, ``Deadline``, ``Key``, ``Values``, ``ToolContext``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, NewType, Protocol, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from hermes_worker.agent.tools.base import Cancellation, ToolContext, ToolResult
+from hermes_worker.agent.tools.interruptible import interruptible
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.replay import Replay
+from hermes_worker.extension import ToolDeclaration, ToolSpec
+
+__all__ = ["Deadline", "FunctionTool", "Key", "Progress", "Stop", "ToolFailed", "Values", "tool"]
+
+_LOOK_EVERY_S = 0.1
+_PROBLEMS_MAX = 5
+
+
+class ToolFailed(HermesError):
+    """Raised by a tool's function: the message is what the model is told."""
+
+
+class Stop(Cancellation, Protocol):
+    """Set when the call is to end: the run was stopped, the time is over, the worker leaves. Look at it at least every
+    0.2 s (``stop.is_set()``, ``stop.wait(0.1)``)."""
+
+
+class Progress(Protocol):
+    """Tell whoever watches the run how far the call is."""
+
+    def __call__(self, text: str) -> None: ...
+
+
+Key = NewType("Key", str)
+"""The same for every attempt of one call and for no other: what makes a ``keyed`` tool safe to repeat."""
+
+
+class Values(dict[str, str]):
+    """The extension's own settings, by the names it declared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When the worker will cancel the call."""
+
+    at: float
+    """By ``time.monotonic``."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; never negative."""
+        return max(0.0, self.at - time.monotonic())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredFunction(ToolDeclaration):
+    """A function that is declared as a tool. It can still be called."""
+
+    function: Callable[..., Any] = field(repr=False)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
+
+
+def tool(
+    *,
+    replay: Replay | str,
+    name: str | None = None,
+    toolset: str = "",
+    timeout_s: float = 120.0,
+    is_untrusted: bool = True,
+    is_parallel_safe: bool = False,
+    result_chars_max: int | None = 100_000,
+) -> Callable[[Callable[..., Any]], DeclaredFunction]:
+    """Declare a function as a tool. ``replay`` says what may happen to a call whose worker vanished: ``pure`` runs
+    again, ``keyed`` runs again with the same ``Key``, ``once`` never runs again.
+
+    ``toolset`` is the extension's name when it is not given. Results count as text of strangers unless ``is_untrusted``
+    is false. Raises ``TypeError`` for a function that cannot be a tool.
+    """
+    try:
+        chosen = Replay(replay)
+    except ValueError:
+        raise TypeError(f"replay is {replay!r}: choose pure, keyed or once") from None
+
+    def declared(function: Callable[..., Any]) -> DeclaredFunction:
+        signature = _read(function)
+        if chosen is Replay.KEYED and not {Key, ToolContext} & set(signature.given.values()):
+            raise TypeError(f"{function.__name__}: a keyed tool takes its key, as a parameter of the type Key")
+        spec = ToolSpec(
+            name=name or function.__name__,
+            description=inspect.cleandoc(function.__doc__ or ""),
+            parameters=_schema_of(signature.arguments),
+            toolset=toolset,
+            replay=chosen,
+            is_untrusted=is_untrusted,
+            timeout_s=timeout_s,
+            result_chars_max=result_chars_max,
+            is_parallel_safe=is_parallel_safe,
+        )
+        return DeclaredFunction(
+            spec=spec,
+            implementation=partial(FunctionTool, function, signature),
+            needs=("spec", "values"),
+            function=function,
+        )
+
+    return declared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What a function takes: arguments of the model, and what the worker gives."""
+
+    arguments: type[BaseModel]
+    given: Mapping[str, Any]
+    """Type by parameter."""
+
+
+_GIVEN = (Stop, Progress, Deadline, Key, Values, ToolContext)
+
+
+def _read(function: Callable[..., Any]) -> Signature:
+    """Raises ``TypeError`` that names what is missing."""
+    name = function.__name__
+    if not (function.__doc__ or "").strip():
+        raise TypeError(f"{name} has no docstring: it is what a model reads about the tool")
+    hints = get_type_hints(function, include_extras=True)
+    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"{name}: a tool has no parameter like {parameter}")
+        if parameter.name not in hints:
+            raise TypeError(f"{name}: the parameter {parameter.name!r} has no type")
+        kind = hints[parameter.name]
+        if any(kind is one for one in _GIVEN):
+            given[parameter.name] = kind
+        else:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (_described(kind), default)
+    config = ConfigDict(arbitrary_types_allowed=False, extra="ignore")
+    return Signature(arguments=create_model(name, __config__=config, **fields), given=given)
+
+
+def _described(kind: Any) -> Any:
+    """``Annotated[int, "what it is"]`` describes an argument, as ``Field(description=...)`` does."""
+    if get_origin(kind) is not Annotated:
+        return kind
+    plain, *notes = get_args(kind)
+    told = [Field(description=note) if isinstance(note, str) else note for note in notes]
+    described: Any = Annotated[plain, *told] if all(isinstance(note, FieldInfo) for note in told) else kind
+    return described
+
+
+def _schema_of(arguments: type[BaseModel]) -> Mapping[str, Any]:
+    schema = arguments.model_json_schema()
+    schema.pop("description", None)
+    untitled: Any = _untitled(schema)
+    return {"type": "object", "properties": {}, "required": [], **untitled}
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that pydantic makes of names: they cost tokens and say nothing. An argument may be called
+    ``title``; its schema is no string."""
+    if isinstance(schema, dict):
+        return {key: _untitled(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    return [_untitled(one) for one in schema] if isinstance(schema, list) else schema
+
+
+class FunctionTool:
+    """A function, as a ``Tool``."""
+
+    def __init__(
+        self, function: Callable[..., Any], signature: Signature, *, spec: ToolSpec, values: Mapping[str, str]
+    ) -> None:
+        self.spec = spec
+        self._function = function
+        self._signature = signature
+        self._values = Values(values)
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Raises what the function raises, but for what it tells the model."""
+        try:
+            parsed = self._signature.arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            return error_result(f"{self.spec.name} was not run: {_problems(error)}")
+        given = {name: self._given(kind, context) for name, kind in self._signature.given.items()}
+        wanted = {name: getattr(parsed, name) for name in type(parsed).model_fields}
+        work = partial(self._call, {**wanted, **given}, context.cancelled)
+        try:
+            # What has an effect is waited for: nobody could say whether it had it.
+            return _result(interruptible(work, context.cancelled) if self.spec.replay is Replay.PURE else work())
+        except ToolFailed as error:
+            return error_result(str(error))
+
+    def _call(self, arguments: Mapping[str, Any], cancelled: Cancellation) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return asyncio.run(_stoppable(self._function(**arguments), cancelled))
+        return self._function(**arguments)
+
+    def _given(self, kind: Any, context: ToolContext) -> Any:
+        if kind is Stop:
+            return context.cancelled
+        if kind is Progress:
+            return lambda text: context.progress(context.redactor.text(str(text)))
+        if kind is Deadline:
+            return Deadline(time.monotonic() + self.spec.timeout_s)
+        if kind is Key:
+            return context.idempotency_key
+        return Values(self._values) if kind is Values else context
+
+
+async def _stoppable(work: Any, cancelled: Cancellation) -> Any:
+    """What a coroutine returns; it is cancelled by a stop. Raises ``ToolFailed`` then."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait([task], timeout=_LOOK_EVERY_S)
+        if cancelled.is_set() and not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            raise ToolFailed("the call was interrupted")
+    return task.result()
+
+
+def _result(value: Any) -> ToolResult:
+    if isinstance(value, ToolResult):
+        return value
+    if isinstance(value, str):
+        return ToolResult(text=value)
+    return ToolResult(text=canonical_json(to_jsonable_python(value)))
+
+
+def _problems(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:_PROBLEMS_MAX]
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in found)

@@ -1,0 +1,22 @@
+"""The built-in routes of the HTTP API, as declarations."""
+
+from __future__ import annotations
+
+from hermes_worker.extension import Extension, RouterDeclaration
+
+EXTENSION = Extension(
+    name="api",
+    version="1",
+    summary="The HTTP API",
+    routers=(
+        RouterDeclaration(name="health", implementation="hermes_worker.api.routes.health:router"),
+        RouterDeclaration(name="runs", implementation="hermes_worker.api.routes.runs:router"),
+        RouterDeclaration(name="events", implementation="hermes_worker.api.routes.events:router"),
+        RouterDeclaration(name="approvals", implementation="hermes_worker.api.routes.approvals:router"),
+        RouterDeclaration(name="control", implementation="hermes_worker.api.routes.control:router"),
+        RouterDeclaration(name="jobs", implementation="hermes_worker.api.routes.jobs:router"),
+        RouterDeclaration(name="deliveries", implementation="hermes_worker.api.routes.deliveries:router"),
+        RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
+        RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
+    ),
+)

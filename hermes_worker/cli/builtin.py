@@ -1,0 +1,96 @@
+"""The built-in commands, as declarations, in the order of ``--help``.
+
+What a command says of itself is repeated here so that ``--help`` need not import it; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from hermes_worker.extension import CommandDeclaration, Extension
+
+EXTENSION = Extension(
+    name="cli",
+    version="1",
+    summary="The command line",
+    commands=(
+        CommandDeclaration(
+            name="run",
+            summary="Give an agent a task in a directory and watch it work.",
+            implementation="hermes_worker.cli.running:run",
+        ),
+        CommandDeclaration(
+            name="up",
+            summary="Start everything on this machine and keep it running.",
+            implementation="hermes_worker.cli.up:up",
+        ),
+        CommandDeclaration(
+            name="submit",
+            summary="Put a task into the queue.",
+            implementation="hermes_worker.cli.submit:submit",
+        ),
+        CommandDeclaration(
+            name="runs",
+            summary="List, show, watch, stop and export runs.",
+            implementation="hermes_worker.cli.runs:runs",
+        ),
+        CommandDeclaration(
+            name="cron",
+            summary="Create, list and change scheduled jobs.",
+            implementation="hermes_worker.cli.cron:cron",
+        ),
+        CommandDeclaration(
+            name="deliveries",
+            summary="List and show what was sent where, and send it again.",
+            implementation="hermes_worker.cli.deliveries:deliveries",
+        ),
+        CommandDeclaration(
+            name="webhook",
+            summary="Let others start runs: add, list, remove and try routes for their events.",
+            implementation="hermes_worker.cli.webhook:webhook",
+        ),
+        CommandDeclaration(
+            name="extensions",
+            summary="List, enable and disable what others wrote for Hermes worker.",
+            implementation="hermes_worker.cli.extensions:extensions",
+        ),
+        CommandDeclaration(
+            name="worker",
+            summary="Run one worker process.",
+            implementation="hermes_worker.cli.roles:worker",
+        ),
+        CommandDeclaration(
+            name="beat",
+            summary="Run one scheduler process.",
+            implementation="hermes_worker.cli.roles:beat",
+        ),
+        CommandDeclaration(
+            name="api",
+            summary="Run one HTTP API process.",
+            implementation="hermes_worker.cli.roles:api",
+        ),
+        CommandDeclaration(
+            name="migrate",
+            summary="Bring the database to this version's schema.",
+            implementation="hermes_worker.cli.roles:migrate",
+        ),
+        CommandDeclaration(
+            name="scripted-model",
+            summary="Serve the scripted stand-in for a model.",
+            implementation="hermes_worker.cli.roles:scripted_model",
+        ),
+        CommandDeclaration(
+            name="doctor",
+            summary="Check everything this configuration needs, by trying it.",
+            implementation="hermes_worker.cli.doctor:doctor",
+        ),
+        CommandDeclaration(
+            name="check",
+            summary="Check the configuration without connecting to anything.",
+            implementation="hermes_worker.cli.doctor:check",
+        ),
+        CommandDeclaration(
+            name="chaos",
+            summary="Break a fleet on purpose and check that nothing was lost, repeated or miscounted.",
+            implementation="hermes_worker.cli.chaos:chaos",
+        ),
+    ),
+)

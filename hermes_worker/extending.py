@@ -1,0 +1,80 @@
+"""What an extension of others is written with: one place to import from, which stays where it is.
+
+Everything else of the product may move from one version to the next; what stands here moves only together with
+``API_VERSION``.
+"""
+
+from __future__ import annotations
+
+from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.functions import Deadline, Key, Progress, Stop, ToolFailed, Values, tool
+from hermes_worker.channels.catalog import ChatForm, ChatShape, Platform, Sending, TextLimit, TextUnit
+from hermes_worker.channels.errors import DeliveryError, SendErrorKind
+from hermes_worker.channels.exchange import (
+    Exchange,
+    Outcome,
+    Part,
+    Receipt,
+    failure,
+    is_success,
+    json_object,
+    json_request,
+)
+from hermes_worker.channels.targets import Target
+from hermes_worker.core.replay import Replay
+from hermes_worker.extension import (
+    API_VERSION,
+    CommandDeclaration,
+    Extension,
+    RouterDeclaration,
+    SettingDeclaration,
+    ToolDeclaration,
+    ToolSpec,
+    WireDeclaration,
+    WorkspaceDeclaration,
+)
+from hermes_worker.models.catalog import ProviderRow
+from hermes_worker.net.http import HttpRequest, HttpResponse
+
+__all__ = [
+    "API_VERSION",
+    "ChatForm",
+    "ChatShape",
+    "CommandDeclaration",
+    "Deadline",
+    "DeliveryError",
+    "Exchange",
+    "Extension",
+    "HttpRequest",
+    "HttpResponse",
+    "Key",
+    "Outcome",
+    "Part",
+    "Platform",
+    "Progress",
+    "ProviderRow",
+    "Receipt",
+    "Replay",
+    "RouterDeclaration",
+    "SendErrorKind",
+    "Sending",
+    "SettingDeclaration",
+    "Stop",
+    "Target",
+    "TextLimit",
+    "TextUnit",
+    "Tool",
+    "ToolContext",
+    "ToolDeclaration",
+    "ToolFailed",
+    "ToolResult",
+    "ToolSpec",
+    "Values",
+    "WireDeclaration",
+    "WorkspaceDeclaration",
+    "failure",
+    "is_success",
+    "json_object",
+    "json_request",
+    "tool",
+]

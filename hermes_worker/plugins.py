@@ -1,0 +1,331 @@
+"""Extensions of others: what is there, what the operator enabled, and how it gets into this process.
+
+Two places are looked at: installed packages with an entry point of the group ``hermes_worker.extensions``, and the
+directories below ``HOME/plugins``. What is not enabled by name is never imported: what it would bring is read from its
+manifest, ``plugin.yaml``, beside its code.
+
+An enabled extension is the operator's own code: it runs with all rights of the process, in every process. It is
+imported when a process begins, never in the thread of an event loop and never inside a transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import yaml
+
+from hermes_worker import installed
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.extension import API_VERSION, Extension, ExtensionConflict, Installed, Reference, fold, load
+from hermes_worker.settings import Settings, is_supervised
+from hermes_worker.settings.role_secrets import is_secret
+from hermes_worker.system.plainfiles import read_plain
+
+GROUP = "hermes_worker.extensions"
+"""Of entry points: the name of one is that of the extension, its value ``package.module:EXTENSION``."""
+MANIFEST = "plugin.yaml"
+_PACKAGE = "hermes_plugins"
+"""What stands below ``HOME/plugins`` is imported as ``hermes_plugins.NAME``."""
+_MANIFEST_BYTES_MAX = 100_000
+_BRINGS = (
+    *("tools", "toolsets", "providers", "wires", "channels", "workspaces", "routers", "commands", "settings"),
+    *("hooks", "context_sources", "compactors"),
+)
+_starting = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What an extension says of itself without being imported."""
+
+    name: str
+    version: str = ""
+    api_version: int = API_VERSION
+    summary: str = ""
+    brings: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """Names by kind: ``tools``, ``providers`` ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Available:
+    """An extension that could be enabled."""
+
+    name: str
+    place: str
+    """For people: the distribution with its version, or the directory."""
+    source: metadata.EntryPoint | Path
+    manifest: Manifest | None
+    """``None`` for one that says nothing."""
+    problem: str = ""
+    """Why it cannot be used; empty when nothing is known against it."""
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+
+def available(home: Path) -> tuple[Available, ...]:
+    """Every extension of others that is installed, in the order of their names. Imports none of them."""
+    return tuple(sorted((*_packages(), *_directories(home)), key=lambda one: (one.name, one.place)))
+
+
+def _packages() -> Iterator[Available]:
+    for point in metadata.entry_points(group=GROUP):
+        dist = point.dist
+        place = f"{dist.name} {dist.version}" if dist is not None else point.value
+        manifest, problem = None, ""
+        try:
+            manifest = _manifest_of(point)
+        except ConfigurationError as error:
+            problem = str(error)
+        yield Available(name=point.name, place=place, source=point, manifest=manifest, problem=problem)
+
+
+def _manifest_of(point: metadata.EntryPoint) -> Manifest | None:
+    """Of a package: its file lies in the top-level package, which is found without being imported."""
+    top = point.module.partition(".")[0]
+    found = importlib.util.find_spec(top) if top not in sys.modules else sys.modules[top].__spec__
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        if (path := Path(folder) / MANIFEST).exists():
+            return read_manifest(path, point.name)
+    return None
+
+
+def _directories(home: Path) -> Iterator[Available]:
+    folder = plugins_dir(home)
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        path = folder / name
+        manifest, problem = None, ""
+        try:
+            _require_ours(path)
+            manifest = read_manifest(path / MANIFEST, name)
+        except FileNotFoundError:
+            problem = f"{str(path)!r} holds no {MANIFEST}, which names the plugin and what it brings"
+        except ConfigurationError as error:
+            problem = str(error)
+        yield Available(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
+
+
+def plugins_dir(home: Path) -> Path:
+    """Where an operator puts plugins."""
+    return home / "plugins"
+
+
+def read_manifest(path: Path, name: str) -> Manifest:
+    """Raises ``FileNotFoundError``, and ``ConfigurationError`` for what is no manifest of the extension ``name``."""
+    try:
+        text = read_plain(path, bytes_max=_MANIFEST_BYTES_MAX).decode("utf-8")
+        document = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigurationError(f"{str(path)!r} cannot be read as YAML: {type(error).__name__}") from error
+    if not isinstance(document, dict) or document.get("name") != name:
+        raise ConfigurationError(f"{str(path)!r} must be a mapping with name: {name}")
+    brings = {kind: _names(path, document, f"provides_{kind}") for kind in _BRINGS}
+    version = document.get("api_version", API_VERSION)
+    if not isinstance(version, int):
+        raise ConfigurationError(f"api_version in {str(path)!r} must be a number, such as {API_VERSION}")
+    return Manifest(
+        name=name,
+        version=str(document.get("version", "")),
+        api_version=version,
+        summary=" ".join(str(document.get("description", "")).split()),
+        brings=MappingProxyType({kind: names for kind, names in brings.items() if names}),
+    )
+
+
+def _names(path: Path, document: Mapping[Any, Any], key: str) -> tuple[str, ...]:
+    given = document.get(key) or ()
+    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+        raise ConfigurationError(f"{key} in {str(path)!r} must be a list of names")
+    return tuple(given)
+
+
+def _require_ours(path: Path) -> None:
+    """What others may write, others may have written. Raises ``ConfigurationError``."""
+    for place in (path.parent, path):
+        found = place.stat()
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigurationError(
+                f"{str(place)!r} can be changed by others, so no code is loaded from there; make it yours alone "
+                f"(chmod go-w {place})"
+            )
+
+
+# --- into this process -----------------------------------------------------------------------------------------------
+
+
+def begin(settings: Settings) -> Installed:
+    """Put the enabled extensions in force. Idempotent for the same settings.
+
+    Raises ``ConfigurationError``: one sentence for everything that keeps them from being used.
+    """
+    enabled = settings.extensions.enabled
+    key = (str(settings.home), enabled, settings.terminal.workspace)
+    with _starting:
+        if _Begun.key == key and _Begun.installed is not None:
+            installed.put_in_force(_Begun.installed)
+            return _Begun.installed
+        extensions = (*installed.built_in(), *_imported(settings.home, enabled))
+        # What a supervisor did not hand on belongs to another role; the supervisor itself saw that it is there.
+        secret = [item.variable for one in extensions for item in one.settings if item.is_secret]
+        found = fold(extensions, settings.environ, withheld=secret if is_supervised() else ())
+        if (kind := settings.terminal.workspace) not in found.workspaces:
+            raise ExtensionConflict(
+                f"terminal.workspace (HERMES_WORKSPACE) is {kind!r}, which no enabled extension brings: choose one of "
+                f"{', '.join(found.workspaces)}"
+            )
+        installed.put_in_force(found)
+        _Begun.key, _Begun.installed = key, found
+        return found
+
+
+class _Begun:
+    """For which home and which names the extensions of this process were imported."""
+
+    key: tuple[str, tuple[str, ...], str] | None = None
+    installed: Installed | None = None
+
+
+def check(settings: Settings, enabled: Sequence[str]) -> None:
+    """Whether these extensions could be used together: imports them. Raises ``ConfigurationError``."""
+    fold((*installed.built_in(), *_imported(settings.home, enabled)), settings.environ)
+
+
+def of_others() -> tuple[Extension, ...]:
+    """The extensions in force that are not built in."""
+    ours = set(map(id, installed.built_in()))
+    return tuple(one for one in installed.current().extensions if id(one) not in ours)
+
+
+def preload(references: Sequence[Reference]) -> None:
+    """Import what others wrote before it is used, so that it is never imported in the middle of something. Raises
+    ``ConfigurationError``."""
+    _require_quiet()
+    for reference in references:
+        load(reference)
+
+
+def _imported(home: Path, enabled: Sequence[str]) -> tuple[Extension, ...]:
+    if not enabled:
+        return ()
+    _require_quiet()
+    there = available(home)
+    return tuple(_import(name, [one for one in there if one.name == name], home) for name in enabled)
+
+
+def _import(name: str, found: Sequence[Available], home: Path) -> Extension:
+    if not found:
+        raise ExtensionConflict(
+            f"the extension {name!r} is enabled (extensions.enabled) and is not there: install its package, put it "
+            f"into {str(plugins_dir(home) / name)!r}, or disable it"
+        )
+    if len(found) > 1:
+        places = " and ".join(one.place for one in found)
+        raise ExtensionConflict(f"two extensions are named {name!r}, in {places}: remove one of them")
+    [one] = found
+    if one.problem:
+        raise ExtensionConflict(f"the extension {name!r} cannot be used: {one.problem}")
+    if one.manifest is not None and one.manifest.api_version != API_VERSION:
+        # Said before it is imported: what it imports may not be there.
+        raise ExtensionConflict(
+            f"the extension {name!r} is made for version {one.manifest.api_version} of the extension interface, and "
+            f"this is version {API_VERSION}: install a version of it that fits, or disable it"
+        )
+    try:
+        extension = one.source.load() if isinstance(one.source, metadata.EntryPoint) else _plugin(one.source)
+    except (Exception, SystemExit) as error:  # others wrote it; whatever it raises keeps it from being used
+        raise ExtensionConflict(f"the extension {name!r} cannot be imported: {_said(error)}") from error
+    if not isinstance(extension, Extension):
+        raise ExtensionConflict(f"the extension {name!r} must be a hermes_worker.extension.Extension")
+    if extension.name != name:
+        raise ExtensionConflict(f"the extension {name!r} calls itself {extension.name!r}; both must be the same")
+    for item in extension.settings:
+        if item.is_secret and not is_secret(item.variable, "a value"):
+            raise ExtensionConflict(
+                f"{item.variable} of the extension {name!r} holds a secret and is not called like one: its name must "
+                "end in _TOKEN, _SECRET, _PASSWORD or _API_KEY, so that it is taken out of every environment"
+            )
+    if one.manifest is not None and (silent := _unsaid(extension, one.manifest)):
+        raise ExtensionConflict(f"the extension {name!r} brings what its {MANIFEST} does not name: {', '.join(silent)}")
+    return extension
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
+    """The names of what an extension brings, by kind."""
+    found = {
+        "tools": tuple(one.name for one in extension.tools),
+        "toolsets": tuple(extension.toolsets),
+        "providers": tuple(one.name for one in extension.providers),
+        "wires": tuple(one.name for one in extension.wires),
+        "channels": tuple(one.name for one in extension.channels),
+        "workspaces": tuple(one.name for one in extension.workspaces),
+        "routers": tuple(one.name for one in extension.routers),
+        "commands": tuple(one.name for one in extension.commands),
+        "settings": tuple(one.variable for one in extension.settings),
+    }
+    return {kind: names for kind, names in found.items() if names}
+
+
+def _unsaid(extension: Extension, manifest: Manifest) -> list[str]:
+    """What an operator who read the manifest would not expect."""
+    return [
+        f"{name} ({kind})"
+        for kind, names in brought(extension).items()
+        for name in names
+        if name not in manifest.brings.get(kind, ())
+    ]
+
+
+def _plugin(folder: Path) -> Any:
+    """The ``EXTENSION`` of the package in ``folder``, imported as ``hermes_plugins.NAME``."""
+    if _PACKAGE not in sys.modules:
+        package = ModuleType(_PACKAGE, "Plugins of this installation's home.")
+        package.__path__ = []
+        sys.modules[_PACKAGE] = package
+    name = f"{_PACKAGE}.{folder.name.replace('-', '_')}"
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(folder / "__init__.py"):
+        return known.EXTENSION
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{str(folder)!r} is no Python package")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module.EXTENSION
+
+
+def _require_quiet() -> None:
+    """Importing takes as long as others like: an event loop would stand still. Raises ``RuntimeError``."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("extensions are imported when a process begins, never in the thread of an event loop")

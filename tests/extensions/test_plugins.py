@@ -1,0 +1,184 @@
+"""Extensions of others: found without being imported, imported when they are enabled, refused in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from support.extensions_of_others import CODE, MANIFEST, package, plugin
+
+from hermes_worker import installed
+from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.extension import ExtensionConflict
+from hermes_worker.plugins import available, begin, read_manifest
+from hermes_worker.settings import Settings, handed_to, load
+from hermes_worker.settings.role_secrets import ProcessRole
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    for name in [name for name in sys.modules if name.endswith("_package") or name.startswith("hermes_plugins")]:
+        del sys.modules[name]
+
+
+def settings(home: Path, *enabled: str, **environ: str) -> Settings:
+    return load({"HERMES_EXTENSIONS": ",".join(enabled), **environ}, home=home)
+
+
+def test_a_directory_of_the_home_is_a_plugin(home: Path, site: Path) -> None:
+    plugin(home)
+    begin(settings(home, "loud"))
+    assert declared_catalog().spec("shout").description == "Say it louder."
+    begin(settings(home))
+    assert "shout" not in declared_catalog().names
+
+
+def test_a_package_with_an_entry_point_is_an_extension(home: Path, site: Path) -> None:
+    package(site)
+    [found] = [one for one in available(home) if one.name == "loud"]
+    assert (found.place, found.problem) == ("loud_package 1.0", "")
+    begin(settings(home, "loud"))
+    assert "shout" in declared_catalog().resolve(["hermes-cli"])
+
+
+@pytest.mark.parametrize("make", [plugin, package])
+def test_what_is_not_enabled_is_listed_and_never_imported(home: Path, site: Path, make: object) -> None:
+    code = f"from pathlib import Path\nPath({str(home / 'imported')!r}).touch()\n{CODE}"
+    plugin(home, code) if make is plugin else package(site, code)
+    [found] = [one for one in available(home) if one.name == "loud"]
+    assert found.manifest is not None
+    assert found.manifest.brings == {"tools": ("shout",)}
+    assert found.manifest.summary == "Says things louder."
+    begin(settings(home))
+    assert not (home / "imported").exists()
+    begin(settings(home, "loud"))
+    assert (home / "imported").exists()
+
+
+def test_the_same_settings_import_once(home: Path, site: Path) -> None:
+    plugin(home)
+    assert begin(settings(home, "loud")) is begin(settings(home, "loud"))
+
+
+REFUSED = {
+    "it is not there": (None, MANIFEST, "'loud' is enabled .* and is not there: install its package, put it into"),
+    "no manifest": (CODE, None, "holds no plugin.yaml"),
+    "another name": (CODE, "name: quiet\n", "must be a mapping with name: loud"),
+    "no mapping": (CODE, "- name: loud\n", "must be a mapping with name: loud"),
+    "no YAML": (CODE, "{{{", "cannot be read as YAML"),
+    "other version": ("import nothing_like_that", f"{MANIFEST}api_version: 99\n", "made for version 99"),
+    "it raises": ("raise RuntimeError('no luck')", MANIFEST, "cannot be imported: RuntimeError: no luck"),
+    "it ends the process": ("raise SystemExit(3)", MANIFEST, "cannot be imported: SystemExit: 3"),
+    "no extension": ("EXTENSION = 1", MANIFEST, "must be a hermes_worker.extension.Extension"),
+    "nothing": ("", MANIFEST, "cannot be imported: AttributeError"),
+    "calls itself": (CODE.replace('name="loud"', 'name="quiet"'), MANIFEST, "calls itself 'quiet'"),
+    "says less": (CODE, "name: loud\n", r"brings what its plugin.yaml does not name: shout \(tools\)"),
+    "same tool": (
+        CODE.replace("def shout", "def todo").replace("(shout,)", "(todo,)"),
+        "name: loud\nprovides_tools: [todo]\n",
+        "'tools' and 'loud' both bring the tool 'todo': disable one of them",
+    ),
+    "missing setting": (
+        CODE.replace(
+            "tools=(shout,)",
+            "tools=(shout,), settings=(SettingDeclaration("
+            'name="a", variable="LOUD_A", summary="A.", is_required=True),)',
+        ),
+        f"{MANIFEST}provides_settings: [LOUD_A]\n",
+        r"'loud' needs LOUD_A \(A\): set it, or disable the extension",
+    ),
+    "quiet secret": (
+        CODE.replace(
+            "tools=(shout,)",
+            'tools=(shout,), settings=(SettingDeclaration(name="a", variable="LOUD_A", summary="A.", is_secret=True),)',
+        ),
+        f"{MANIFEST}provides_settings: [LOUD_A]\n",
+        "LOUD_A of the extension 'loud' holds a secret and is not called like one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_keeps_it_from_being_used_is_one_sentence(home: Path, site: Path, case: str) -> None:
+    code, manifest, sentence = REFUSED[case]
+    if code is not None:
+        plugin(home, code, manifest)
+    with pytest.raises(ExtensionConflict, match=sentence) as raised:
+        begin(settings(home, "loud"))
+    assert "\n" not in str(raised.value)
+    assert "todo" in installed.current().tools, "what was in force stays so"
+
+
+def test_two_of_one_name_are_refused(home: Path, site: Path) -> None:
+    plugin(home)
+    package(site)
+    with pytest.raises(ExtensionConflict, match="two extensions are named 'loud', in"):
+        begin(settings(home, "loud"))
+
+
+def test_code_that_others_may_change_is_not_loaded(home: Path, site: Path) -> None:
+    folder = plugin(home)
+    folder.chmod(0o777)
+    with pytest.raises(ExtensionConflict, match=r"can be changed by others, .* \(chmod go-w "):
+        begin(settings(home, "loud"))
+
+
+def test_nothing_is_imported_in_the_thread_of_an_event_loop(home: Path, site: Path) -> None:
+    plugin(home)
+
+    async def serve() -> None:
+        begin(settings(home, "loud"))
+
+    with pytest.raises(RuntimeError, match="never in the thread of an event loop"):
+        asyncio.run(serve())
+
+
+def test_a_kind_of_workspace_that_nobody_brings_is_refused(home: Path, site: Path) -> None:
+    with pytest.raises(ExtensionConflict, match=r"terminal.workspace .* is 'moon', which no enabled extension brings"):
+        begin(settings(home, HERMES_WORKSPACE="moon"))
+
+
+SECRET = CODE.replace(
+    "tools=(shout,)",
+    "tools=(shout,), settings=(SettingDeclaration("
+    'name="token", variable="LOUD_TOKEN", summary="The token.", is_required=True, is_secret=True, roles=("tools",)),)',
+)
+
+
+def test_a_secret_goes_to_the_roles_that_its_declaration_names(home: Path, site: Path) -> None:
+    plugin(home, SECRET, f"{MANIFEST}provides_settings: [LOUD_TOKEN]\n")
+    ours = settings(home, "loud", LOUD_TOKEN="hush-hush-hush")
+    begin(ours)
+    assert "hush-hush-hush" in {secret.reveal() for secret in ours.secrets}, "no log shows it"
+
+    def given(role: ProcessRole) -> Mapping[str, str]:
+        environ, handover = handed_to(ours, role)
+        assert "LOUD_TOKEN" not in environ
+        return handover.variables
+
+    assert given(ProcessRole.TOOLS)["LOUD_TOKEN"] == "hush-hush-hush"
+    assert all(
+        "LOUD_TOKEN" not in given(role)
+        for role in (ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.API, ProcessRole.BEAT)
+    )
+
+
+@pytest.mark.parametrize("text", ["name: loud\nprovides_tools: shout\n", "name: loud\nprovides_tools: [1]\n"])
+def test_a_manifest_lists_names(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plugin.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"provides_tools in .* must be a list of names"):
+        read_manifest(tmp_path / "plugin.yaml", "loud")
