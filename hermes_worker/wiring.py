@@ -27,13 +27,13 @@ from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.pricing import Cost, Pricing, cost_of, own_price
+from hermes_worker.core.pricing import Cost, Pricing, own_price
 from hermes_worker.local.paths import embedded_broker_url, embedded_database_url, output_dir
 from hermes_worker.models.credentials import CredentialPool, FirstKey, Pooling
 from hermes_worker.models.governor import ConfiguredLimits, Governor
 from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.settings import Settings
-from hermes_worker.settings.kinds import provider_model_address
+from hermes_worker.settings.kinds import NamedModel, named_model
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Runs
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from hermes_worker.models.base import Provider
     from hermes_worker.models.chain import Chain, ModelChoice
     from hermes_worker.models.endpoint import Endpoint
+    from hermes_worker.models.factory import Extras
     from hermes_worker.models.login import Granting
     from hermes_worker.models.logins import Grants
     from hermes_worker.tasks.calls.permission import ApprovalRules
@@ -218,7 +219,8 @@ def place_of(settings: Settings) -> tuple[str, Endpoint]:
     from hermes_worker.models import factory
 
     has_login = bool(settings.model.refresh_tokens)
-    return factory.endpoint_of(_model_choice(settings), proxy_url=settings.model.proxy_url, needs_key=not has_login)
+    choice = _model_choice(settings)
+    return factory.endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not has_login, extras=choice.extras)
 
 
 def chain_of(settings: Settings, grants: Granting | None = None) -> Chain:
@@ -271,16 +273,36 @@ def auxiliary_chains_of(settings: Settings) -> dict[str, Chain]:
 
 
 def _named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
-    """The settings of providers that are given as ``provider:model`` or ``provider:model@address``."""
+    """The settings of providers that are given as ``setting_kinds.named_model`` reads them."""
+    return [_named_choice(settings, name) for name in map(named_model, named)]
+
+
+def _named_choice(settings: Settings, name: NamedModel) -> ModelChoice:
+    """A key variable that is named belongs to this entry, wherever it leads: who wrote the one wrote the other."""
     from hermes_worker.models.chain import ModelChoice
 
-    return [
-        _keyed(
-            ModelChoice(provider=provider, model=model, base_url=address, proxy_url=settings.model.proxy_url),
-            _vendor_keys(settings, provider, address),
-        )
-        for provider, model, address in map(provider_model_address, named)
-    ]
+    choice = ModelChoice(
+        provider=name.provider,
+        model=name.model,
+        base_url=name.address,
+        proxy_url=settings.model.proxy_url,
+        extras=_extras(settings, name.provider),
+    )
+    if name.key_variable is None:
+        return _keyed(choice, _vendor_keys(settings, name.provider, name.address))
+    key = settings.model.vendor_keys.get(name.key_variable)
+    return _keyed(choice, [key.reveal()] if key is not None else [])
+
+
+def _extras(settings: Settings, provider: str | None, base_url: str | None = None) -> Extras:
+    """What the settings say to this provider, under any of its names."""
+    from hermes_worker.models.catalog import find_provider, provider_of_host
+    from hermes_worker.models.factory import Extras
+
+    row = find_provider(provider) if provider else provider_of_host(base_url or "")
+    names = (row.name, *row.aliases) if row is not None else (provider or "custom",)
+    said = settings.model.options_of(*names)
+    return Extras(region=said.region, service_tier=said.service_tier, headers=said.headers, body=said.body)
 
 
 def _model_choice(settings: Settings) -> ModelChoice:
@@ -294,6 +316,7 @@ def _model_choice(settings: Settings) -> ModelChoice:
         provider=model.provider,
         proxy_url=model.proxy_url,
         logins=logins_of(settings),
+        extras=_extras(settings, model.provider, model.base_url),
     )
     keys = _vendor_keys(settings, model.provider, model.base_url)
     if model.api_key:
@@ -315,7 +338,7 @@ def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None)
 
     at_address = provider_of_host(base_url or "")
     row = find_provider(provider) if provider else at_address
-    is_theirs = row is at_address or (row is not None and not row.needs_key and at_address is None)
+    is_theirs = row is at_address or (row is not None and row.is_own_server and at_address is None)
     if row is None or (base_url and not is_theirs):
         return []
     held = settings.model.vendor_keys
@@ -376,12 +399,13 @@ def sweep_policy(settings: Settings) -> SweepPolicy:
 def pricing_of(settings: Settings) -> Pricing:
     """What model calls cost, for who cannot ask a provider: the sweeper, also where no provider is set up."""
     from hermes_worker.models.catalog import find_provider, provider_of_host
+    from hermes_worker.models.prices import cost_of
 
     model = settings.model
     row = (find_provider(model.provider) if model.provider else None) or provider_of_host(model.base_url or "")
     first = model.provider or (row.name if row else "custom")
     own = dict(own_price(text) for text in model.prices)
-    others = [provider_model_address(entry)[:2] for entry in model.fallbacks]
+    others = [(name.provider, name.model) for name in map(named_model, model.fallbacks)]
 
     def cost(asked_for: str, position: int, usage: Usage) -> Cost:
         provider, name = (first, asked_for) if not position or not others else others[min(position, len(others)) - 1]

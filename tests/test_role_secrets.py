@@ -11,9 +11,17 @@ import pytest
 from hermes_worker import settings as settings_module
 from hermes_worker.channels.adapters import secret_variables
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.models.catalog import provider_rows
 from hermes_worker.settings import Secret, Settings, handed_to, load
 from hermes_worker.settings.handover import SECRETS_FD, Handover, sealed
-from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, SECRET_SETTINGS, ProcessRole, is_secret, owners
+from hermes_worker.settings.role_secrets import (
+    DELIVERY_SECRETS,
+    PROVIDER_SECRETS,
+    SECRET_SETTINGS,
+    ProcessRole,
+    is_secret,
+    owners,
+)
 
 KEY = "0123456789abcdef-server"
 ENVIRON = {
@@ -57,6 +65,12 @@ def test_a_setting_that_is_parsed_to_a_secret_is_marked_as_one() -> None:
 
 def test_every_credential_of_a_platform_is_known() -> None:
     assert secret_variables() == DELIVERY_SECRETS
+
+
+def test_every_credential_of_a_model_provider_is_known() -> None:
+    named = {name for row in provider_rows().values() for name in row.key_variables}
+    assert {name for name in named if not name.endswith("_API_KEY")} == PROVIDER_SECRETS
+    assert all(owners(name, "x") == {ProcessRole.MODEL} for name in named)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "model.context_length": "4096",
         "agent.reasoning_effort": "high",
         "fallback_providers": "openrouter:some/model",
+        "model.providers": '{"openai": {"region": "eu", "headers": {"X-Team": "a"}, "body": {"seed": 1}}}',
         "server.host": "localhost",
         "server.key": SERVER_KEY,
         "logging.level": "DEBUG",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import httpx2
     import redis
 
-    from hermes_worker.models.endpoint import Endpoint
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
 _PATIENCE_S = 5.0
@@ -384,7 +383,8 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
     from hermes_worker.broker.queue import QueueName
-    from hermes_worker.models.catalog import Wire
+    from hermes_worker.models.catalog import wire_rows
+    from hermes_worker.models.windows import headers_of
     from hermes_worker.wiring import place_of
 
     if settings.model.is_scripted:
@@ -397,12 +397,14 @@ def _model(settings: Settings) -> tuple[Grade, str]:
         return Grade.NOTE, f"not asked from here ({error}); other workers are alive that consume the queue 'model'"
     if not place.api_key and settings.model.refresh_tokens:
         return Grade.OK, f"{described(settings)}, asked with the logins above"
-    is_anthropic = wire == Wire.ANTHROPIC_MESSAGES
+    row = wire_rows()[wire]
+    if not row.headers:
+        return Grade.NOTE, f"{described(settings)}, over the wire {row.name!r}, which is unverified live: not asked"
     try:
         answer = httpx2.get(
-            f"{place.plain_url}{'/v1' if is_anthropic else ''}/models",
+            f"{place.plain_url.removesuffix(row.version_path)}{row.version_path}/models",
             params=place.query,
-            headers=_headers(place, is_anthropic=is_anthropic),
+            headers=headers_of(wire, place),
             timeout=_PATIENCE_S,
             follow_redirects=False,
             proxy=place.proxy_url,
@@ -417,16 +419,6 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     if answer.status_code >= 500:
         return Grade.BROKEN, f"{place.plain_url} answers {answer.status_code}; its operator has to look at it"
     return _named_model(settings, answer)
-
-
-def _headers(place: Endpoint, *, is_anthropic: bool) -> dict[str, str]:
-    headers = dict(place.headers)
-    if is_anthropic:
-        return {**headers, "x-api-key": place.api_key, "anthropic-version": "2023-06-01"}
-    if place.api_key:
-        bearer = place.key_header == "Authorization"
-        headers[place.key_header] = f"Bearer {place.api_key}" if bearer else place.api_key
-    return headers
 
 
 def _named_model(settings: Settings, answer: httpx2.Response) -> tuple[Grade, str]:

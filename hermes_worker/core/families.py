@@ -1,10 +1,20 @@
-"""Which endpoint and which family of models a name belongs to, for rules that depend on it."""
+"""Which family a model belongs to by its name, and what is true of that family wherever it is served. Pure.
+
+A rule about models is a field of a row here and never a test on a name somewhere else; what depends on who serves the
+model is a field of the provider's row (``models.catalog``). Several rows may fit one name: the first that says
+something about a field decides it, so narrow rows stand above wide ones.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
-_KIMI = re.compile(r"(?:kimi|moonshot)[-_]|k[123][.-]|k25|k3$")
+from hermes_worker.core.traits import ThinkingPolicy, ThinkingRequest, Wire
 
 
 def is_host(host: str, *domains: str) -> bool:
@@ -13,7 +23,140 @@ def is_host(host: str, *domains: str) -> bool:
     return any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTraits:
+    """What is known of a model by its name; ``None`` where nothing is."""
+
+    family: str | None = None
+    """The vendor's line of models, for rules of providers: ``claude``, ``kimi``, ``qwen``."""
+    wire: str | None = None
+    """What it has to be spoken to where the provider leaves that to the model."""
+    output_cap: str | None = None
+    """The name of the output limit in a chat completion, where the usual one is rejected."""
+    silence_s: float | None = None
+    """How long it may think without a byte."""
+    echoes_reasoning: bool | None = None
+    keeps_thought_signatures: bool | None = None
+    thinking: ThinkingPolicy | None = None
+    """What becomes of its thinking on Anthropic's wire, whoever serves it."""
+    thinking_request: ThinkingRequest | None = None
+    efforts: Mapping[str, str] | None = None
+    """Efforts that it does not know, and what is asked for instead."""
+    messages_output_max: int | None = None
+    """Output tokens it can write over Anthropic's wire, which demands a limit."""
+    hyphenates_versions: bool | None = None
+    """Its vendor spells versions with hyphens where others write dots."""
+    announces: bool | None = None
+    """It tends to describe an action instead of taking it, and is told not to."""
+    window: int | None = None
+    """Context window in tokens, as its vendor states it; a server may have less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """One row."""
+
+    pattern: str
+    """Searched in the name as it was given, in lower case, vendor and all."""
+    traits: ModelTraits
+    source: str = ""
+    """Where the traits were read, and when."""
+    compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compiled", re.compile(self.pattern))
+
+
+def _line(*names: str) -> str:
+    """Names that begin so behind the vendor: ``o1-mini`` is an ``o1``; ``o1x`` and ``gpt-4omni`` are not known."""
+    return rf"(?:^|/)(?:{'|'.join(map(re.escape, names))})(?![^\W_])[^/]*$"
+
+
+def _part(*names: str) -> str:
+    """Names in which one of these stands anywhere, versions with dots or hyphens."""
+    return "|".join(re.escape(name).replace(r"\-", "[-.]") for name in names)
+
+
+_KIMI = r"moonshot|(?:^|/)(?:(?:kimi|moonshot)[-_]|k[123][.-]|k25|k3$)[^/]*$"
+_BUDGETED = r"claude-(?:3|(?:opus|sonnet)-4[.-][01](?!\d)|(?:opus|sonnet)-4-2025|(?:opus|sonnet|haiku)-4[.-]5)"
+
+
+def _row(pattern: str, source: str = "", **traits: Any) -> ModelFamily:
+    return ModelFamily(pattern=pattern, traits=ModelTraits(**traits), source=source)
+
+
+_LOOP = "Hermes Agent 0.19, as looked up in July 2026"
+_WINDOWS = "models.dev, as stored in November 2026"
+
+FAMILIES: tuple[ModelFamily, ...] = (
+    # Which vendor's line it is.
+    _row(_part("claude"), family="claude"),
+    _row(_KIMI, _LOOP, family="kimi", thinking=ThinkingPolicy.KEEP, thinking_request=ThinkingRequest.ADAPTIVE),
+    _row(_part("qwen"), family="qwen"),
+    # What reasoning they want back in a chat completion.
+    _row(_part("deepseek", "mimo"), _LOOP, echoes_reasoning=True),
+    _row(_part("gemini", "gemma"), _LOOP, keeps_thought_signatures=True),
+    # OpenAI's newer models.
+    _row(r"(?:^|/)gpt-5[^/]*$", _LOOP, wire=Wire.CODEX_RESPONSES),
+    _row(
+        _line("gpt-4o", "chatgpt-4o", "gpt-4.1", "gpt-5", "o1", "o3", "o4"),
+        _LOOP,
+        output_cap="max_completion_tokens",
+    ),
+    _row(_line("gpt-4o", "chatgpt-4o"), _WINDOWS, window=128_000),
+    _row(_line("gpt-oss"), _WINDOWS, window=131_072),
+    _row(_part("gpt-5.6"), _LOOP, efforts=MappingProxyType({"ultra": "max"})),
+    # How long they may think without a byte.
+    _row(_line("deepseek-r1", "deepseek-reasoner", "o1", "o3", "o4"), _LOOP, silence_s=600.0),
+    _row(_line("claude-opus-4"), _LOOP, silence_s=240.0),
+    _row(_line("qwen3", "qwq"), _LOOP, silence_s=180.0),
+    # How they are asked to think over Anthropic's wire. Models up to 4.5 think up to a budget; later ones decide
+    # for themselves, and the first of those do not know the highest effort but one.
+    _row("haiku", _LOOP, thinking_request=ThinkingRequest.NEVER),
+    _row(_BUDGETED, _LOOP, thinking_request=ThinkingRequest.BUDGET),
+    _row(r"claude-(?:opus|sonnet)-4[.-]6", _LOOP, efforts=MappingProxyType({"xhigh": "max"})),
+    _row(_part("claude"), _LOOP, thinking_request=ThinkingRequest.ADAPTIVE),
+    _row(r"^(?:anthropic/)?claude-", _LOOP, hyphenates_versions=True),
+    # What they can write over Anthropic's wire.
+    _row(
+        _part("claude-fable", "claude-sonnet-5", "claude-opus-4-8", "claude-opus-4-7", "claude-opus-4-6"),
+        _LOOP,
+        messages_output_max=128_000,
+    ),
+    _row(
+        _part("claude-sonnet-4-6", "claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"),
+        _LOOP,
+        messages_output_max=64_000,
+    ),
+    _row(_part("claude-opus-4"), _LOOP, messages_output_max=32_000),
+    _row(_part("claude-sonnet-4"), _LOOP, messages_output_max=64_000),
+    _row(_part("claude-3-7-sonnet"), _LOOP, messages_output_max=128_000),
+    _row(_part("claude-3-5-sonnet", "claude-3-5-haiku"), _LOOP, messages_output_max=8_192),
+    _row(_part("claude-3-opus", "claude-3-sonnet", "claude-3-haiku"), _LOOP, messages_output_max=4_096),
+    _row(_part("minimax"), _LOOP, messages_output_max=131_072),
+    _row(_part("qwen3"), _LOOP, messages_output_max=65_536),
+    # Who has to be told to act.
+    _row(_part("gpt", "codex", "gemini", "gemma", "grok", "glm", "qwen", "deepseek"), _LOOP, announces=True),
+)
+
+
+@lru_cache(maxsize=1_024)
+def traits_of(model: str) -> ModelTraits:
+    """Everything that the table says of a model."""
+    name = model.strip().lower()
+    found: dict[str, Any] = {}
+    for row in FAMILIES:
+        if row.compiled.search(name):
+            for each in _FIELDS:
+                said = getattr(row.traits, each)
+                if said is not None:
+                    found.setdefault(each, said)
+    return ModelTraits(**found)
+
+
+_FIELDS = tuple(each.name for each in fields(ModelTraits))
+
+
 def is_kimi(model: str) -> bool:
     """Whether the name, with or without a ``vendor/`` in front, is of the Kimi family."""
-    name = model.strip().lower()
-    return "moonshot" in name or _KIMI.match(name.rpartition("/")[2]) is not None
+    return traits_of(model).family == "kimi"

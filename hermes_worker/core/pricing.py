@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.messages import NO_USAGE, Usage
+from hermes_worker.core.traits import Billing
 
 _MILLION = Decimal(1_000_000)
 MARGIN = Decimal("1.5")
@@ -110,18 +111,35 @@ def billed(usd: Decimal) -> Cost:
     return Cost(usd=usd, status=CostStatus.KNOWN)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTerms:
+    """How a provider is paid, as its row says."""
+
+    billing: Billing = Billing.TOKENS
+    price_list: str = ""
+    """The provider whose list counts; empty for its own."""
+
+
+BY_TOKENS = PriceTerms()
+
+
 def cost_of(
-    usage: Usage, *, provider: str, model: str, own_prices: Mapping[tuple[str, str], Price] | None = None
+    usage: Usage,
+    *,
+    provider: str,
+    model: str,
+    own_prices: Mapping[tuple[str, str], Price] | None = None,
+    terms: PriceTerms = BY_TOKENS,
 ) -> Cost:
     """The cost of ``usage``. ``own_prices`` are the user's, by provider and model as configured; they win.
 
     What was estimated, and what nobody knows, is doubtful: no more than that was billed for it.
     """
-    if provider.lower() in SUBSCRIPTIONS:
+    if terms.billing is Billing.SUBSCRIPTION:
         return Cost(usd=Decimal(0), status=CostStatus.INCLUDED)
-    if provider.lower() == STAND_IN:
+    if terms.billing is Billing.FREE:
         return billed(Decimal(0))
-    price = (own_prices or {}).get((provider, model)) or price_of(provider, model)
+    price = (own_prices or {}).get((provider, model)) or price_of(terms.price_list or provider, model)
     if price is None:
         return Cost(usd=None, status=CostStatus.UNKNOWN)
     usd = _total(usage, price)
@@ -136,11 +154,16 @@ Pricing = Callable[[str, int, Usage], Cost]
 """The cost of ``usage`` in a run that asks for a model, at a position of the chain of providers."""
 
 
-def is_priced(provider: str, model: str, own_prices: Mapping[tuple[str, str], Price] | None = None) -> bool:
+def is_priced(
+    provider: str,
+    model: str,
+    own_prices: Mapping[tuple[str, str], Price] | None = None,
+    terms: PriceTerms = BY_TOKENS,
+) -> bool:
     """Whether it will be known what a call costs."""
-    if provider.lower() in SUBSCRIPTIONS | BILLING | {STAND_IN}:
+    if terms.billing is not Billing.TOKENS:
         return True
-    return (provider, model) in (own_prices or {}) or price_of(provider, model) is not None
+    return (provider, model) in (own_prices or {}) or price_of(terms.price_list or provider, model) is not None
 
 
 _OWN_PRICE = re.compile(
@@ -169,7 +192,7 @@ def price_of(provider: str, model: str) -> Price | None:
     cost ten times as much as the model it is called after."""
     vendor, _, bare = model.strip().lower().rpartition("/")
     name = provider.strip().lower() or (vendor if vendor in ("anthropic", "openai", "google") else "")
-    rows = _PRICES.get(_SELLERS.get(name, name), {})
+    rows = _PRICES.get(name, {})
     return rows.get(bare) or rows.get(_plain(bare))
 
 
@@ -202,18 +225,6 @@ def _total(usage: Usage, price: Price) -> Decimal | None:
 
 
 # -------------------------------------------------------------------------------------------------------------- prices
-
-SUBSCRIPTIONS = frozenset({"openai-codex"})
-"""Providers that bill by the month."""
-
-STAND_IN = "scripted"
-"""The scripted stand-in for a model, which costs nothing."""
-
-BILLING = frozenset({"openrouter"})
-"""Providers that say with every reply what they billed."""
-
-_SELLERS = {"openai-api": "openai", "gemini": "google", "vertex": "google", "minimax-cn": "minimax"}
-"""Other names of a provider with the same price list."""
 
 
 def _price(as_of: str, input: str, output: str, cache_read: str = "", cache_write: str = "") -> Price:

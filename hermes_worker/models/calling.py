@@ -162,6 +162,12 @@ def patience_s(endpoint: Endpoint, request: ModelRequest) -> float:
     return max(endpoint.read_timeout_s, silence_s(request.model))
 
 
+def extra_fields(request: ModelRequest, endpoint: Endpoint) -> dict[str, str]:
+    """Fields that a wire does not build itself, as JSON: the endpoint's, and before them the request's."""
+    tier = {"service_tier": endpoint.service_tier} if endpoint.service_tier else {}
+    return {name: canonical_json(value) for name, value in {**endpoint.body, **tier, **request.extra_body}.items()}
+
+
 def json_body(fields: Mapping[str, str], conversation: str, rows: Iterable[str]) -> bytes:
     """The JSON of a request from ``fields`` that are JSON already: compact, keys sorted, so that equal prompts are
     equal bytes (invariant I7); the rows of the ``conversation`` last, so that the next request begins like this one.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
 from hermes_worker.models.base import Abort, Provider
-from hermes_worker.models.catalog import Wire, hostname
+from hermes_worker.models.catalog import Wire, hostname, stated_window, wire_rows
 from hermes_worker.models.endpoint import Endpoint, checked
-from hermes_worker.models.factory import endpoint_of, provider_row, shared_provider
+from hermes_worker.models.factory import NO_EXTRAS, Extras, endpoint_of, provider_row, shared_provider
 from hermes_worker.models.login import Granting, LoggedIn
 from hermes_worker.models.windows import ServedWindow, WindowAnswers
 
@@ -31,6 +31,7 @@ class ModelChoice:
     logins: tuple[Login, ...] = ()
     """Used before any key."""
     proxy_url: str | None = None
+    extras: Extras = NO_EXTRAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,8 @@ class Chain:
             endpoint=endpoint,
             model=choice.model,
             wire=wire,
-            is_own_server=not row.needs_key,
+            is_own_server=row.is_own_server,
+            stated=stated_window(endpoint.provider, choice.model),
             answers=self._windows,
         )
         return ModelRoute(
@@ -134,7 +136,7 @@ class Chain:
             wire=wire,
             credential=login.name if login else _credential(endpoint),
             is_aggregator=row.is_aggregator,
-            window=None if login else window,
+            window=window if wire_rows()[wire].headers and not login else None,
             cuts_silently=row.cuts_silently,
             renew=renew,
         )
@@ -180,7 +182,7 @@ def _place(choice: ModelChoice) -> tuple[str, str] | None:
 
 
 def _endpoint_of(choice: ModelChoice) -> tuple[str, Endpoint]:
-    return endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins)
+    return endpoint_of(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins, extras=choice.extras)
 
 
 def _has_pool(choice: ModelChoice) -> bool:

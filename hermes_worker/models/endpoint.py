@@ -34,6 +34,12 @@ class Endpoint:
     """``Authorization`` sends ``Bearer <key>``; any other header gets the bare key (Azure)."""
     headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Sent with every request."""
+    body: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """Fields of every request's JSON; what a wire builds itself they cannot replace."""
+    service_tier: str = ""
+    """Which of the provider's tiers is asked for, where the wire has a word for it; empty for the usual one."""
+    region: str = ""
+    """Where requests are signed for, on wires that sign them."""
     sends_stream_options: bool = True
     """Ask for usage in the stream; some servers reject the question."""
     sends_cache_key: bool = False

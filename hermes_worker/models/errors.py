@@ -39,7 +39,15 @@ def translate(error: Exception, place: CallPlace, size: RequestSize | None = Non
     if response is not None and 300 <= response.status_code < 400:
         return _redirected(response, place)
     telling = error.__cause__ if isinstance(error.__cause__, httpx2.HTTPError) else error
-    verdict = classify(raw_error(telling, provider=place.provider, model=place.model, now_s=time.time()), size)
+    row = find_provider(place.provider) if place.provider else None
+    seen = raw_error(
+        telling,
+        provider=place.provider,
+        model=place.model,
+        overflow=row.overflow if row is not None else (),
+        now_s=time.time(),
+    )
+    verdict = classify(seen, size)
     status = getattr(error, "status_code", None)
     return ModelCallError(
         verdict.kind,

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.extension import load
 from hermes_worker.models.base import Provider
 from hermes_worker.models.catalog import (
     LOCAL_SILENCE_S,
     ProviderRow,
     Wire,
     WireChoice,
+    address_of,
     find_provider,
     is_local,
     provider_of_host,
     provider_rows,
     resolve_wire,
+    wire_rows,
 )
 from hermes_worker.models.endpoint import READ_TIMEOUT_S, Endpoint, checked
+from hermes_worker.models.loading import build
 
 
 class WireSettings(Protocol):
@@ -39,6 +42,21 @@ class WireSettings(Protocol):
     def provider(self) -> str | None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What the settings say of one provider beyond whom to ask and with which key."""
+
+    region: str = ""
+    service_tier: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request, beside the row's; they replace those of the same name."""
+    body: Mapping[str, object] = field(default_factory=dict)
+    """Fields of every request's JSON, likewise."""
+
+
+NO_EXTRAS = Extras()
+
+
 def build_provider(settings: WireSettings, *, proxy_url: str | None = None) -> Provider:
     """The provider for these settings: the same object for the same settings, as long as the process lives.
 
@@ -54,34 +72,48 @@ def shared_provider(wire: str, endpoint: Endpoint) -> Provider:
 
 
 def endpoint_of(
-    settings: WireSettings, *, proxy_url: str | None = None, needs_key: bool = True
+    settings: WireSettings, *, proxy_url: str | None = None, needs_key: bool = True, extras: Extras = NO_EXTRAS
 ) -> tuple[str, Endpoint]:
-    """Where model calls go, and how they are written. ``needs_key`` is false for who logs in.
+    """Where model calls go, and the name of the wire they are written for. ``needs_key`` is false for who logs in.
 
     Raises ``ConfigurationError`` naming the setting to change.
     """
     row = provider_row(settings)
+    usual = address_of(row, extras.region)
     wire = _supported(
         resolve_wire(
             api_mode=_api_mode(settings),
             provider=settings.provider,
-            base_url=settings.base_url or row.base_url,
+            base_url=settings.base_url or usual,
             model=settings.model,
         )
     )
-    base_url = _base_url(settings, row, wire)
+    base_url = _base_url(settings, row, wire, usual)
     endpoint = Endpoint(
         base_url=base_url,
         api_key=_api_key(settings, row, base_url, needs_key=needs_key),
         provider=row.name,
         key_header=row.key_header,
-        headers=row.headers,
+        headers={**row.headers, **extras.headers},
+        body={**row.body, **extras.body},
+        service_tier=_service_tier(row, extras),
+        region=extras.region or row.usual_region,
         sends_stream_options=row.sends_stream_options,
         sends_cache_key=row.sends_cache_key,
         read_timeout_s=LOCAL_SILENCE_S if is_local(base_url) else READ_TIMEOUT_S,
         proxy_url=proxy_url,
     )
     return wire, checked(endpoint)
+
+
+def _service_tier(row: ProviderRow, extras: Extras) -> str:
+    tier = extras.service_tier
+    if tier and tier not in row.service_tiers:
+        known = f"choose one of {', '.join(row.service_tiers)}" if row.service_tiers else "none are known of it"
+        raise ConfigurationError(
+            f"the service_tier of {row.name!r} (model.providers) is {tier!r}, not one of its: {known}"
+        )
+    return tier
 
 
 def provider_row(settings: WireSettings) -> ProviderRow:
@@ -100,35 +132,35 @@ def provider_row(settings: WireSettings) -> ProviderRow:
 @functools.lru_cache(maxsize=256)
 def _shared(wire: str, endpoint: Endpoint, pid: int) -> Provider:
     """The process id is part of the key, because a forked child must not use its parent's sockets."""
-    # Loaded when it is needed: an SDK takes half a second, and no process needs all; a scheduler needs none.
-    provider: Provider = load(installed.current().wires[wire].implementation)(endpoint)
-    return provider
+    return build(wire, endpoint)
 
 
 def _api_mode(settings: WireSettings) -> str | None:
-    known = dict.fromkeys((*installed.current().wires, *Wire))
-    if settings.api_mode and settings.api_mode not in known:
-        raise ConfigurationError(f"model.api_mode is {settings.api_mode!r}; choose one of {', '.join(known)}")
+    if settings.api_mode and settings.api_mode not in wire_rows():
+        raise ConfigurationError(f"model.api_mode is {settings.api_mode!r}; choose one of {', '.join(wire_rows())}")
     return settings.api_mode or None
 
 
 def _supported(choice: WireChoice) -> str:
-    if choice.wire in installed.current().wires:
+    if choice.wire in wire_rows():
         return choice.wire
-    origin = "model.api_mode" if choice.is_explicit else f"the provider {choice.provider or 'at model.base_url'!r}"
     raise ConfigurationError(
-        f"{origin} asks for the wire {str(choice.wire)!r}, which no enabled extension brings; set model.api_mode to "
-        f"{Wire.CHAT_COMPLETIONS.value!r} if the server also serves OpenAI-compatible chat completions"
+        f"the provider {choice.provider or 'at model.base_url'!r} speaks the wire {str(choice.wire)!r}, which is not "
+        f"installed; set model.api_mode to {Wire.CHAT_COMPLETIONS.value!r} if the server also serves "
+        "OpenAI-compatible chat completions"
     )
 
 
-def _base_url(settings: WireSettings, row: ProviderRow, wire: str) -> str:
+def _base_url(settings: WireSettings, row: ProviderRow, wire: str, usual: str) -> str:
     given = (settings.base_url or "").rstrip("/")
     if wire == Wire.CHAT_COMPLETIONS and row.chat_base_url and given in ("", row.base_url):
         return row.chat_base_url
-    if not given and not row.base_url:
-        raise ConfigurationError(f"model.base_url (HERMES_BASE_URL) is not set, and {row.name!r} has no common address")
-    return given or row.base_url
+    if not given and not usual:
+        form = f"; it looks like {row.address_form}" if row.address_form else ""
+        raise ConfigurationError(
+            f"model.base_url (HERMES_BASE_URL) is not set, and {row.name!r} has no common address{form}"
+        )
+    return given or usual
 
 
 def _api_key(settings: WireSettings, row: ProviderRow, base_url: str, *, needs_key: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from hermes_worker.models.catalog import find_provider
+from hermes_worker.models.catalog import address_of, find_provider
 from hermes_worker.settings import ModelSettings
 
 STAND_IN = "scripted"
@@ -20,9 +20,17 @@ def endpoint_identity(settings: ModelSettings) -> str:
     """
     if settings.is_scripted or (settings.provider == "custom" and settings.name == STAND_IN_MODEL):
         return STAND_IN
-    row = find_provider(settings.provider) if settings.provider else None
-    address = settings.base_url or (row.base_url if row else "")
+    address = settings.base_url or usual_address(settings)
     return _bare(address) or settings.provider or "nowhere"
+
+
+def usual_address(settings: ModelSettings) -> str:
+    """Where the provider that is named is asked when no address is given; empty where that is not known.
+
+    Raises ``ConfigurationError`` for a region that it does not have.
+    """
+    row = find_provider(settings.provider) if settings.provider else None
+    return address_of(row, settings.options_of(row.name, *row.aliases).region) if row is not None else ""
 
 
 def described(identity: str) -> str:

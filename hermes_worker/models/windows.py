@@ -19,9 +19,11 @@ import httpx2
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.recovery.retry import STANDARD_WINDOW
 from hermes_worker.core.recovery.served_windows import Place, places
+from hermes_worker.extension import load
 from hermes_worker.models.base import Abort
-from hermes_worker.models.catalog import Wire
+from hermes_worker.models.catalog import wire_rows
 from hermes_worker.models.connections import CuttableTransport, Line, using
 from hermes_worker.models.endpoint import Endpoint
 
@@ -79,11 +81,19 @@ class ServedWindow:
     is_own_server: bool
     """A server of the user's own, which may have more doors than those of its API."""
     answers: WindowAnswers
+    stated: int | None = None
+    """What rows say of the model, in tokens. A server of the user's own may have given it less."""
 
     @property
     def known(self) -> int | None:
-        """What was learned before, in tokens; asks nobody."""
-        return self.answers.fresh(self._place)[1]
+        """What was learned before, or else what a row states that is smaller than usual, in tokens; asks nobody. A
+        larger window has to come from the server or from a setting: a conversation that fills it costs accordingly."""
+        return self.answers.fresh(self._place)[1] or self._smaller_than_usual
+
+    @property
+    def _smaller_than_usual(self) -> int | None:
+        is_smaller = self.stated is not None and self.stated < STANDARD_WINDOW
+        return self.stated if is_smaller and not self.is_own_server else None
 
     def learn(self, window: int) -> None:
         """The server stated it elsewhere, such as in a refusal."""
@@ -120,8 +130,8 @@ class _WindowAsking:
     def __init__(self, served: ServedWindow, abort: Abort) -> None:
         self._endpoint = served.endpoint
         self._model = served.model
-        self._is_anthropic = served.wire == Wire.ANTHROPIC_MESSAGES
-        self._headers = _headers(served.endpoint, is_anthropic=self._is_anthropic)
+        self._version_path = wire_rows()[served.wire].version_path
+        self._headers = headers_of(served.wire, served.endpoint)
         self._line = Line()
         self._until = time.monotonic() + TIME_MAX_S
         abort.on_abort(self._line.cut)
@@ -168,7 +178,7 @@ class _WindowAsking:
     def _url(self, place: Place) -> str:
         base = self._endpoint.plain_url
         if place.is_of_api:
-            return f"{base.removesuffix('/v1')}/v1{place.path}" if self._is_anthropic else f"{base}{place.path}"
+            return f"{base.removesuffix(self._version_path)}{self._version_path}{place.path}"
         return f"{base.removesuffix('/v1').removesuffix('/anthropic')}{place.path}"
 
 
@@ -181,15 +191,7 @@ def _limited(response: httpx2.Response) -> bytes:
     return bytes(received)
 
 
-def _headers(endpoint: Endpoint, *, is_anthropic: bool) -> dict[str, str]:
-    """As calls carry them, the credential among them. The SDK has been imported by the call that was refused."""
-    headers: Mapping[str, object]
-    if is_anthropic:
-        from hermes_worker.models.wires import anthropic_messages
-
-        headers = anthropic_messages.headers_of(endpoint)
-    else:
-        from hermes_worker.models.wires import openai_client
-
-        headers = openai_client.headers_of(endpoint)
+def headers_of(wire: str, endpoint: Endpoint) -> dict[str, str]:
+    """What calls over ``wire`` carry, the credential among it. What the wire is made of is imported for that."""
+    headers: Mapping[str, object] = load(wire_rows()[wire].headers)(endpoint)
     return {name: value for name, value in headers.items() if isinstance(value, str)}

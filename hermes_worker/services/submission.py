@@ -22,15 +22,16 @@ from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, text_of
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
-from hermes_worker.core.pricing import is_priced, own_price
+from hermes_worker.core.pricing import own_price
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.local.paths import workspaces_dir
 from hermes_worker.models.catalog import find_provider, provider_of_host
-from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity
+from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
+from hermes_worker.models.prices import is_priced
 from hermes_worker.observe import count, log
 from hermes_worker.settings import ModelSettings, Settings
-from hermes_worker.settings.kinds import provider_model_address
+from hermes_worker.settings.kinds import named_model
 from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
@@ -193,8 +194,7 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
 
 def address_of(settings: ModelSettings) -> str | None:
     """Where the configured provider is asked; ``None`` for one without a common address."""
-    row = find_provider(settings.provider) if settings.provider else None
-    return (settings.base_url or (row.base_url if row else "") or "").rstrip("/") or None
+    return (settings.base_url or usual_address(settings)).rstrip("/") or None
 
 
 def _require_valid(submission: Submission) -> None:
@@ -305,7 +305,7 @@ def _require_known_prices(settings: Settings, model: str, provider: str) -> None
     """A limit in money can only be kept where it is known what everybody costs who may be asked."""
     own = dict(own_price(text) for text in settings.model.prices)
     asked = [(provider, model)]
-    asked += [provider_model_address(entry)[:2] for entry in settings.model.fallbacks]
+    asked += [(name.provider, name.model) for name in map(named_model, settings.model.fallbacks)]
     if settings.delegation.model:
         asked.append((provider, settings.delegation.model))
     for name, other in asked:

@@ -43,7 +43,9 @@ from hermes_worker.settings.kinds import (
     DIRECTORY,
     FALLBACKS,
     FAULT_PLAN,
+    NO_OPTIONS,
     PRICES,
+    PROVIDER_OPTIONS,
     SECRET,
     SECRETS,
     SERVER_KEY,
@@ -51,6 +53,7 @@ from hermes_worker.settings.kinds import (
     UMASK,
     WEB_URL,
     Kind,
+    ProviderOptions,
     Secret,
     choice,
     integer,
@@ -61,7 +64,7 @@ from hermes_worker.settings.kinds import (
     optional_number,
     socket_url,
 )
-from hermes_worker.settings.role_secrets import READ_BY_LIBRARIES, ProcessRole, owners, withheld_from
+from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, READ_BY_LIBRARIES, ProcessRole, owners, withheld_from
 from hermes_worker.system.plainfiles import read_plain
 
 __all__ = [
@@ -209,8 +212,13 @@ class ModelSettings:
     """Calls that are made of one provider before it is given up on."""
     fallbacks: tuple[str, ...] = _setting("fallback_providers", "HERMES_FALLBACK_PROVIDERS", FALLBACKS, ())
     """Whom to ask when the provider fails for good, in order, as `provider:model`, or as
-    `provider:model@https://address` where it is elsewhere than usual. Their keys come from their usual variables; one
-    without a key is passed over."""
+    `provider:model@https://address` where it is elsewhere than usual. Their keys come from their usual variables, or
+    from the one that is named behind a `$` (`key_env` in a mapping); one without a key is passed over."""
+    providers: tuple[tuple[str, ProviderOptions], ...] = _setting(
+        "model.providers", "HERMES_MODEL_PROVIDERS", PROVIDER_OPTIONS, ()
+    )
+    """What else is said to single providers, by name: `region`, `service_tier`, and `headers` and `body` of every
+    request. No place for secrets: every process sees it."""
     compacts: bool = _setting("compression.enabled", "HERMES_COMPRESSION", SWITCH, True)
     """Whether conversations that grow too long are compacted; otherwise their runs fail."""
     compact_at: float = _setting(
@@ -253,7 +261,11 @@ class ModelSettings:
     last two may be left out. They win over the built-in list."""
     vendor_keys: Mapping[str, Secret] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     """Every variable of the environment or ``.env`` called ``..._API_KEY``, with or without a number behind it, for
-    providers beyond those three."""
+    providers beyond those three; and those of ``PROVIDER_SECRETS``."""
+
+    def options_of(self, *names: str) -> ProviderOptions:
+        """What is said to the provider that goes by these names."""
+        return next((options for name, options in self.providers if name in names), NO_OPTIONS)
 
     @property
     def is_scripted(self) -> bool:
@@ -976,7 +988,8 @@ def _vendor_keys(sources: _Sources) -> Mapping[str, Secret]:
     ours = {vendor.key_variable for vendor in _VENDORS}
     keys = {}
     for name in sorted(sources.variable_names() - _VARIABLES):
-        if name in ours or (_KEY_VARIABLE.fullmatch(name) and _is_key(sources.variable(name))):
+        is_known = _KEY_VARIABLE.fullmatch(name) or name in PROVIDER_SECRETS
+        if name in ours or (is_known and _is_key(sources.variable(name))):
             keys[name] = _checked_variable(sources, name, SECRET)
     return MappingProxyType({name: key for name, key in keys.items() if key is not None})
 

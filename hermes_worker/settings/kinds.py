@@ -9,11 +9,12 @@ import hmac
 import json
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Generic, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hermes_worker.core.pricing import own_price
@@ -26,21 +27,25 @@ __all__ = [
     "DIRECTORY",
     "FALLBACKS",
     "FAULT_PLAN",
+    "NO_OPTIONS",
+    "PROVIDER_OPTIONS",
     "SECRET",
     "SECRETS",
     "SERVER_KEY",
     "UMASK",
     "WEB_URL",
     "Kind",
+    "NamedModel",
+    "ProviderOptions",
     "Secret",
     "choice",
     "integer",
     "matching",
+    "named_model",
     "names",
     "number",
     "optional_integer",
     "optional_number",
-    "provider_model_address",
     "socket_url",
 ]
 
@@ -220,22 +225,34 @@ def optional_integer(minimum: int, maximum: int) -> Kind[int | None]:
 
 _FALLBACK = re.compile(r"([a-z][\w.-]{0,63}):([\w.:/@+-]{1,200})")
 _BEFORE_ADDRESS = re.compile(r"@(?=https?://)")
+_BEFORE_KEY = re.compile(r"\$(?=\w+_API_KEY(?:_\d{1,2})?$)")
 
 
-def provider_model_address(text: str) -> tuple[str, str, str | None]:
-    """The parts of ``provider:model`` or ``provider:model@address``. Raises ``ValueError`` when it is neither."""
-    named, *address = _BEFORE_ADDRESS.split(text, maxsplit=1)
+class NamedModel(NamedTuple):
+    """The parts of ``provider:model@address$KEY_VARIABLE``, of which the last two may be missing."""
+
+    provider: str
+    model: str
+    address: str | None
+    key_variable: str | None
+    """Whose value is the key, in place of the provider's usual variables."""
+
+
+def named_model(text: str) -> NamedModel:
+    """Raises ``ValueError`` for what is none."""
+    rest, *key = _BEFORE_KEY.split(text, maxsplit=1)
+    named, *address = _BEFORE_ADDRESS.split(rest, maxsplit=1)
     parts = _FALLBACK.fullmatch(named)
     if parts is None:
         raise ValueError
-    return parts[1], parts[2], _parse_web_url(address[0]) if address else None
+    return NamedModel(parts[1], parts[2], _parse_web_url(address[0]) if address else None, key[0] if key else None)
 
 
 def _parse_fallbacks(raw: object) -> tuple[str, ...]:
-    """``provider:model`` with or without ``@address``, or the mappings of the original."""
+    """``provider:model`` with or without ``@address`` and ``$KEY_VARIABLE``, or the mappings of the original."""
     found = tuple(_fallback(item) for item in ([raw] if isinstance(raw, dict) else _as_list(raw)))
     for text in found:
-        provider_model_address(text)
+        named_model(text)
     return tuple(dict.fromkeys(found))
 
 
@@ -249,10 +266,88 @@ def _parse_prices(raw: object) -> tuple[str, ...]:
 def _fallback(item: object) -> str:
     if not isinstance(item, dict):
         return _as_text(item)
-    if set(item) - {"base_url"} != {"provider", "model"}:
+    if set(item) - {"base_url", "key_env"} != {"provider", "model"}:
         raise ValueError
     address = f"@{_as_text(item['base_url'])}" if item.get("base_url") else ""
-    return f"{_as_text(item['provider']).lower()}:{_as_text(item['model'])}{address}"
+    key = f"${_as_text(item['key_env'])}" if item.get("key_env") else ""
+    return f"{_as_text(item['provider']).lower()}:{_as_text(item['model'])}{address}{key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderOptions:
+    """What the operator says of one provider beyond whom to ask and with which key."""
+
+    region: str = ""
+    service_tier: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, object] = field(default_factory=dict)
+
+
+NO_OPTIONS = ProviderOptions()
+
+_PROVIDER_NAME = re.compile(r"[a-z][\w.-]{0,63}")
+_PLAIN_WORD = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_HEADER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+_HEADERS_OF_OURS = frozenset(
+    {"authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"}
+) | frozenset({"host", "connection", "content-length", "content-type", "transfer-encoding"})
+"""Credentials have settings of their own, which not every process gets; the rest is the client's to say."""
+_OPTIONS_CHARS_MAX = 32_768
+
+
+def _parse_provider_options(raw: object) -> tuple[tuple[str, ProviderOptions], ...]:
+    """A mapping by name of provider, as YAML or as JSON."""
+    document = json.loads(_as_text(raw)) if isinstance(raw, str) else raw
+    if not isinstance(document, Mapping) or len(json.dumps(document)) > _OPTIONS_CHARS_MAX:
+        raise ValueError
+    return tuple((_matching(_PROVIDER_NAME, name), _options(said)) for name, said in sorted(document.items()))
+
+
+def _options(said: object) -> ProviderOptions:
+    if not isinstance(said, Mapping) or set(said) - {item.name for item in fields(ProviderOptions)}:
+        raise ValueError
+    headers, body = said.get("headers") or {}, said.get("body") or {}
+    if not isinstance(headers, Mapping) or not isinstance(body, Mapping):
+        raise ValueError
+    return ProviderOptions(
+        region=_matching(_PLAIN_WORD, said["region"]) if said.get("region") else "",
+        service_tier=_matching(_PLAIN_WORD, said["service_tier"]) if said.get("service_tier") else "",
+        headers=MappingProxyType({_header_name(name): _header_value(value) for name, value in headers.items()}),
+        body=MappingProxyType({_as_text(name): value for name, value in body.items()}),
+    )
+
+
+def _matching(pattern: re.Pattern[str], raw: object) -> str:
+    text = _as_text(raw)
+    if not pattern.fullmatch(text):
+        raise ValueError
+    return text
+
+
+def _header_name(raw: object) -> str:
+    name = _matching(_HEADER_NAME, raw)
+    if name.lower() in _HEADERS_OF_OURS:
+        raise ValueError
+    return name
+
+
+def _header_value(raw: object) -> str:
+    text = _as_text(raw)
+    if not text.isascii() or not text.isprintable():
+        raise ValueError
+    return text
+
+
+def _render_provider_options(value: tuple[tuple[str, ProviderOptions], ...]) -> str:
+    said = {
+        name: {
+            item.name: dict(part) if isinstance(part, Mapping) else part
+            for item in fields(ProviderOptions)
+            if (part := getattr(options, item.name))
+        }
+        for name, options in value
+    }
+    return json.dumps(said, sort_keys=True) if said else ""
 
 
 def _as_list(raw: object) -> list[object] | tuple[object, ...]:
@@ -294,10 +389,17 @@ def _parse_approvals_mode(raw: object) -> str:
 
 
 FALLBACKS: Kind[tuple[str, ...]] = Kind(
-    "a list of provider:model or provider:model@address, or of mappings with provider, model and base_url",
+    "a list of provider:model, provider:model@address or either with $NAME_OF_AN_API_KEY behind it, or of mappings with"
+    " provider, model, base_url and key_env",
     _parse_fallbacks,
     ",".join,
     is_quotable=False,  # an address may hold a password, which is what is wrong with it
+)
+PROVIDER_OPTIONS: Kind[tuple[tuple[str, ProviderOptions], ...]] = Kind(
+    "a mapping from names of providers to region, service_tier, headers (no credentials) and body",
+    _parse_provider_options,
+    _render_provider_options,
+    is_quotable=False,  # what it holds was meant for somebody else
 )
 PRICES: Kind[tuple[str, ...]] = Kind(
     "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",

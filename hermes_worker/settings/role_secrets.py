@@ -71,6 +71,10 @@ DELIVERY_SECRETS = _words(
 )
 """The credentials of the platforms of ``delivery``. A test compares them with the adapters."""
 
+PROVIDER_SECRETS = _words("AWS_BEARER_TOKEN_BEDROCK DATABRICKS_TOKEN HF_TOKEN")
+"""The credentials of model providers that are not called ``..._API_KEY``. A test compares them with their rows. AWS's
+own pair of keys is none of them: it opens much more than a model, so it is given on purpose (``model.api_key``)."""
+
 READ_BY_LIBRARIES = _words("PGPASSWORD HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy")
 """Variables that a library looks for in the environment by itself, and that may hold a password."""
 
@@ -93,7 +97,7 @@ def owners(variable: str, value: str) -> Roles | None:
         return _SENDS
     if variable in READ_BY_LIBRARIES:
         return _WITH_STATE if variable == "PGPASSWORD" or _has_password(value) else None
-    if _PROVIDER_KEY.fullmatch(variable):
+    if variable in PROVIDER_SECRETS or _PROVIDER_KEY.fullmatch(variable):
         return _ASKS_MODELS
     # Somebody else's: no role needs it, unless commands are to have it.
     return _NOBODY if _SOUNDS_SECRET.fullmatch(variable) or _has_password(value) else None

@@ -224,3 +224,24 @@ def test_a_redirect_is_not_followed_with_the_key() -> None:
         with FaultServer(lambda _, reply: reply.document(302, b"", target)) as server:
             assert served(server.base_url).ask(AbortSignal()) is None
         assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_own_server", "known"), [(131_072, False, 131_072), (131_072, True, None), (1_000_000, False, None)]
+)
+def test_a_stated_window_counts_where_it_is_smaller_than_usual_until_the_server_tells(
+    stated: int, is_own_server: bool, known: int | None
+) -> None:
+    window = ServedWindow(
+        endpoint=Endpoint(base_url="http://127.0.0.1/v1"),
+        model="m",
+        wire=Wire.CHAT_COMPLETIONS,
+        is_own_server=is_own_server,
+        answers=WindowAnswers(),
+        stated=stated,
+    )
+    assert window.known == known
+
+    window.learn(50_000)
+
+    assert window.known == 50_000

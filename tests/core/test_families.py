@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.core.families import is_host, is_kimi
+from hermes_worker.core.families import FAMILIES, is_host, is_kimi, traits_of
+from hermes_worker.core.traits import STANDARD, ThinkingRequest, WireNeeds
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,28 @@ def test_a_host_belongs_to_its_domain_and_no_look_alike_does(host: str, expected
 )
 def test_kimi_goes_by_many_names(model: str, expected: bool) -> None:
     assert is_kimi(model) is expected
+
+
+def test_the_first_row_that_says_something_decides_a_field_and_no_other() -> None:
+    sonnet = traits_of("anthropic/Claude-Sonnet-4.6")
+    assert sonnet.messages_output_max == 64_000  # not that of its elder
+    assert sonnet.thinking_request is ThinkingRequest.ADAPTIVE
+    assert dict(sonnet.efforts or {}) == {"xhigh": "max"}
+    assert (sonnet.family, sonnet.silence_s, sonnet.wire) == ("claude", None, None)
+    assert traits_of("claude-opus-4-20250514").thinking_request is ThinkingRequest.BUDGET
+    assert traits_of("claude-haiku-5").thinking_request is ThinkingRequest.NEVER
+
+
+def test_nothing_is_known_of_a_name_that_nobody_lists() -> None:
+    assert traits_of("olmo-3") == traits_of("")
+
+
+def test_every_row_of_the_table_says_something_and_fits_some_name() -> None:
+    for row in FAMILIES:
+        assert any(getattr(row.traits, name) is not None for name in row.traits.__slots__), row.pattern
+
+
+def test_needs_add_up() -> None:
+    both = WireNeeds(echoes_reasoning=True) | WireNeeds(keeps_response_items=True)
+    assert both == WireNeeds(echoes_reasoning=True, keeps_response_items=True)
+    assert both | STANDARD == both

@@ -20,7 +20,8 @@ from hermes_worker.core.metering import (
     request_tokens,
     tokens_in,
 )
-from hermes_worker.core.pricing import MARGIN, Cost, CostStatus, Spent, cost_of, own_price, sum_of
+from hermes_worker.core.pricing import MARGIN, Cost, CostStatus, Spent, own_price, sum_of
+from hermes_worker.models.prices import cost_of
 
 REQUEST = ModelRequest(model="m", messages=['{"role":"user","content":"' + "word " * 80 + '"}'], tools=["{}" * 20])
 OWN = dict([own_price("custom:m=1/10")])

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.pricing import CostStatus, Price, cost_of, is_priced, own_price, price_of
+from hermes_worker.core.pricing import CostStatus, Price, own_price
+from hermes_worker.models.prices import cost_of, is_priced, price_of
 
 
 def test_every_kind_of_token_has_its_price() -> None:

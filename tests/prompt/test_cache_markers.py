@@ -13,11 +13,10 @@ from hermes_worker.agent.prompt.cache_markers import (
     MARKS_MAX,
     CacheLayout,
     CacheLifetime,
-    CacheTarget,
-    cache_layout,
     with_cache_markers,
 )
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.models.catalog import CacheTarget, cache_layout
 
 MARK = {"type": "ephemeral"}
 SYSTEM = {"role": "system", "content": "s"}

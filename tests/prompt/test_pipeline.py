@@ -28,7 +28,6 @@ from hermes_worker.agent.prompt.pipeline import (
     repair_roles,
     repaired,
     translated,
-    wire_needs,
 )
 from hermes_worker.core.messages import (
     Message,
@@ -40,6 +39,7 @@ from hermes_worker.core.messages import (
     tool_body,
     user_body,
 )
+from hermes_worker.models.catalog import wire_needs
 
 
 def user(content: object) -> Row:

@@ -12,16 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import ToolRequest, Usage, assistant_body
+from hermes_worker.models.catalog import issuer_at, thinking_policy
 from hermes_worker.models.wires.conversions.anthropic import (
     IMAGE_REMOVED,
     ThinkingPolicy,
     from_message,
     input_schema,
-    issuer_of,
     model_name,
     output_tokens_max,
     thinking_fields,
-    thinking_policy,
     to_messages,
     to_tool_choice,
     to_tools,
@@ -192,11 +191,11 @@ def test_thinking_that_somebody_else_signed_is_not_shown_to_anthropic(issuer: st
 
 def test_a_row_remembers_who_signed_it_unless_that_was_anthropic() -> None:
     message = {"content": [SIGNED, text("a")], "stop_reason": "end_turn"}
-    assert from_message(message, issuer=issuer_of("api.minimax.io")).row_fields == {
+    assert from_message(message, issuer=issuer_at("api.minimax.io")).row_fields == {
         "reasoning_details": [SIGNED],
         "anthropic_issuer": "other:api.minimax.io",
     }
-    assert from_message(message, issuer=issuer_of("api.anthropic.com")).row_fields == {"reasoning_details": [SIGNED]}
+    assert from_message(message, issuer=issuer_at("api.anthropic.com")).row_fields == {"reasoning_details": [SIGNED]}
 
 
 def test_a_row_is_sent_the_same_however_many_follow_it() -> None:

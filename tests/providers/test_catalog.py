@@ -1,8 +1,13 @@
+from pathlib import Path
+
 import pytest
 
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.models import listing
 from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
+    address_of,
     find_provider,
     forces_completion_cap,
     host_matches,
@@ -13,6 +18,7 @@ from hermes_worker.models.catalog import (
     provider_rows,
     resolve_wire,
     silence_s,
+    stated_window,
 )
 
 # --------------------------------------------------------------------------------------------------------------- rows
@@ -47,6 +53,57 @@ def test_a_provider_that_needs_a_key_says_where_from() -> None:
 def test_a_provider_owns_its_own_address(row: ProviderRow) -> None:
     if row.hosts and row.base_url:
         assert provider_of_host(row.base_url) is row
+
+
+def test_every_row_says_where_it_was_read() -> None:
+    assert [row.name for row in provider_rows().values() if not row.source.strip()] == []
+
+
+def test_the_documentation_has_every_row_and_says_which_were_called() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
+    for mark, table in (("providers", listing.providers_table()), ("wires", listing.wires_table())):
+        written = text.partition(f"<!-- {mark}:begin -->")[2].partition(f"<!-- {mark}:end -->")[0]
+        assert written.strip() == table, "run: python -m hermes_worker.models.listing"
+
+
+def test_a_provider_without_a_common_address_says_what_its_address_looks_like() -> None:
+    without = [row for row in provider_rows().values() if not row.base_url and row.name not in ("custom", "scripted")]
+    assert [row.name for row in without if not row.address_form] == []
+
+
+@pytest.mark.parametrize(
+    ("base_url", "name"),
+    [
+        ("https://opencode.ai/zen/v1", "opencode-zen"),
+        ("https://opencode.ai/zen/go/v1", "opencode-go"),
+        ("https://coding-intl.dashscope.aliyuncs.com/v1", "alibaba-coding-plan"),
+        ("https://dashscope-us.aliyuncs.com/compatible-mode/v1", "qwen"),
+        ("https://api.minimaxi.com/v1", "minimax-cn"),
+        ("https://chatgpt.com/backend-api/codex", "openai-codex"),
+        ("https://eu.api.openai.com/v1", "openai"),
+    ],
+)
+def test_the_narrowest_row_owns_an_address(base_url: str, name: str) -> None:
+    row = provider_of_host(base_url)
+    assert row is not None
+    assert row.name == name
+
+
+def test_an_address_follows_the_region() -> None:
+    kimi = provider_rows()["kimi"]
+    assert (address_of(kimi), address_of(kimi, "cn")) == ("https://api.moonshot.ai/v1", "https://api.moonshot.cn/v1")
+    with pytest.raises(ConfigurationError, match=r"'kimi'.*'mars'.*cn"):
+        address_of(kimi, "mars")
+    with pytest.raises(ConfigurationError, match=r"'groq'.*model\.base_url"):
+        address_of(provider_rows()["groq"], "eu")
+
+
+def test_every_region_of_a_provider_is_an_address_of_its_own() -> None:
+    for row in provider_rows().values():
+        for url in row.regions.values():
+            home = provider_of_host(url)
+            assert url.startswith("https://"), url
+            assert home is not None and home.key_variables[-1] in row.key_variables, url
 
 
 # -------------------------------------------------------------------------------------------------------------- hosts
@@ -141,6 +198,11 @@ def test_local_servers_are_known_by_their_host(url: str, expected: bool) -> None
         # 9
         (None, "openrouter", "https://openrouter.ai/api/v1", "anthropic/claude-sonnet-4.6", Wire.CHAT_COMPLETIONS),
         (None, None, "http://127.0.0.1:11434/v1", "qwen3", Wire.CHAT_COMPLETIONS),
+        # models of one provider over different wires
+        (None, "opencode-zen", "https://opencode.ai/zen/v1", "claude-sonnet-5", Wire.ANTHROPIC_MESSAGES),
+        (None, None, "https://opencode.ai/zen/v1", "gpt-5.4", Wire.CODEX_RESPONSES),
+        (None, "opencode-zen", "https://opencode.ai/zen/v1", "kimi-k2.6", Wire.CHAT_COMPLETIONS),
+        (None, "opencode-go", "https://opencode.ai/zen/go/v1", "qwen3.6-plus", Wire.ANTHROPIC_MESSAGES),
         # the upgrade of GPT-5
         (None, "openai", "https://api.openai.com/v1", "gpt-4o", Wire.CODEX_RESPONSES),
         (None, None, "https://api.openai.com/v1", "gpt-5", Wire.CODEX_RESPONSES),
@@ -219,3 +281,9 @@ def test_the_output_limit_is_named_as_the_server_wants(base_url: str, model: str
 )
 def test_reasoning_models_may_be_silent_for_longer(model: str, seconds: float) -> None:
     assert silence_s(model) == seconds
+
+
+def test_a_window_is_stated_by_the_provider_before_the_family() -> None:
+    assert stated_window("groq", "openai/gpt-oss-120b") == 131_072
+    assert stated_window("sambanova", "DeepSeek-V3.2") == 32_768
+    assert stated_window("deepseek", "DeepSeek-V3.2") is None

@@ -13,8 +13,9 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelRequest, user_body
 from hermes_worker.models.base import Abort
-from hermes_worker.models.catalog import provider_rows
+from hermes_worker.models.catalog import provider_rows, wire_rows
 from hermes_worker.models.chain import Chain
+from hermes_worker.models.identity import endpoint_identity
 from hermes_worker.settings import as_environ, load
 from hermes_worker.wiring import auxiliary_chains_of, chain_of, endpoint_of, logins_of
 
@@ -29,7 +30,8 @@ def keys(chain: Chain, position: int = 0) -> list[str]:
 
 
 def vendors() -> list[tuple[str, str]]:
-    return [(row.name, name) for row in provider_rows().values() if row.base_url for name in row.key_variables]
+    rows = [row for row in provider_rows().values() if row.base_url and (row.wire is None or row.wire in wire_rows())]
+    return [(row.name, name) for row in rows for name in row.key_variables]
 
 
 @pytest.mark.parametrize(("provider", "variable"), vendors())
@@ -207,3 +209,87 @@ def test_logins_are_secrets_and_reach_child_processes(tmp_path: Path) -> None:
     assert {"refresh-0123456789", "cs-0123456789"} <= {secret.reveal() for secret in settings.secrets}
     assert "0123456789" not in repr(settings) + repr(logins_of(settings))
     assert logins_of(load(as_environ(settings), home=tmp_path)) == logins_of(settings)
+
+
+def test_an_entry_of_the_chain_may_have_a_key_of_its_own(tmp_path: Path) -> None:
+    made = chain(
+        tmp_path,
+        OPENAI_API_KEY="k1",
+        HERMES_FALLBACK_PROVIDERS="openai:other$SECOND_API_KEY,groq:llama@https://proxy.test/v1$PROXY_API_KEY",
+        SECOND_API_KEY="k2",
+        PROXY_API_KEY="p1",
+        GROQ_API_KEY="g1",
+    )
+    assert (keys(made, 0), keys(made, 1), keys(made, 2)) == (["k1"], ["k2"], ["p1"])
+
+
+def test_an_entry_whose_key_is_not_set_is_passed_over(tmp_path: Path) -> None:
+    made = chain(
+        tmp_path, OPENAI_API_KEY="k1", GROQ_API_KEY="g1", HERMES_FALLBACK_PROVIDERS="groq:llama$MISSING_API_KEY"
+    )
+    assert len(made) == 1
+
+
+def test_the_mappings_of_the_original_name_the_variable_of_a_key(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "fallback_providers: [{provider: groq, model: llama, key_env: SECOND_API_KEY}]", encoding="utf-8"
+    )
+    assert keys(chain(tmp_path, OPENAI_API_KEY="k1", SECOND_API_KEY="k2"), 1) == ["k2"]
+
+
+OPTIONS = """
+model:
+  providers:
+    openai: {service_tier: flex, headers: {X-Team: blue}, body: {seed: 7, model: mine}}
+    kimi: {region: cn}
+"""
+
+
+def test_headers_body_and_tier_of_a_provider_are_in_its_requests(tmp_path: Path) -> None:
+    received: list[Received] = []
+
+    def answer(request: Received, reply: Reply) -> None:
+        received.append(request)
+        say_hello(request, reply)
+
+    (tmp_path / "config.yaml").write_text(OPTIONS, encoding="utf-8")
+    with FaultServer(answer) as server:
+        made = chain(tmp_path, HERMES_PROVIDER="openai", HERMES_BASE_URL=server.base_url, OPENAI_API_KEY="k")
+        request = ModelRequest(model="m", messages=(user_body("x"),), extra_body={"seed": 8})
+        made.route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
+
+    sent = received[0].document
+    assert received[0].header("X-Team") == "blue"
+    assert (sent["service_tier"], sent["seed"], sent["model"]) == ("flex", 8, "m")
+
+
+def test_a_region_changes_the_address_and_who_serves_a_run(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(OPTIONS, encoding="utf-8")
+    settings = load({"HERMES_PROVIDER": "moonshot", "KIMI_API_KEY": "k"}, home=tmp_path)
+    assert endpoint_of(settings).base_url == "https://api.moonshot.cn/v1"
+    assert endpoint_identity(settings.model) == "https://api.moonshot.cn/v1"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ('{"groq": {"service_tier": "flex"}}', "service_tier"),
+        ('{"groq": {"region": "eu"}}', "region"),
+        ('{"groq": {"headers": {"Authorization": "Bearer x"}}}', "model.providers"),
+        ('{"groq": {"headers": {"X-A": "two\\r\\nlines"}}}', "model.providers"),
+        ('{"groq": {"api_key": "k"}}', "model.providers"),
+        ('{"Not A Name": {}}', "model.providers"),
+        ("[]", "model.providers"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_by_name(tmp_path: Path, options: str, named: str) -> None:
+    environ = {"HERMES_PROVIDER": "groq", "GROQ_API_KEY": "k", "HERMES_MODEL_PROVIDERS": options}
+    with pytest.raises(ConfigurationError, match=named):
+        endpoint_of(load(environ, home=tmp_path))
+
+
+def test_options_survive_the_way_to_another_process(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(OPTIONS, encoding="utf-8")
+    settings = load({}, home=tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    assert load(as_environ(settings), home=tmp_path).model.providers == settings.model.providers

@@ -87,8 +87,11 @@ def assembled(*events: object, issuer: str = ISSUER, was_cut_short: bool = False
     return assembler.finish(was_cut_short=was_cut_short), deltas
 
 
+HERE = Endpoint(base_url="http://127.0.0.1/v1")
+
+
 def sent(request: ModelRequest, issuer: str = ISSUER, dialect: Dialect | None = None) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(request_body(request, issuer, dialect or Dialect()))
+    parsed: dict[str, Any] = json.loads(request_body(request, issuer, dialect or Dialect(), HERE))
     return parsed
 
 
@@ -137,10 +140,10 @@ def test_the_request_is_written_as_the_api_wants_it() -> None:
 def test_the_same_rows_give_the_same_bytes_and_the_next_request_begins_with_them() -> None:
     asked = assistant_body(ModelReply(text="", tool_requests=(ToolRequest(id="t1", name="terminal", arguments="{}"),)))
     rows = [SYSTEM, user_body("hello"), asked, tool_body("t1", "done")]
-    before = request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), ISSUER, Dialect())
-    again = request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), ISSUER, Dialect())
+    before = request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
+    again = request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), ISSUER, Dialect(), HERE)
     later_rows = [*rows, assistant_body(ModelReply(text="ok")), user_body("more")]
-    after = request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), ISSUER, Dialect())
+    after = request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
 
     assert before == again
     assert after.startswith(before.removesuffix(b"]}"))

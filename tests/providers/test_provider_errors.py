@@ -79,3 +79,11 @@ def test_translating_changes_no_judgement(
 def test_an_error_that_nobody_judged_has_the_usual_flags_of_its_kind() -> None:
     assert classification_of(ModelCallError(FailureKind.AUTH, "x", status=403)).should_rotate is False
     assert classify(RawError(message="x")) == classification_of(ModelCallError(FailureKind.UNKNOWN, "x"))
+
+
+def test_a_provider_s_own_words_for_too_long_are_known_for_it_alone() -> None:
+    said = "invalid request: total number of tokens (prompt and prediction) cannot exceed 4081 - received 4292"
+    error = _raised("APIStatusError", said, 400, {"error": {"message": said}})
+
+    assert translate(error, replace(PLACE, provider="cohere")).kind is FailureKind.CONTEXT_OVERFLOW
+    assert translate(error, replace(PLACE, provider="groq")).kind is FailureKind.FORMAT_ERROR

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, assistant_body
 from hermes_worker.core.recovery.classify import classify, raw_error
+from hermes_worker.models.catalog import issuer_at
 from hermes_worker.models.wires.conversions.responses import (
     CODEX,
     GITHUB,
     XAI,
     FailedResponse,
     from_response,
-    issuer_of,
     prompt_cache_key,
     reasoning_fields,
     to_input,
@@ -215,7 +215,7 @@ def test_the_cache_key_names_what_requests_share() -> None:
     [("chatgpt.com", CODEX), ("API.x.ai", XAI), ("api.githubcopilot.com", GITHUB), ("api.openai.com", OTHER)],
 )
 def test_issuers(host: str, issuer: str) -> None:
-    assert issuer_of(host) == issuer
+    assert issuer_at(host) == issuer
 
 
 # --------------------------------------------------------------------------------------------------------------- reply

@@ -6,32 +6,23 @@ so that the next request finds the longest beginning it shares with this one. Th
 message: a mark behind its last row is enough, and the others stay where the request before this one ended, which a
 provider would not find from here if many calls were made at once (Anthropic looks back over 20 blocks:
 https://docs.claude.com/en/docs/build-with-claude/prompt-caching, 2026). Only rows that may be marked are parsed.
+
+Who takes marks, and of which layout, is a field of the provider's row.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.families import is_host, is_kimi
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.traits import CacheLayout
 
 MARKS_MAX = 4
 _RESULT = '"role":"tool"'
 """As canonical JSON spells it. Inside a string the quotes would be escaped."""
-
-
-class CacheLayout(StrEnum):
-    """Where a mark may stand."""
-
-    NATIVE = "native"
-    """Anywhere: the conversion to Anthropic's messages moves a mark on a row into its last block. The assistant's rows
-    are marked as a whole, because of some the conversion takes stored blocks instead of the content."""
-    ENVELOPE = "envelope"
-    """In content parts only. On an empty row it would be ignored, and on an empty tool row some servers hang."""
 
 
 class CacheLifetime(StrEnum):
@@ -39,22 +30,6 @@ class CacheLifetime(StrEnum):
 
     FIVE_MINUTES = "5m"
     ONE_HOUR = "1h"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheTarget:
-    """What a request is sent to."""
-
-    provider: str
-    model: str
-    host: str
-    """Bare host name."""
-    is_anthropic_wire: bool
-
-
-def cache_layout(target: CacheTarget) -> CacheLayout | None:
-    """How to mark requests to ``target``; ``None`` when marks would be ignored or refused."""
-    return next((layout for applies, layout in _POLICY if applies(target)), None)
 
 
 def with_cache_markers(
@@ -108,58 +83,3 @@ def _marked(row: dict[str, Any], mark: Mapping[str, str], layout: CacheLayout) -
     if isinstance(content, str):
         return {**row, "content": [{"type": "text", "text": content, "cache_control": mark}]}
     return {**row, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}
-
-
-# ------------------------------------------------------------------------------------------------------------ policy
-
-
-def _names(target: CacheTarget, *words: str) -> bool:
-    return any(word in target.model.lower() for word in words)
-
-
-def _is_anthropic(target: CacheTarget) -> bool:
-    is_own = target.provider.lower() == "anthropic" or is_host(target.host, "api.anthropic.com")
-    return target.is_anthropic_wire and is_own
-
-
-def _is_relayed_claude_or_kimi(target: CacheTarget) -> bool:
-    is_relay = is_host(target.host, "openrouter.ai", "nousresearch.com")
-    return is_relay and (_names(target, "claude") or is_kimi(target.model))
-
-
-def _is_relayed_qwen(target: CacheTarget) -> bool:
-    return is_host(target.host, "nousresearch.com") and _names(target, "qwen")
-
-
-def _is_claude_behind_its_own_wire(target: CacheTarget) -> bool:
-    return target.is_anthropic_wire and _names(target, "claude")
-
-
-def _is_minimax(target: CacheTarget) -> bool:
-    is_theirs = target.provider.lower() in ("minimax", "minimax-cn")
-    return target.is_anthropic_wire and (is_theirs or is_host(target.host, "api.minimax.io", "api.minimaxi.com"))
-
-
-def _is_alibaba_qwen(target: CacheTarget) -> bool:
-    # The catalogue calls Alibaba "qwen"; a provider it does not know has no name but its host.
-    is_theirs = target.provider.lower() in ("opencode", "opencode-zen", "opencode-go", "alibaba", "qwen")
-    return (is_theirs or is_host(target.host, *_QWEN_HOSTS)) and _names(target, "qwen")
-
-
-_QWEN_HOSTS = (
-    "dashscope.aliyuncs.com",
-    "dashscope-intl.aliyuncs.com",
-    "dashscope-us.aliyuncs.com",
-    "opencode.ai",
-)
-
-
-_POLICY: tuple[tuple[Callable[[CacheTarget], bool], CacheLayout], ...] = (
-    (_is_anthropic, CacheLayout.NATIVE),
-    (_is_relayed_claude_or_kimi, CacheLayout.ENVELOPE),
-    (_is_relayed_qwen, CacheLayout.ENVELOPE),
-    (_is_claude_behind_its_own_wire, CacheLayout.NATIVE),
-    (_is_minimax, CacheLayout.NATIVE),
-    (_is_alibaba_qwen, CacheLayout.ENVELOPE),
-)
-"""First match wins; no match, no marks."""

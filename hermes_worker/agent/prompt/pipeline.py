@@ -18,13 +18,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from hermes_worker.core.families import is_host
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
+from hermes_worker.core.traits import STANDARD, WireNeeds
 
 Row = Mapping[str, Any]
 """A message in chat-completions form. Functions here return new rows and change none."""
@@ -35,45 +34,6 @@ UNAVAILABLE = "[The result of this call is not available: it is not part of this
 DAMAGED = "[The arguments of this call were damaged and are shown as {}. It did not run with what was meant.]"
 """Stands before the result of a call whose arguments could not be read."""
 NAMELESS_CALL = "invalid_tool_call"
-
-
-@dataclass(frozen=True, slots=True)
-class WireNeeds:
-    """What an endpoint wants in its messages beyond the standard, which rejects every field it does not know."""
-
-    echoes_reasoning: bool = False
-    """Wants ``reasoning_content`` back on each assistant row, and rejects its absence."""
-    keeps_thought_signatures: bool = False
-    """Wants ``extra_content`` of tool calls back (Gemini)."""
-    keeps_reasoning_details: bool = False
-    """Wants opaque reasoning blocks back, as OpenRouter does."""
-    keeps_response_items: bool = False
-    """Messages will be converted to Responses items, so what those are made of stays in."""
-    keeps_anthropic_blocks: bool = False
-    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in, with who signed
-    them."""
-
-
-STANDARD = WireNeeds()
-
-
-def wire_needs(*, provider: str, model: str, host: str, wire: str = "chat_completions") -> WireNeeds:
-    """What the endpoint at ``host`` (a bare host name) wants for ``model`` (docs/behaviour.md, "Reasoning"). ``wire``
-    is the value of ``api_mode``."""
-    provider, model = provider.lower(), model.lower()
-    is_anthropic_wire = wire == "anthropic_messages"
-    return WireNeeds(
-        echoes_reasoning=(
-            provider in ("deepseek", "xiaomi", "kimi", "kimi-cn", "kimi-coding", "kimi-coding-cn")
-            or "deepseek" in model
-            or "mimo" in model
-            or is_host(host, "api.deepseek.com", "api.kimi.com", "moonshot.ai", "moonshot.cn", "xiaomimimo.com")
-        ),
-        keeps_thought_signatures="gemini" in model or "gemma" in model,
-        keeps_reasoning_details=is_anthropic_wire or is_host(host, "openrouter.ai"),
-        keeps_response_items=wire == "codex_responses",
-        keeps_anthropic_blocks=is_anthropic_wire,
-    )
 
 
 def prepare(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 
+from hermes_worker.core.families import traits_of
 from hermes_worker.safety.threats import Scope, scan
 
 CONTEXT_CHARS_MIN, CONTEXT_CHARS_MAX = 20_000, 500_000
@@ -99,7 +100,7 @@ def _stable(parts: PromptParts) -> Iterator[str]:
     if parts.tools:
         yield from _WORKING
         yield from (text for needed, text in _TOOL_GUIDANCE if needed & parts.tools)
-        if _needs_a_push(parts.model):
+        if traits_of(parts.model).announces:
             yield ACT_DO_NOT_ANNOUNCE
     yield _SOURCE_GUIDANCE.get(parts.source, "")
     yield f"# Workspace\n{parts.workspace.strip()}" if parts.workspace.strip() else ""
@@ -241,10 +242,3 @@ _SOURCE_GUIDANCE = {
         "MEDIA:path/of/a/file in it sends that file of your workspace along."
     ),
 }
-
-_PUSHED_FAMILIES = ("gpt", "codex", "gemini", "gemma", "grok", "glm", "qwen", "deepseek")
-"""Model families that tend to describe an action instead of taking it."""
-
-
-def _needs_a_push(model: str) -> bool:
-    return any(family in model.lower() for family in _PUSHED_FAMILIES)

@@ -104,6 +104,8 @@ class RawError:
     """See ``parse_retry_after``."""
     provider: str = ""
     model: str = ""
+    overflow: tuple[str, ...] = ()
+    """How this provider says that a request is too long, in lower case, beside what everybody says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,9 @@ def _shown(error: ModelCallError) -> dict[str, Any]:
     }
 
 
-def raw_error(error: BaseException, *, provider: str = "", model: str = "", now_s: float) -> RawError:
+def raw_error(
+    error: BaseException, *, provider: str = "", model: str = "", overflow: tuple[str, ...] = (), now_s: float
+) -> RawError:
     """The facts of an SDK's exception, read from the attributes that HTTP client libraries agree on (``status_code``
     or ``status``, ``body``, ``response.headers``), along at most five links of its chain of causes.
 
@@ -174,6 +178,7 @@ def raw_error(error: BaseException, *, provider: str = "", model: str = "", now_
         retry_after_s=next((wait_s for wait_s in waits if wait_s is not None), None),
         provider=provider,
         model=model,
+        overflow=overflow,
     )
 
 
@@ -512,6 +517,7 @@ _MISSING_MODEL = re.compile(r"model:? ['\"`]?[^\s'\"`]{1,200}['\"`]? (?:was )?no
 _is_transient_usage_limit = _all(_says(*USAGE_LIMIT), _says(*USAGE_LIMIT_IS_TRANSIENT))
 _is_overflow = _any(
     _says(*CONTEXT_OVERFLOW),
+    lambda seen: any(words in seen.text for words in seen.error.overflow),
     _all(_says("max_tokens"), _says(*TOO_MUCH)),
     # Ours: some wordings of an output cap name ``max_completion_tokens`` and nothing of the overflow family.
     _is_about_output_cap,

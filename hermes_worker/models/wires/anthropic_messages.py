@@ -19,9 +19,18 @@ import httpx2
 
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.traits import ThinkingPolicy
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import Exchange, Learner, carry_out, json_body, patience_s, refusal_of
-from hermes_worker.models.catalog import host_matches, hostname, is_azure
+from hermes_worker.models.calling import (
+    Exchange,
+    Learner,
+    carry_out,
+    extra_fields,
+    json_body,
+    patience_s,
+    refusal_of,
+)
+from hermes_worker.models.catalog import hostname, issuer_at, provider_of_host, thinking_policy
 from hermes_worker.models.connections import CuttableTransport, Line, timeouts
 from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
@@ -34,7 +43,6 @@ BETAS = "interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14"
 
 _TOKEN = re.compile(r"sk-ant-(?!api)|eyJ|cc-")
 """How access tokens begin, in contrast to API keys (docs/behaviour.md, "Clients")."""
-_BEARER_HOSTS = ("minimax.io", "minimaxi.com", "palantirfoundry.com")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +61,7 @@ class AnthropicMessages:
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
         self._endpoint = checked(endpoint)
-        self._issuer = conversion.issuer_of(hostname(endpoint.base_url))
+        self._issuer = issuer_at(hostname(endpoint.base_url))
         self._client = _Client(self._endpoint)
         self._learner = Learner(Dialect())
 
@@ -150,8 +158,9 @@ def _credential(endpoint: Endpoint) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
     if endpoint.key_header.lower() != "authorization":
         return {endpoint.key_header: key}
-    wants_bearer = is_azure(endpoint.base_url) or any(host_matches(endpoint.base_url, host) for host in _BEARER_HOSTS)
-    return {"Authorization": f"Bearer {key}"} if wants_bearer or _TOKEN.match(key) else {"x-api-key": key}
+    home = provider_of_host(endpoint.base_url)
+    wants_bearer = (home is not None and home.is_bearer) or _TOKEN.match(key)
+    return {"Authorization": f"Bearer {key}"} if wants_bearer else {"x-api-key": key}
 
 
 def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
@@ -160,12 +169,12 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
     host = hostname(endpoint.base_url)
-    policy = conversion.thinking_policy(host=host, model=request.model)
+    policy = thinking_policy(host=host, model=request.model)
     if not request.replays_reasoning:
-        policy = conversion.ThinkingPolicy.STRIP
+        policy = ThinkingPolicy.STRIP
     prompt = conversion.to_messages([json.loads(row) for row in request.messages], policy)
     limit = conversion.output_tokens_max(request.model, requested=request.output_tokens_max, window=request.window)
-    fields = {name: canonical_json(value) for name, value in request.extra_body.items()}
+    fields = extra_fields(request, endpoint)
     fields["max_tokens"] = str(limit)
     fields |= {name: canonical_json(value) for name, value in _thinking(request, dialect, limit).items()}
     if prompt.system:

@@ -19,7 +19,15 @@ import openai
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import Exchange, Learner, carry_out, json_body, patience_s, refusal_of
+from hermes_worker.models.calling import (
+    Exchange,
+    Learner,
+    carry_out,
+    extra_fields,
+    json_body,
+    patience_s,
+    refusal_of,
+)
 from hermes_worker.models.catalog import output_cap_parameter
 from hermes_worker.models.connections import Line
 from hermes_worker.models.endpoint import Endpoint, checked
@@ -75,7 +83,7 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
-    fields = {name: canonical_json(value) for name, value in request.extra_body.items()}
+    fields = extra_fields(request, endpoint)
     if request.output_tokens_max is not None:
         cap = dialect.output_cap or output_cap_parameter(endpoint.base_url, request.model)
         fields[cap] = str(request.output_tokens_max)

@@ -17,8 +17,16 @@ import openai
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
 from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.calling import Exchange, Learner, carry_out, json_body, patience_s, refusal_of
-from hermes_worker.models.catalog import hostname
+from hermes_worker.models.calling import (
+    Exchange,
+    Learner,
+    carry_out,
+    extra_fields,
+    json_body,
+    patience_s,
+    refusal_of,
+)
+from hermes_worker.models.catalog import hostname, issuer_at
 from hermes_worker.models.connections import Line
 from hermes_worker.models.endpoint import Endpoint, checked
 from hermes_worker.models.wires.conversions import responses as conversion
@@ -52,7 +60,7 @@ class OpenAIResponses:
         self._endpoint = checked(endpoint)
         self._client = OpenAIClient(self._endpoint)
         self._post = partial(self._client.send, "/responses")
-        self._issuer = conversion.issuer_of(hostname(endpoint.base_url))
+        self._issuer = issuer_at(hostname(endpoint.base_url))
         self._learner = Learner(
             Dialect(
                 takes_cache_key=self._issuer != conversion.GITHUB,
@@ -72,7 +80,7 @@ class OpenAIResponses:
                 endpoint=self._endpoint,
                 model=request.model,
                 messages=len(request.messages),
-                body=request_body(request, self._issuer, dialect),
+                body=request_body(request, self._issuer, dialect, self._endpoint),
                 post=self._post,
                 assembler=ResponseAssembler(on_delta, issuer=self._issuer),
                 sdk_error=openai.OpenAIError,
@@ -83,7 +91,7 @@ class OpenAIResponses:
         return self._learner.ask(attempt, partial(adapted, request=request), abort)
 
 
-def request_body(request: ModelRequest, issuer: str, dialect: Dialect) -> bytes:
+def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint: Endpoint) -> bytes:
     """The JSON of a request, the conversation last (see ``json_body``).
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
@@ -92,7 +100,7 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect) -> bytes:
     rows = [json.loads(row) for row in request.messages]
     prompt = conversion.to_input(rows, issuer=issuer, replays_reasoning=replays)
     instructions = prompt.instructions or DEFAULT_INSTRUCTIONS
-    fields = {name: canonical_json(value) for name, value in request.extra_body.items()}
+    fields = extra_fields(request, endpoint)
     fields |= {name: canonical_json(value) for name, value in _reasoning(request, issuer, dialect, replays).items()}
     if request.output_tokens_max is not None and dialect.takes_output_cap:
         fields["max_output_tokens"] = str(request.output_tokens_max)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from hermes_worker.core.errors import ModelCallError
 from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage
 from hermes_worker.core.metering import NOTHING_USUAL, Usual, cost_of_lost, lost_attempt, request_tokens, tokens_in
-from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent, billed, cost_of
+from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent, billed
 from hermes_worker.models.chain import ModelRoute
+from hermes_worker.models.prices import cost_of
 from hermes_worker.observe import count
 
 Prices = Mapping[tuple[str, str], Price]

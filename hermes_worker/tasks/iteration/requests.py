@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hermes_worker.agent.prompt.amendments import amended_messages, amended_tools
-from hermes_worker.agent.prompt.cache_markers import CacheLayout, CacheTarget, cache_layout, with_cache_markers
-from hermes_worker.agent.prompt.pipeline import WireNeeds, prepare, wire_needs
+from hermes_worker.agent.prompt.cache_markers import with_cache_markers
+from hermes_worker.agent.prompt.pipeline import prepare
 from hermes_worker.agent.prompt.system import renamed
 from hermes_worker.core.compactions import visible
 from hermes_worker.core.messages import Message, ModelRequest, Role, canonical_json, user_body
 from hermes_worker.core.notices import SUMMARY_REQUEST
 from hermes_worker.core.run_memory import Amendment, RunMemory
-from hermes_worker.models.catalog import Wire
+from hermes_worker.core.traits import CacheLayout, WireNeeds
+from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, wire_needs
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.tasks.iteration.planning import tool_texts

@@ -16,12 +16,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, assert_never
 
-from hermes_worker.core.families import is_host, is_kimi
+from hermes_worker.core.families import traits_of
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.recovery.repair import arguments_text
+from hermes_worker.core.traits import ThinkingPolicy, ThinkingRequest
 
 Row = Mapping[str, Any]
 Block = dict[str, Any]
@@ -40,38 +40,8 @@ IMAGE_REMOVED = "[an older image was left out]"
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
 
-class ThinkingPolicy(StrEnum):
-    """What becomes of thinking in messages that are sent again."""
-
-    NATIVE = "native"
-    """Anthropic itself: all thinking that it signed goes back. A running round of calls has to keep it; of what earlier
-    turns thought, the API leaves out by itself what the model does not use any more, and does not bill it
-    (https://docs.claude.com/en/docs/build-with-claude/extended-thinking, 2026)."""
-    STRIP = "strip"
-    """Endpoints that imitate the wire cannot check the signatures."""
-    KEEP = "keep"
-    """Kimi checks nothing and wants it all back."""
-    UNSIGNED = "unsigned"
-    """DeepSeek wants unsigned thinking back and refuses signed."""
-
-
 ISSUER = "anthropic"
 """Of the signatures of Anthropic's own API. Bedrock and Vertex, whose signatures it accepts, have other wires."""
-
-
-def issuer_of(host: str) -> str:
-    """Who signs the thinking of the endpoint at ``host`` (a bare host name). Stored with the transcript, so the names
-    stay."""
-    return ISSUER if is_host(host, "anthropic.com") else f"other:{host.lower()}"
-
-
-def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
-    """The policy for the endpoint at ``host`` (a bare host name)."""
-    if is_kimi(model) or is_host(host, "api.kimi.com", "moonshot.ai", "moonshot.cn"):
-        return ThinkingPolicy.KEEP
-    if is_host(host, "api.deepseek.com"):
-        return ThinkingPolicy.UNSIGNED
-    return ThinkingPolicy.NATIVE if is_host(host, "anthropic.com") else ThinkingPolicy.STRIP
 
 
 # ------------------------------------------------------------------------------------------------------------ messages
@@ -495,48 +465,17 @@ def to_tool_choice(choice: str | None) -> Block | None:
             return {"type": "tool", "name": name}
 
 
-_OUTPUT_LIMITS: Mapping[str, int] = {
-    "claude-fable": 128_000,
-    "claude-sonnet-5": 128_000,
-    "claude-opus-4-8": 128_000,
-    "claude-opus-4-7": 128_000,
-    "claude-opus-4-6": 128_000,
-    "claude-sonnet-4-6": 64_000,
-    "claude-opus-4-5": 64_000,
-    "claude-sonnet-4-5": 64_000,
-    "claude-haiku-4-5": 64_000,
-    "claude-opus-4": 32_000,
-    "claude-sonnet-4": 64_000,
-    "claude-3-7-sonnet": 128_000,
-    "claude-3-5-sonnet": 8_192,
-    "claude-3-5-haiku": 8_192,
-    "claude-3-opus": 4_096,
-    "claude-3-sonnet": 4_096,
-    "claude-3-haiku": 4_096,
-    "minimax": 131_072,
-    "qwen3": 65_536,
-}
-"""Output tokens by a part of the model's name; the longest part that fits counts."""
 _NEW_FAMILY_OUTPUT_LIMIT = 128_000
 
 
 def output_tokens_max(model: str, *, requested: int | None = None, window: int | None = None) -> int:
     """The output limit to send, which this wire demands: what was asked for, else what the model can write, and in
     either case less than the window."""
-    limit = requested if requested is not None and requested > 0 else _output_limit(model)
+    usual = traits_of(model).messages_output_max or _NEW_FAMILY_OUTPUT_LIMIT
+    limit = requested if requested is not None and requested > 0 else usual
     return max(1, window - 1) if window and limit > window else limit
 
 
-def _output_limit(model: str) -> int:
-    name = model.lower().replace(".", "-")
-    fitting = [part for part in _OUTPUT_LIMITS if part in name]
-    return _OUTPUT_LIMITS[max(fitting, key=len)] if fitting else _NEW_FAMILY_OUTPUT_LIMIT
-
-
-_BUDGETED = re.compile(
-    r"claude-(?:3|(?:opus|sonnet)-4[.-][01](?!\d)|(?:opus|sonnet)-4-2025|(?:opus|sonnet|haiku)-4[.-]5)"
-)
-_FIRST_ADAPTIVE = re.compile(r"claude-(?:opus|sonnet)-4[.-]6")
 _EFFORTS = {"ultra": "max", "max": "max", "xhigh": "xhigh", "high": "high", "low": "low", "minimal": "low"}
 _BUDGETS = {"max": 32_000, "xhigh": 32_000, "high": 16_000, "low": 4_000}
 _ANSWER_ROOM = 4_096
@@ -546,15 +485,14 @@ _ANSWER_ROOM = 4_096
 def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Block:
     """The request fields that ask for thinking; ``None`` asks for none.
 
-    Models up to 4.5 think up to a budget, which comes out of the output limit and demands temperature 1. Later ones
-    decide for themselves how much an effort is.
+    How a model is asked is a field of its family's row.
     """
-    name = model.lower()
-    if effort is None or "haiku" in name:
+    known = traits_of(model)
+    if effort is None or known.thinking_request is ThinkingRequest.NEVER:
         return {}
     level = _EFFORTS.get(effort.lower(), "medium")
-    if is_kimi(model) or ("claude" in name and not _BUDGETED.search(name)):
-        accepted = "max" if level == "xhigh" and _FIRST_ADAPTIVE.search(name) else level
+    if known.thinking_request is ThinkingRequest.ADAPTIVE:
+        accepted = (known.efforts or {}).get(level, level)
         return {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": accepted}}
     budget = _BUDGETS.get(level, 8_000)
     return {
@@ -567,7 +505,7 @@ def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Bl
 def model_name(model: str) -> str:
     """The name as Anthropic itself spells it: no vendor in front, hyphens in versions."""
     name = model[len("anthropic/") :] if model.lower().startswith("anthropic/") else model
-    return name.replace(".", "-") if name.lower().startswith("claude-") else name
+    return name.replace(".", "-") if traits_of(model).hyphenates_versions else name
 
 
 # --------------------------------------------------------------------------------------------------------------- reply

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hermes_worker.core.families import traits_of
 from hermes_worker.core.json_values import list_of, mapping_of
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.recovery.repair import arguments_text
@@ -37,14 +38,6 @@ class FailedResponse(Exception):
     def __init__(self, message: str, body: Mapping[str, object]) -> None:
         super().__init__(message)
         self.body = body
-
-
-def issuer_of(host: str) -> str:
-    """Who seals the reasoning of the endpoint at ``host`` (a bare host name). Stored with the transcript, so the names
-    stay."""
-    host = host.lower()
-    known = {"chatgpt.com": CODEX, "api.x.ai": XAI, "api.githubcopilot.com": GITHUB}
-    return known.get(host, f"other:{host}")
 
 
 # -------------------------------------------------------------------------------------------------------------- request
@@ -237,9 +230,8 @@ def reasoning_fields(model: str, effort: str | None, *, issuer: str, replays_rea
     level = _EFFORTS.get(effort, effort)
     if issuer == XAI:
         return {"reasoning": {"effort": _XAI_EFFORTS.get(level, level)}, "include": sealed}
-    if level == "ultra" and "gpt-5.6" in model.lower():
-        level = "max"
-    return {"reasoning": {"effort": level, "summary": "auto"}, "include": sealed}
+    known = traits_of(model).efforts or {}
+    return {"reasoning": {"effort": known.get(level, level), "summary": "auto"}, "include": sealed}
 
 
 _EFFORTS = {"minimal": "low"}

@@ -1,0 +1,95 @@
+"""What models and endpoints want to be asked like: the values that rows of ``families`` and of the provider catalogue
+are made of. Plain data, so that prompts, conversions and wires read them without knowing whose rows they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Wire(StrEnum):
+    """The wires that come with the product. A wire is known by its name, so an extension's is any other text; the names
+    are the values of the ``api_mode`` setting."""
+
+    CHAT_COMPLETIONS = "chat_completions"
+    CODEX_RESPONSES = "codex_responses"
+    ANTHROPIC_MESSAGES = "anthropic_messages"
+    BEDROCK_CONVERSE = "bedrock_converse"
+    GEMINI_GENERATE = "gemini_generate"
+    CODEX_APP_SERVER = "codex_app_server"
+
+
+@dataclass(frozen=True, slots=True)
+class WireNeeds:
+    """What an endpoint wants in its messages beyond the standard, which rejects every field it does not know."""
+
+    echoes_reasoning: bool = False
+    """Wants ``reasoning_content`` back on each assistant row, and rejects its absence."""
+    keeps_thought_signatures: bool = False
+    """Wants ``extra_content`` of tool calls back (Gemini)."""
+    keeps_reasoning_details: bool = False
+    """Wants opaque reasoning blocks back, as OpenRouter does."""
+    keeps_response_items: bool = False
+    """Messages will be converted to Responses items, so what those are made of stays in."""
+    keeps_anthropic_blocks: bool = False
+    """Messages will be converted to Anthropic's, so blocks that were stored in their order stay in, with who signed
+    them."""
+
+    def __or__(self, other: WireNeeds) -> WireNeeds:
+        """Everything that either wants."""
+        return WireNeeds(*(mine or theirs for mine, theirs in zip(self._flags, other._flags, strict=True)))
+
+    @property
+    def _flags(self) -> tuple[bool, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+
+STANDARD = WireNeeds()
+
+
+class CacheLayout(StrEnum):
+    """Where a cache mark may stand."""
+
+    NATIVE = "native"
+    """Anywhere: the conversion to Anthropic's messages moves a mark on a row into its last block. The assistant's rows
+    are marked as a whole, because of some the conversion takes stored blocks instead of the content."""
+    ENVELOPE = "envelope"
+    """In content parts only. On an empty row it would be ignored, and on an empty tool row some servers hang."""
+
+
+class ThinkingPolicy(StrEnum):
+    """What becomes of thinking in messages that are sent again over Anthropic's wire."""
+
+    NATIVE = "native"
+    """Anthropic itself: all thinking that it signed goes back. A running round of calls has to keep it; of what earlier
+    turns thought, the API leaves out by itself what the model does not use any more, and does not bill it
+    (https://docs.claude.com/en/docs/build-with-claude/extended-thinking, 2026)."""
+    STRIP = "strip"
+    """Endpoints that imitate the wire cannot check the signatures."""
+    KEEP = "keep"
+    """Kimi checks nothing and wants it all back."""
+    UNSIGNED = "unsigned"
+    """DeepSeek wants unsigned thinking back and refuses signed."""
+
+
+class ThinkingRequest(StrEnum):
+    """How a model is asked over Anthropic's wire to think."""
+
+    NEVER = "never"
+    BUDGET = "budget"
+    """Up to a number of tokens, which comes out of the output limit and demands temperature 1."""
+    ADAPTIVE = "adaptive"
+    """It decides for itself how much an effort is."""
+
+
+class Billing(StrEnum):
+    """How a provider is paid."""
+
+    TOKENS = "tokens"
+    """By counted tokens and a price list."""
+    STATED = "stated"
+    """It says with every reply what it billed."""
+    SUBSCRIPTION = "subscription"
+    """By the month."""
+    FREE = "free"
+    """It costs nothing, for certain."""

@@ -1,0 +1,33 @@
+"""What a model call costs at a provider: the price list of ``core.pricing``, on the terms of the provider's row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hermes_worker.core import pricing
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.pricing import BY_TOKENS, Cost, Price, PriceTerms
+from hermes_worker.models.catalog import find_provider
+
+OwnPrices = Mapping[tuple[str, str], Price]
+"""The user's, by provider and model as configured."""
+
+
+def cost_of(usage: Usage, *, provider: str, model: str, own_prices: OwnPrices | None = None) -> Cost:
+    """The cost of ``usage``; ``own_prices`` win over the list."""
+    return pricing.cost_of(usage, provider=provider, model=model, own_prices=own_prices, terms=_terms(provider))
+
+
+def is_priced(provider: str, model: str, own_prices: OwnPrices | None = None) -> bool:
+    """Whether it will be known what a call costs."""
+    return pricing.is_priced(provider, model, own_prices, _terms(provider))
+
+
+def price_of(provider: str, model: str) -> Price | None:
+    """The list price of a model at a provider; ``None`` when we have none."""
+    return pricing.price_of(_terms(provider).price_list or provider, model)
+
+
+def _terms(provider: str) -> PriceTerms:
+    row = find_provider(provider)
+    return PriceTerms(billing=row.billing, price_list=row.price_list or row.name) if row is not None else BY_TOKENS
