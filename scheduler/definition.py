@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from pathlib import PurePosixPath
 from typing import Any
 
 from hermes_worker.channels.catalog import platform_named
@@ -286,6 +285,8 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+ORIGIN_CHARS_MAX = 200
+"""Of each field of an origin."""
 _ORIGIN_FIELDS = ("platform", "chat_id", "chat_name", "thread_id", "user_id")
 
 
@@ -293,7 +294,7 @@ def _origin(name: str, value: Any) -> Mapping[str, str]:
     """A chat, as a target or in the original's fields."""
     if isinstance(value, Mapping):
         given = {key: str(part) for key, part in value.items() if part is not None}
-        if not set(given) <= set(_ORIGIN_FIELDS) or any(len(part) > 200 for part in given.values()):
+        if not set(given) <= set(_ORIGIN_FIELDS) or any(len(part) > ORIGIN_CHARS_MAX for part in given.values()):
             raise InvalidJob(f"{name} has the fields {', '.join(_ORIGIN_FIELDS)}.")
         value = ":".join(filter(None, (given.get(key) for key in ("platform", "chat_id", "thread_id"))))
     else:
@@ -316,12 +317,14 @@ def _base_url(name: str, value: Any) -> str:
         raise InvalidJob(f"{name} cannot be used: {error}") from error
 
 
-_SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}(?:/[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}){0,5}")
+SCRIPT = r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}(?:/[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}){0,5}"
+"""The form of a script's path. No part of it can be '..'."""
+_SCRIPT = re.compile(SCRIPT)
 
 
 def _script(name: str, value: Any) -> str:
     is_plain = isinstance(value, str) and _SCRIPT.fullmatch(value) is not None
-    if not is_plain or ".." in PurePosixPath(value).parts:
+    if not is_plain:
         raise InvalidJob("script must be the path of a file below the home directory's 'scripts', such as 'check.sh'.")
     return str(value)
 

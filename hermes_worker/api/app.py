@@ -6,17 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker import installed
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Guard, needs_key, require_safe
+from hermes_worker.api.auth import Guard, require_safe
 from hermes_worker.api.context import ApiContext
-from hermes_worker.api.errors import DefectLog, install_handlers
-from hermes_worker.api.limits import JSON, BodyLimit, OneLength
-from hermes_worker.api.routes.events import EVENTS, EventStream
+from hermes_worker.api.document import OPENAPI_VERSION, complete
+from hermes_worker.api.errors import DefectLog, install_handlers, invalid
+from hermes_worker.api.limits import BodyLimit, OneLength
+from hermes_worker.api.operations import unknown_parameter
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import load
 from hermes_worker.settings.server_key import keep_server_key, keyring_of
@@ -33,13 +34,6 @@ SECURITY_HEADERS = {
     "X-XSS-Protection": "0",
 }
 """docs/behaviour.md, "HTTP API"."""
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schema.ErrorDocument} for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
-}
-
-
-_KEY_SCHEME = "key"
 
 
 class SecurityHeaders:
@@ -68,30 +62,17 @@ class Api(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            document = super().openapi()
-            document["components"]["securitySchemes"] = {_KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
-            for path, operations in document["paths"].items():
-                for operation in operations.values():
-                    operation["security"] = [{_KEY_SCHEME: []}] if needs_key(path) else []
-                    _correct(operation)
-        return super().openapi()
+            self.openapi_schema = complete(super().openapi())
+        return self.openapi_schema
 
 
-def _correct(operation: dict[str, Any]) -> None:
-    """Say what FastAPI does not know of an operation."""
-    operation["responses"].pop("422", None)  # FastAPI's own; we answer 400
-    for status, response in operation["responses"].items():
-        content = response.get("content", {})
-        if EventStream.media_type in content:
-            # Of a route that streams FastAPI believes that its errors are streams, too, and that an event is a text.
-            described = content.pop(EventStream.media_type)
-            content |= {EventStream.media_type: EVENTS} if status.startswith("2") else {JSON: described}
-    for parameter in operation.get("parameters", ()):
-        # One that may be left out cannot be null all the same: in an address that would be the word "null".
-        described = parameter["schema"]
-        if choices := [choice for choice in described.get("anyOf", ()) if choice != {"type": "null"}]:
-            del described["anyOf"]
-            described |= choices[0] if len(choices) == 1 else {"anyOf": choices}
+async def _known_parameters_only(request: Request) -> None:
+    """A name in the query that means nothing is a mistake, and whoever made it is told."""
+    app: FastAPI = request.app
+    if request.query_params:
+        name = unknown_parameter(app.openapi(), request.url.path, request.method, request.query_params)
+        if name is not None:
+            raise invalid(name[:80], f"Unknown parameter: {name[:80]!r}.", "unknown_parameter")
 
 
 def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
@@ -122,8 +103,10 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
-        responses=_ERRORS,
+        responses=schema.EVERYWHERE,
+        dependencies=[Depends(_known_parameters_only)],
     )
+    app.openapi_version = OPENAPI_VERSION
     app.state.key = key
     app.state.context = ApiContext(
         client=client, followers=followers, policy=policy, keyring=keyring_of(client.settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hermes_worker.api.operations import operations_at
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.safety.redaction import redact
@@ -28,8 +28,9 @@ SERVER_ERROR = "server_error"
 _MESSAGE_CHARS_MAX = 1_000
 
 
-class ApiError(Exception):
-    """A request is answered with an error."""
+class ApiError(HTTPException):
+    """A request is answered with an error. FastAPI passes on an ``HTTPException`` that is raised while it reads a body;
+    of any other it says that the body cannot be parsed."""
 
     def __init__(
         self,
@@ -40,13 +41,16 @@ class ApiError(Exception):
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, message, headers)
         self.status = status
         self.message = message
         self.code = code
         self.param = param
         """The field of the request that is wrong."""
         self.headers = dict(headers or {})
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def document(self) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def install_handlers(app: FastAPI) -> None:
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 405:
             # Starlette names the methods of the first route of this path only.
-            error.headers = {"Allow": ", ".join(sorted(_methods(app, request)))}
+            error.headers = {"Allow": ", ".join(sorted(operations_at(app.openapi(), request.url.path)))}
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         message = {404: "There is nothing at this path.", 405: "This path does not take this method."}
         text = message.get(error.status_code, str(error.detail))
@@ -173,16 +177,6 @@ def install_handlers(app: FastAPI) -> None:
     async def _defect(_request: Request, _error: Exception) -> JSONResponse:
         # Starlette raises it again after this answer, for ``DefectLog``.
         return ApiError(500, "Internal server error; the server's log says more.", code="internal_error").response
-
-
-def _methods(app: FastAPI, request: Request) -> set[str]:
-    """The methods that a request's path takes."""
-    methods: set[str] = set()
-    for path, operations in app.openapi()["paths"].items():
-        pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path))
-        if re.fullmatch(pattern, request.url.path):
-            methods |= {method.upper() for method in operations}
-    return methods
 
 
 class DefectLog:

@@ -8,9 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from hermes_worker.api.formats import TextFormat, described, text
 from hermes_worker.api.schema import WHOLE
+from hermes_worker.channels.catalog import PLATFORMS
+from hermes_worker.channels.targets import TARGETS_MAX
 from scheduler import jobs as work
-from scheduler.definition import LIST_MAX, NAME_CHARS_MAX, PROMPT_CHARS_MAX
+from scheduler.definition import LIST_MAX, NAME_CHARS_MAX, ORIGIN_CHARS_MAX, PROMPT_CHARS_MAX, SCRIPT
 from scheduler.grammar import JITTER_S_MAX
 from scheduler.policy import CatchUp, Overlap
 
@@ -41,6 +44,20 @@ def _from(low: float, high: float, kind: str = "integer") -> WithJsonSchema:
 _DOLLARS = WithJsonSchema(
     {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000}, {"enum": [""]}]},
 )
+_CHAT = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "platform": {"enum": [*PLATFORMS]},
+        "chat_id": described(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX),
+        "thread_id": {
+            "anyOf": [described(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX), {"type": "null"}]
+        },
+        "chat_name": {"type": ["string", "null"], "maxLength": ORIGIN_CHARS_MAX},
+        "user_id": {"type": ["string", "null"], "maxLength": ORIGIN_CHARS_MAX},
+    },
+    "required": ["platform", "chat_id"],
+}
 _WORD = "[A-Za-z0-9_.:-]{1,64}"
 _SKILL = "[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}"
 _JOB_ID = "[0-9a-f]{12}"
@@ -60,27 +77,42 @@ class JobBody(BaseModel):
         ]
         | None
     ) = None
-    schedule: str | None = Field(
-        None,
-        json_schema_extra={"minLength": 1},
-        description="When it runs: 'every 5m', '0 9 * * *', '2027-01-01T09:00'.",
+    schedule: Annotated[str, text(TextFormat.SCHEDULE)] | None = Field(
+        None, description="When it runs: 'every 5m', '0 9 * * *', '2027-01-01T09:00'."
     )
-    prompt: str | None = Field(None, max_length=PROMPT_CHARS_MAX)
-    deliver: str | list[str] | None = Field(None, description="Targets that are sent the answer: 'telegram:123'.")
+    prompt: (
+        Annotated[str, Field(max_length=PROMPT_CHARS_MAX), text(TextFormat.JOB_PROMPT, maxLength=PROMPT_CHARS_MAX)]
+        | None
+    ) = None
+    deliver: (
+        Annotated[str, text(TextFormat.TARGETS)]
+        | Annotated[list[Annotated[str, text(TextFormat.TARGETS)]], Field(max_length=TARGETS_MAX)]
+        | None
+    ) = Field(None, description="Targets that are sent the answer: 'telegram:123'.")
     repeat: Annotated[int, Field(ge=1, le=REPEAT_MAX), WHOLE] | None = None
-    timezone: str | None = Field(None, description="IANA name of the clock to go by.")
-    starts_at: str | None = None
-    ends_at: str | None = None
+    timezone: Annotated[str, text(TextFormat.TIMEZONE)] | None = Field(
+        None, description="IANA name of the clock to go by."
+    )
+    starts_at: Annotated[str, text(TextFormat.TIMESTAMP)] | None = None
+    ends_at: Annotated[str, text(TextFormat.TIMESTAMP)] | None = None
     jitter_s: Annotated[int, WHOLE, _from(0, JITTER_S_MAX)] | None = None
     enabled: bool | None = None
-    skill: Annotated[str, _form(_SKILL)] | None = None
+    skill: Annotated[str, _form(_SKILL)] | None = Field(
+        None, description="One of 'skills', which counts if both are given."
+    )
     skills: Annotated[list[str], _list_of(_SKILL)] | None = None
     model: Annotated[str, _form("[A-Za-z0-9_.:/@+-]{1,200}")] | None = None
     provider: Annotated[str, _form(_WORD)] | None = None
-    base_url: str | None = Field(None, description="A condition, as the provider, which it needs.")
-    origin: str | dict[str, str | None] | None = Field(None, description="One chat, such as 'telegram:123'.")
+    base_url: Annotated[str, text(TextFormat.HTTP_URL)] | None = Field(
+        None, description="A condition, as the provider, which it needs."
+    )
+    origin: Annotated[str, text(TextFormat.CHAT)] | Annotated[dict[str, str | None], WithJsonSchema(_CHAT)] | None = (
+        Field(None, description="One chat, such as 'telegram:123'.")
+    )
     enabled_toolsets: Annotated[list[str], _list_of(_WORD)] | None = None
-    script: str | None = Field(None, description="A file below the home directory's 'scripts'.")
+    script: Annotated[str, _form(SCRIPT)] | None = Field(
+        None, description="A file below the home directory's 'scripts'."
+    )
     no_agent: bool | None = Field(None, description="The script is the job; it needs one.")
     context_from: Annotated[list[str], _list_of(_JOB_ID)] | None = Field(None, description="Jobs that there are.")
     attach_to_session: Annotated[str, _form(_SESSION)] | None = None
@@ -104,6 +136,8 @@ class JobBody(BaseModel):
     @property
     def as_request(self) -> work.JobRequest:
         said = {name: getattr(self, name) for name in self.model_fields_set - {"enabled"}}
+        if "skills" in said:
+            said.pop("skill", None)  # two names of one thing, of which this is the older
         plain = {name: said.pop(name) for name in _REQUEST_FIELDS & said.keys()}
         return work.JobRequest(**plain, more={_OUR_NAMES.get(name, name): value for name, value in said.items()})
 
@@ -119,17 +153,42 @@ _OUR_NAMES = {
 
 
 def _body(**more: Any) -> dict[str, Any]:
-    described = {**JobBody.model_json_schema(), **more}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": described}}}}
+    schema = {**JobBody.model_json_schema(), **more}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+_GIVEN = {"type": "string", "minLength": 1}
+_SOME = {"type": "array", "minItems": 1}
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {"required": [*fields], "properties": fields}
+
+
+def _not_given(name: str, *empty: Any) -> dict[str, Any]:
+    return {"properties": {name: {"enum": [None, *empty]}}}
+
+
+_AGREEING = [
+    {
+        "anyOf": [
+            _given(prompt={"type": "string", "pattern": r"\S"}),
+            _given(skills=_SOME),
+            _given(no_agent={"const": True}),
+        ]
+    },
+    {"anyOf": [_not_given("no_agent", False), _given(script=_GIVEN)]},
+    {"anyOf": [_not_given("base_url", ""), _given(provider=_GIVEN)]},
+]
+"""What only all fields of a new job together can get wrong. What a change leaves a job with depends on what it was."""
 _PLAIN = JobBody.model_json_schema()["properties"]
 NEW_JOB = _body(
     required=["name", "schedule"],
+    allOf=_AGREEING,
     properties={
         **_PLAIN,
         "name": {"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": r"\S"},
-        "schedule": {"type": "string", "minLength": 1, "description": _PLAIN["schedule"]["description"]},
+        "schedule": described(TextFormat.SCHEDULE, description=_PLAIN["schedule"]["description"]),
     },
 )
 CHANGED_JOB = _body(minProperties=1)

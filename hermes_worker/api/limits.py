@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
@@ -12,7 +13,7 @@ from hermes_worker.api.errors import ApiError
 BODY_BYTES_MAX = 10_000_000
 """docs/behaviour.md, "HTTP API"."""
 BODY_PATIENCE_S = 60.0
-"""How long a client may take to send a body."""
+"""How long a client may take to send a body, counted from when somebody begins to read it."""
 HEAD_PATIENCE_S = 20.0
 """How long a client may take to send the head of a request: without an end, one that sends a byte a minute holds a
 connection for as long as it likes. Slow networks need a few seconds."""
@@ -42,8 +43,10 @@ class OneLength:
 
 
 class BodyLimit:
-    """Refuses bodies that are not JSON, and those that are too large: at once when they say so, else at the byte that
-    is one too many."""
+    """Refuses bodies that are not JSON, those that are too large (at once when they say so, else at the byte that is
+    one too many), and those that take too long to arrive."""
+
+    patience_s = BODY_PATIENCE_S
 
     def __init__(self, app: ASGIApp, *, bytes_max: int = BODY_BYTES_MAX) -> None:
         self._app = app
@@ -72,12 +75,22 @@ class BodyLimit:
         return self._too_large() if too_large else None
 
     def _counted(self, receive: Receive) -> Receive:
-        """``receive`` that raises ``ApiError`` when the body grows too large."""
+        """``receive`` that raises ``ApiError`` when the body grows too large or its end does not come."""
         received = 0
+        give_up_at: float | None = None
+        is_whole = False
 
         async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, give_up_at, is_whole
+            if is_whole:
+                return await receive()  # what comes now is that the client has left, at any time
+            give_up_at = give_up_at or asyncio.get_running_loop().time() + self.patience_s
+            try:
+                async with asyncio.timeout_at(give_up_at):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(408, "The request body did not arrive in time.", code="request_timeout") from None
+            is_whole = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > self._bytes_max:
                 raise self._too_large()

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
+from hermes_worker.api.formats import TextFormat, text
 from hermes_worker.api.messages import ITEMS_MAX
+from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
@@ -16,6 +18,7 @@ from hermes_worker.services.submission import TEXT_CHARS_MAX
 from hermes_worker.store.outbox.deliveries import DeliveryState
 from hermes_worker.store.runs.trees import Share, TreeBudget
 from hermes_worker.store.runs.views import CallView, RunView
+from hermes_worker.stream.events import UsageObject
 from hermes_worker.stream.sse import wire_usage
 
 VERSION = __version__
@@ -94,7 +97,10 @@ Input = Annotated[Any, WithJsonSchema(_INPUT_SCHEMA)]
 History = Annotated[Any, WithJsonSchema({**_MESSAGES_SCHEMA, "description": "Earlier turns, oldest first."})]
 
 
+_ADDRESS_CHARS_MAX = 8_192
+"""Of the URL of a webhook."""
 _SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
+_TOOLSET = text(TextFormat.TOOLSET, minLength=1, maxLength=64)
 _MODEL = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 
@@ -114,7 +120,7 @@ class CreateRun(BaseModel):
     model: Annotated[str, WithJsonSchema({"type": "string", "pattern": _MODEL})] | None = Field(
         None, description="As the provider calls it. Default, and meaning of 'hermes-agent': the configured model."
     )
-    toolsets: list[Annotated[str, StringConstraints(min_length=1, max_length=64)]] | None = Field(
+    toolsets: list[Annotated[str, StringConstraints(min_length=1, max_length=64), _TOOLSET]] | None = Field(
         None, min_length=1, max_length=50, description="Toolsets of a new session."
     )
     max_iterations: Annotated[int, Field(ge=1, le=100_000), WHOLE] | None = Field(
@@ -142,11 +148,18 @@ class CreateRun(BaseModel):
         ]
         | None
     ) = Field(None, max_length=16)
-    deliver: str | list[str] | None = Field(
+    deliver: (
+        Annotated[str, text(TextFormat.TARGETS)]
+        | Annotated[list[Annotated[str, text(TextFormat.TARGETS)]], Field(max_length=TARGETS_MAX)]
+        | None
+    ) = Field(
         None,
         description="Targets that are sent the answer, or the failure: 'telegram:123', 'email:me@example.org', ...",
     )
-    webhook: str | None = Field(None, max_length=8_192, description="A URL that is sent the same, signed: a target.")
+    webhook: (
+        Annotated[str, Field(max_length=_ADDRESS_CHARS_MAX), text(TextFormat.HTTP_URL, maxLength=_ADDRESS_CHARS_MAX)]
+        | None
+    ) = Field(None, description="A URL that is sent the same, signed: a target.")
     multitask: Literal["queue", "interrupt", "steer", "reject"] = Field(
         "queue", description="What to do when another run is at work in the session."
     )
@@ -161,7 +174,9 @@ class ListRuns(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(20, ge=1, le=100)
-    before: str | None = Field(None, max_length=64, description="A run id: list runs older than that one.")
+    before: str | None = Field(
+        None, min_length=1, max_length=64, description="A run id: list runs older than that one."
+    )
     status: RunStatus | None = None
     session_id: str | None = Field(None, max_length=256)
 
@@ -172,7 +187,9 @@ class ListDeliveries(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(20, ge=1, le=100)
-    before: str | None = Field(None, max_length=64, description="A delivery id: list deliveries older than that one.")
+    before: str | None = Field(
+        None, min_length=1, max_length=64, description="A delivery id: list deliveries older than that one."
+    )
     state: DeliveryState | None = None
     run_id: str | None = Field(None, max_length=64)
 
@@ -197,10 +214,26 @@ class FlatError(BaseModel):
     error: str
 
 
-EITHER_ERROR: dict[int | str, dict[str, Any]] = {
-    status: {"model": FlatError | ErrorDocument} for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 503)
-}
-"""Of routes with flat errors: what stands in front of all routes answers in the other shape."""
+EITHER_ERROR = FlatError | ErrorDocument
+"""Of routes with flat errors, where what stands in front of all routes may answer in the other shape."""
+
+
+Answers = dict[int | str, dict[str, Any]]
+
+
+def answers(model: Any) -> Answers:
+    """What a route answers when all is well, where FastAPI does not see it."""
+    return {200: {"model": model}}
+
+
+def errors(*statuses: int, shape: Any = ErrorDocument) -> Answers:
+    """Errors that a route may answer with, or all routes of a router."""
+    return {status: {"model": shape} for status in statuses}
+
+
+EVERYWHERE = errors(400, 403, 413, 415, 500)
+"""What stands in front of all routes answers with these, as it does with 401 where the key is needed. A method that a
+path does not take is answered with 405, which is no answer of an operation."""
 
 
 class StartedRun(BaseModel):
@@ -218,23 +251,6 @@ class Stopping(BaseModel):
     run_id: str
     status: str
     caused: list[str] = []
-
-
-class UsageObject(BaseModel):
-    """Tokens. ``input_tokens`` includes those read from and written to the provider's cache."""
-
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
-    estimated_tokens: int | None = None
-    """How many of these were estimated from the size of texts, because the provider did not count them."""
-    refused_attempts: int | None = None
-    """Requests that brought an error and nothing that is billed."""
-    unknown_attempts: int | None = None
-    """Requests that may have been billed and of which no reply was written, because the connection, the call or the
-    worker ended before. Their tokens, as estimated, are not in the total; they count against limits."""
-    unknown_input_tokens: int | None = None
-    unknown_output_tokens: int | None = None
 
 
 class CallObject(BaseModel):
@@ -390,6 +406,37 @@ class Health(BaseModel):
     version: str = VERSION
 
 
+HealthState = Literal["ok", "degraded", "unavailable"]
+
+
+class CheckObject(BaseModel):
+    """One check. Facts beside these differ from check to check."""
+
+    model_config = ConfigDict(extra="allow")
+
+    status: HealthState
+    error: str | None = None
+
+
+class ReadinessObject(BaseModel):
+    status: HealthState
+    checks: dict[str, CheckObject]
+
+
+class HealthInFull(BaseModel):
+    """Whether runs can be accepted and worked on."""
+
+    status: HealthState
+    readiness: ReadinessObject
+    platform: Literal["hermes-agent"]
+    version: str
+    pid: int
+    updated_at: float
+    active_agents: int
+    readers: int
+    """Streams that are being read from this process."""
+
+
 def standing_object(standing: Standing) -> StandingObject | None:
     if standing.reason is StandingReason.ENDED:
         return None
@@ -431,4 +478,4 @@ def _dimensions(of: TreeBudget | Share) -> dict[str, DimensionObject]:
 def usage_object(view: RunView) -> UsageObject | None:
     if view.usage == NO_USAGE and not view.status.is_terminal:
         return None
-    return UsageObject(**wire_usage(view.usage))
+    return wire_usage(view.usage)

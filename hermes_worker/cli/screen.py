@@ -20,7 +20,8 @@ from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.runs.views import RunView
-from hermes_worker.stream.sse import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS, WireEvent
+from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
+from hermes_worker.stream.sse import WireEvent
 
 _PREVIEW_CHARS = 100
 _COLOURS = {

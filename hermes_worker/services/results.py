@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict  # pydantic reads that of ``typing`` from Python 3.12 on only
 
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.pricing import CostStatus
@@ -24,13 +26,49 @@ _COST_SOURCES = {
 }
 
 
-def turn_result(views: Views, run_id: str) -> dict[str, Any]:
+class TurnResult(TypedDict):
+    """What a run left, under the names of Hermes Agent's result. Costs are US dollars."""
+
+    final_response: str | None
+    last_reasoning: str | None
+    messages: list[dict[str, Any]]
+    api_calls: int
+    completed: bool
+    turn_exit_reason: str | None
+    failed: bool
+    partial: bool
+    interrupted: bool
+    error: str | None
+    failure_reason: str | None
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    estimated_tokens: int
+    refused_attempts: int
+    unknown_attempts: int
+    unknown_input_tokens: int
+    unknown_output_tokens: int
+    estimated_cost_usd: float | None
+    cost_status: str | None
+    doubtful_cost_usd: float
+    cost_source: str | None
+    session_id: str
+    pending_steer: NotRequired[str]
+
+
+def turn_result(views: Views, run_id: str) -> TurnResult:
     """The result of a run under the original's names. Raises ``RunNotFound``."""
     view = views.run(run_id)
     rows = views.transcript(run_id)
     usage = view.usage
     prompt_tokens = usage.input + usage.cache_read + usage.cache_write
-    return {
+    result: TurnResult = {
         "final_response": view.output,
         "last_reasoning": _last_reasoning(rows),
         "messages": [json.loads(row.body) for row in rows],
@@ -61,8 +99,10 @@ def turn_result(views: Views, run_id: str) -> dict[str, Any]:
         "doubtful_cost_usd": float(view.doubtful_cost_usd),
         "cost_source": _COST_SOURCES[view.cost_status] if view.cost_status else None,
         "session_id": view.session.known_to("api"),
-        **({"pending_steer": view.pending_steer} if view.pending_steer else {}),
     }
+    if view.pending_steer:
+        result["pending_steer"] = view.pending_steer
+    return result
 
 
 def training_sample(views: Views, run_id: str) -> dict[str, Any]:

@@ -23,25 +23,36 @@ import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from hermes_worker.core.messages import Usage
-from hermes_worker.core.principals import author
+from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
 from hermes_worker.safety.redaction import redact
+from hermes_worker.stream.events import (
+    MESSAGE_DELTA,
+    REASONING_AVAILABLE,
+    TOOL_GENERATING,
+    TOOL_PROGRESS,
+    MessageCompletedFields,
+    MessageDeltaFields,
+    ReasoningFields,
+    RunCancelledFields,
+    RunCompletedFields,
+    RunFailedFields,
+    ToolCompletedFields,
+    ToolGeneratingFields,
+    ToolProgressFields,
+    ToolStartedFields,
+    UsageObject,
+    names_of_fields,
+)
 from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
 
 KEEPALIVE = b": keepalive\n\n"
 CLOSED = b": stream closed\n\n"
 """Follows the last event of a run that has ended (docs/behaviour.md, "Runs over HTTP")."""
 GOING_AWAY = b": server is going away, reconnect with Last-Event-ID\n\n"
-
-MESSAGE_DELTA = "message.delta"
-REASONING_AVAILABLE = "reasoning.available"
-TOOL_PROGRESS = "tool.progress"
-"""What a tool says of itself while it runs; never told again."""
-TOOL_GENERATING = "tool.generating"
-"""A hint: a reader that comes back may be told again."""
 
 
 # --- what a reader has been told -------------------------------------------------------------------------------------
@@ -156,52 +167,61 @@ def frame(run_id: str, event: WireEvent) -> bytes:
     return b"id: %b\ndata: %b\n\n" % (event.id.encode("ascii"), line.encode("utf-8", "replace"))
 
 
-def wire_usage(usage: Usage) -> dict[str, int]:
+def wire_usage(usage: Usage) -> UsageObject:
     """Tokens as the original counts them: what was read from a cache is input too. What is not certain has names of
     its own, which are left out when there is nothing to tell."""
     read = usage.input + usage.cache_read + usage.cache_write
-    told = {"input_tokens": read, "output_tokens": usage.output, "total_tokens": read + usage.output}
-    unsure = {
-        "estimated_tokens": usage.estimated,
-        "refused_attempts": usage.refused_attempts,
-        "unknown_attempts": usage.unknown_attempts,
-        "unknown_input_tokens": usage.unknown_input,
-        "unknown_output_tokens": usage.unknown_output,
-    }
-    return {**told, **{name: tokens for name, tokens in unsure.items() if tokens}}
+    told = UsageObject(input_tokens=read, output_tokens=usage.output, total_tokens=read + usage.output)
+    if usage.estimated:
+        told["estimated_tokens"] = usage.estimated
+    if usage.refused_attempts:
+        told["refused_attempts"] = usage.refused_attempts
+    if usage.unknown_attempts:
+        told["unknown_attempts"] = usage.unknown_attempts
+    if usage.unknown_input:
+        told["unknown_input_tokens"] = usage.unknown_input
+    if usage.unknown_output:
+        told["unknown_output_tokens"] = usage.unknown_output
+    return told
 
 
-_PASSED_ON: Mapping[str, tuple[str, ...]] = {
-    RunEventName.REPLY_DISCARDED: ("iteration", "finish_reason"),
-    RunEventName.COMPACTED: ("rows", "compression_count"),
-    RunEventName.STOP_REQUESTED: ("by",),
-    RunEventName.WAITING: ("status", "until", "reason", "by"),
-    RunEventName.STEP_RETRIED: ("step", "attempt", "deaths"),
-}
-"""Fields of a row that go out as they are. Rows of a kind that this version does not know go out whole."""
-
-
-def row_fields(row: StoredEvent, usage: Usage) -> dict[str, Any]:
+def row_fields(row: StoredEvent, usage: Usage) -> Mapping[str, Any]:
     """What clients get of a row. ``usage`` is that of its run, for the event that ends it."""
     data = row.data
     match row.name:
         case RunEventName.MESSAGE_COMPLETED:
-            return {"text": _text(data), "iteration": data["iteration"], "finish_reason": data.get("finish_reason")}
+            return MessageCompletedFields(
+                text=_text(data), iteration=data["iteration"], finish_reason=data.get("finish_reason")
+            )
         case RunEventName.TOOL_STARTED:
             return _started_fields(data)
         case RunEventName.TOOL_COMPLETED:
             return _completed_fields(data)
         case RunEventName.RUN_COMPLETED:
-            return {"output": _text(data), "usage": wire_usage(usage), "exit_reason": data.get("exit_reason")}
+            return RunCompletedFields(output=_text(data), usage=wire_usage(usage), exit_reason=data.get("exit_reason"))
         case RunEventName.RUN_FAILED:
-            told = {"error": redact(str(data.get("error"))), "exit_reason": data.get("exit_reason")}
-            return told | {"usage": wire_usage(usage)}
+            error = redact(str(data.get("error")))
+            return RunFailedFields(
+                error=error,
+                status=data.get("status", RunStatus.FAILED.value),
+                exit_reason=data.get("exit_reason"),
+                usage=wire_usage(usage),
+            )
         case RunEventName.RUN_CANCELLED:
-            told = {"exit_reason": data.get("exit_reason"), "usage": wire_usage(usage)}
-            return told | author(data.get("by"))
+            cancelled = RunCancelledFields(exit_reason=data.get("exit_reason"), usage=wire_usage(usage))
+            if "by" in data:
+                cancelled["by"] = data["by"]
+            return cancelled
         case _:
-            kept = _PASSED_ON.get(row.name, tuple(name for name in data if name != "message_seq"))
-            return {name: data.get(name) for name in kept}
+            return _passed_on(row.name, data)
+
+
+def _passed_on(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a row that go out as they are. A row of a kind that this version does not know goes out whole."""
+    known = names_of_fields(name)
+    if known is None:
+        return {field: value for field, value in data.items() if field != "message_seq"}
+    return {field: value for field, value in data.items() if field in known}
 
 
 def _text(data: Mapping[str, Any]) -> str:
@@ -209,12 +229,16 @@ def _text(data: Mapping[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _started_fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {"tool": data.get("tool"), "preview": redact(str(data.get("preview") or ""))}
-    return shown | _place(data) | ({"tool_call_id": data["tool_call_id"]} if "tool_call_id" in data else {})
+def _started_fields(data: Mapping[str, Any]) -> ToolStartedFields:
+    shown = ToolStartedFields(tool=data["tool"], preview=redact(str(data.get("preview") or "")))
+    if position := _later_position(data):
+        shown["position"] = position
+    if "tool_call_id" in data:
+        shown["tool_call_id"] = data["tool_call_id"]
+    return shown
 
 
-def _announced(text: str) -> dict[str, Any] | None:
+def _announced(text: str) -> ToolStartedFields | None:
     """The fields of a start that a worker announced; ``None`` when no worker wrote that."""
     if len(text) > _ANNOUNCEMENT_CHARS_MAX:
         return None
@@ -222,20 +246,26 @@ def _announced(text: str) -> dict[str, Any] | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return _started_fields(data) if isinstance(data, dict) else None
+    is_ours = isinstance(data, dict) and isinstance(data.get("tool"), str)
+    return _started_fields(data) if is_ours and isinstance(data.get("tool_call_id", ""), str) else None
 
 
-def _place(data: Mapping[str, Any]) -> dict[str, int]:
-    """Which call of its reply it is, from 0; left out for the first, which is most often the only one."""
+def _later_position(data: Mapping[str, Any]) -> int:
+    """Which call of its reply it is, from 0; told of all but the first, which is most often the only one."""
     position = data.get("position")
-    return {"position": position} if isinstance(position, int) and position > 0 else {}
+    return position if type(position) is int and position > 0 else 0
 
 
-def _completed_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+def _completed_fields(data: Mapping[str, Any]) -> ToolCompletedFields:
     # Nobody measured a call whose worker vanished; ``outcome`` says so, and the duration stays a number for clients.
-    shown = {"tool": data.get("tool"), "duration": data.get("duration", 0.0), "error": bool(data.get("error"))}
-    told = {name: data[name] for name in ("tool_call_id", "outcome", "refused_by") if name in data}
-    return shown | _place(data) | told | ({"reason": redact(str(data["reason"]))} if "reason" in data else {})
+    shown = ToolCompletedFields(tool=data["tool"], duration=data.get("duration", 0.0), error=bool(data.get("error")))
+    if position := _later_position(data):
+        shown["position"] = position
+    told = ("tool_call_id", "outcome", "refused_by", "sandbox", "network")
+    more = {name: data[name] for name in told if name in data}
+    if "reason" in data:
+        more["reason"] = redact(str(data["reason"]))
+    return cast("ToolCompletedFields", shown | more)
 
 
 # --- the merge -------------------------------------------------------------------------------------------------------
@@ -305,7 +335,7 @@ class Merge:
         self._text = _Pieces()
         self._reasoning = _Pieces()
         self._early: list[tuple[LiveEntry, float]] = []
-        self._shown: dict[int, dict[str, Any]] = {}
+        self._shown: dict[int, ToolStartedFields] = {}
         """What was told of calls whose row has not come, by position."""
         self._discarded = 0
         """The iteration whose reply was discarded last; the next one may be asked for although it has no reply."""
@@ -369,10 +399,10 @@ class Merge:
         reasoning = row.data.get("reasoning")
         if missing := self._told.reasoning.missing_of(reasoning if isinstance(reasoning, str) else ""):
             self._told = replace(self._told, reasoning=self._told.reasoning.after(missing))
-            yield self._event(REASONING_AVAILABLE, row.at, {"text": missing})
+            yield self._event(REASONING_AVAILABLE, row.at, ReasoningFields(text=missing))
         if missing := self._told.text.missing_of(_text(row.data)):
             self._told = replace(self._told, text=self._told.text.after(missing))
-            yield self._event(MESSAGE_DELTA, row.at, {"delta": missing})
+            yield self._event(MESSAGE_DELTA, row.at, MessageDeltaFields(delta=missing))
 
     def _discard(self, row: StoredEvent) -> None:
         """The reader forgets what it was told of a reply that will not be completed."""
@@ -416,14 +446,14 @@ class Merge:
         if entry.attempt < self._told.void:
             return
         if entry.kind == "tool":
-            yield self._event(TOOL_GENERATING, at, {"tool": entry.text})
+            yield self._event(TOOL_GENERATING, at, ToolGeneratingFields(tool=entry.text))
         elif entry.kind == "text":
             if new := self._text.new_of(entry, self._told.text):
                 self._told = replace(self._told, text=self._told.text.after(new))
-                yield self._event(MESSAGE_DELTA, at, {"delta": new})
+                yield self._event(MESSAGE_DELTA, at, MessageDeltaFields(delta=new))
         elif new := self._reasoning.new_of(entry, self._told.reasoning):
             self._told = replace(self._told, reasoning=self._told.reasoning.after(new))
-            yield self._event(REASONING_AVAILABLE, at, {"text": new})
+            yield self._event(REASONING_AVAILABLE, at, ReasoningFields(text=new))
 
     def _start(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         if entry.offset not in range(_CALLS_MAX) or entry.offset in self._settled:
@@ -445,8 +475,10 @@ class Merge:
             return
         match told:
             case {"tool": str(name), "text": str(text)} if entry.offset not in self._settled:
-                fields = {"tool": name, "text": redact(text[:PROGRESS_CHARS_MAX])}
-                yield self._event(TOOL_PROGRESS, at, fields | _place({"position": entry.offset}))
+                fields = ToolProgressFields(tool=name, text=redact(text[:PROGRESS_CHARS_MAX]))
+                if entry.offset > 0:
+                    fields["position"] = entry.offset
+                yield self._event(TOOL_PROGRESS, at, fields)
 
     def _event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
         return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)

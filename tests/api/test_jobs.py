@@ -118,3 +118,11 @@ def test_what_did_not_arrive_is_told_beside_what_did_not_run(http: httpx.Client,
     told = http.get(url).json()["job"]
     assert (told["last_status"], told["last_error"]) == ("ok", None)
     assert told["last_delivery_error"] == "blocked by the user"
+
+
+@pytest.mark.parametrize("skill", ["", "older"])
+def test_the_list_of_skills_counts_beside_the_older_field(http: httpx.Client, skill: str) -> None:
+    job = {"name": "n", "schedule": "every 1h", "skill": skill, "skills": ["one", "two"]}
+    answer = http.post("/api/jobs", json=job)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["job"]["skills"] == ["one", "two"]

@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Query
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 
+from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller
+from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.core.run import WaitKind
-from hermes_worker.safety.approvals import CHOICE_WORDS, choice_of
+from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services import answering
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, WaitView
 from hermes_worker.stream.live import Live
 
-router = APIRouter(prefix="/v1", tags=["approvals"])
+router = APIRouter(prefix="/v1", tags=["approvals"], route_class=JsonRoute, responses=schema.errors(503))
 _ID_MAX = 2**53 - 1
 """Larger numbers are not the same in every JSON."""
 _WAIT_ID = (
@@ -28,10 +30,17 @@ _WAIT_ID = (
 )
 
 
+_ONLY_ONCE: list[JsonValue] = [
+    {"properties": {"arguments": {"type": "null"}}},
+    {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if choice_of(word) is Choice.ONCE]}}},
+]
+"""Changed arguments are for this call."""
+
+
 class Approval(BaseModel):
     """An answer to a request for approval."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"anyOf": _ONLY_ONCE})
 
     choice: Annotated[str, WithJsonSchema({"enum": list(CHOICE_WORDS)})]
     reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
@@ -98,7 +107,12 @@ async def list_waits(
     return WaitList(data=[_object(view) for view in found])
 
 
-@router.post("/runs/{run_id}/approval", response_model=AnsweredQuestion, response_model_exclude_none=True)
+@router.post(
+    "/runs/{run_id}/approval",
+    response_model=AnsweredQuestion,
+    response_model_exclude_none=True,
+    responses=schema.errors(404, 408, 409),
+)
 async def answer_approval(
     context: Context, run_id: str, body: Approval, caller: Caller, later: BackgroundTasks
 ) -> AnsweredQuestion:
@@ -132,7 +146,12 @@ async def answer_approval(
     return AnsweredQuestion(object="hermes.run.approval_response", run_id=run_id, choice=choice.value, by=caller)
 
 
-@router.post("/runs/{run_id}/input", response_model=AnsweredQuestion, response_model_exclude_none=True)
+@router.post(
+    "/runs/{run_id}/input",
+    response_model=AnsweredQuestion,
+    response_model_exclude_none=True,
+    responses=schema.errors(404, 408, 409),
+)
 async def answer_question(
     context: Context, run_id: str, body: Answer, caller: Caller, later: BackgroundTasks
 ) -> AnsweredQuestion:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from fastapi import APIRouter, BackgroundTasks
 from pydantic import BaseModel, ConfigDict, Field
 
+from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller
+from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.stream.live import Live
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute, responses=schema.errors(404, 409, 503))
 
 
 class Steer(BaseModel):
@@ -50,7 +52,7 @@ async def resume_run(context: Context, run_id: str, caller: Caller, later: Backg
     return Controlled(run_id=run_id, status=status.value)
 
 
-@router.post("/{run_id}/steer", response_model=Controlled)
+@router.post("/{run_id}/steer", response_model=Controlled, responses=schema.errors(408))
 async def steer_run(context: Context, run_id: str, body: Steer, caller: Caller, later: BackgroundTasks) -> Controlled:
     """Say something to a run at work; it reads it with its next tool result."""
     if not body.text.strip():

@@ -13,7 +13,7 @@ from hermes_worker.channels.targets import shown
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
 
-router = APIRouter(prefix="/v1/deliveries", tags=["deliveries"])
+router = APIRouter(prefix="/v1/deliveries", tags=["deliveries"], responses=schema.errors(503))
 
 
 @router.get("", response_model=schema.DeliveryList, response_model_exclude_none=True)
@@ -34,14 +34,23 @@ async def list_deliveries(context: Context, wanted: Annotated[schema.ListDeliver
     return schema.DeliveryList(data=data, has_more=len(views) > wanted.limit)
 
 
-@router.get("/{delivery_id}", response_model=schema.DeliveryObject, response_model_exclude_none=True)
+@router.get(
+    "/{delivery_id}",
+    response_model=schema.DeliveryObject,
+    response_model_exclude_none=True,
+    responses=schema.errors(404),
+)
 async def get_delivery(context: Context, delivery_id: str) -> schema.DeliveryObject:
     """A delivery and what became of it."""
     return _delivery_object(await context.store(Deliveries(context.client.database).get, delivery_id))
 
 
 @router.post(
-    "/{delivery_id}/retry", status_code=202, response_model=schema.DeliveryObject, response_model_exclude_none=True
+    "/{delivery_id}/retry",
+    status_code=202,
+    response_model=schema.DeliveryObject,
+    response_model_exclude_none=True,
+    responses=schema.errors(404, 409),
 )
 async def retry_delivery(context: Context, delivery_id: str, later: BackgroundTasks) -> schema.DeliveryObject:
     """Send a settled delivery once more. One that may have arrived already is sent under the same idempotency key

@@ -7,13 +7,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
+from hermes_worker.api import schema
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.core.errors import UnavailableError
@@ -21,6 +22,7 @@ from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
 from hermes_worker.store.runs.views import Views
 from hermes_worker.stream import sse
+from hermes_worker.stream.events import ANY_RUN_EVENT, item_schema
 from hermes_worker.stream.followers import Feed, News
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -31,11 +33,13 @@ _CALLS_OF_AN_ITERATION = 256
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-EVENTS = {"schema": {"description": "Server-sent events: an 'id', and 'data', which is one JSON object per event."}}
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": EVENTS}, "description": "What happened, and then what happens."}
-}
-EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": sse.CURSOR_FORM})]
+EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{sse.CURSOR_FORM}"})]
+
+
+def streamed(name: str, id_form: str) -> schema.Answers:
+    """The answers of a route that streams events, each of which ``name`` describes in the document."""
+    described = {"content": {"text/event-stream": {"itemSchema": item_schema(name, id_form)}}}
+    return {200: {**described, "description": "What happened, and then what happens."}, **schema.errors(404, 429, 503)}
 
 
 class EventStream(StreamingResponse):
@@ -71,7 +75,7 @@ class EventStream(StreamingResponse):
 @router.get(
     "/{run_id}/events",
     response_class=EventStream,
-    responses=STREAMED,
+    responses=streamed(ANY_RUN_EVENT, sse.CURSOR_FORM),
 )
 async def run_events(
     context: Context,
@@ -87,11 +91,13 @@ async def run_events(
 
 def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
     """A browser that reconnects sends its first address again, so the header is the newer of the two."""
-    param, text = ("Last-Event-ID", last_event_id) if last_event_id else ("after", after)
-    try:
-        return sse.Cursor.parse(text) if text else sse.Cursor()
-    except ValueError:
-        raise invalid(param, f"Invalid {param!r}: it is not the id of an event.") from None
+    newest = sse.Cursor()
+    for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
+        try:
+            newest = sse.Cursor.parse(text) if text else newest
+        except ValueError:
+            raise invalid(param, f"Invalid {param!r}: it is not the id of an event.") from None
+    return newest
 
 
 def _start(views: Views, run_id: str) -> sse.StreamStart:

@@ -55,7 +55,11 @@ async def health() -> schema.Health:
     return schema.Health()
 
 
-@router.get("/health/detailed", response_model=None)
+@router.get(
+    "/health/detailed",
+    response_model=None,
+    responses={200: {"model": schema.HealthInFull}, 503: {"model": schema.HealthInFull}},
+)
 async def health_detailed(context: Context, response: Response) -> dict[str, Any]:
     """Whether runs can be accepted and worked on, check by check. Status 503 when they cannot be accepted."""
     checks = await _all_checks(context)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError
 from hermes_worker.api.job_schema import (
     CHANGED_JOB,
     NEW_JOB,
@@ -22,24 +23,24 @@ from hermes_worker.api.job_schema import (
     OneJob,
     OneJobInFull,
 )
-from hermes_worker.api.schema import EITHER_ERROR
+from hermes_worker.api.schema import EITHER_ERROR, FlatError, answers, errors
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
 
-router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=EITHER_ERROR)
+router = APIRouter(
+    prefix="/api/jobs",
+    tags=["jobs"],
+    responses={**errors(400, shape=EITHER_ERROR), **errors(503, shape=FlatError)},
+)
+_OF_ONE_JOB = errors(404, shape=FlatError)
 _JOB_ID = re.compile(r"[0-9a-f]{12}")
 _HISTORY_MAX = 500
 
 
 _Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": _HISTORY_MAX})]
 _Id = Annotated[str, Path(json_schema_extra={"pattern": f"^{_JOB_ID.pattern}$"})]
-
-
-def _answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """What a route answers when all is well."""
-    return {200: {"model": model}}
 
 
 def _error(status: int, message: str) -> JSONResponse:
@@ -60,13 +61,15 @@ async def _answered(context: Context, call: Callable[[Jobs], Any]) -> JSONRespon
 
 async def _body(request: Request) -> JobBody | JSONResponse:
     try:
-        return JobBody.model_validate(json.loads(await request.body()))
-    except (ValidationError, ValueError, RecursionError) as error:
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            where = ".".join(str(part)[:80] for part in first["loc"]) or "body"
-            return _error(400, f"Invalid {where}: {first['msg']}")
-        return _error(400, "Invalid JSON")
+        return JobBody.model_validate(await read_json(request))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part)[:80] for part in first["loc"]) or "body"
+        return _error(400, f"Invalid {where}: {first['msg']}")
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        return _error(400, error.message)
 
 
 async def _on_job(context: Context, job_id: str, call: Callable[[Jobs], Any]) -> JSONResponse:
@@ -75,7 +78,7 @@ async def _on_job(context: Context, job_id: str, call: Callable[[Jobs], Any]) ->
     return await _answered(context, call)
 
 
-@router.get("", responses=_answers(JobList))
+@router.get("", responses=answers(JobList))
 async def list_jobs(context: Context, include_disabled: bool = False) -> JSONResponse:
     """Every job that is scheduled, or every job."""
 
@@ -85,7 +88,7 @@ async def list_jobs(context: Context, include_disabled: bool = False) -> JSONRes
     return await _answered(context, found)
 
 
-@router.post("", openapi_extra=NEW_JOB, responses=_answers(OneJob))
+@router.post("", openapi_extra=NEW_JOB, responses=answers(OneJob) | errors(408))
 async def create_job(context: Context, request: Request) -> JSONResponse:
     """Keep a job."""
     body = await _body(request)
@@ -106,13 +109,13 @@ def _seen(request: Request) -> dict[str, str]:
     return {"platform": "api_server", "chat_id": "api", **kept}
 
 
-@router.get("/{job_id}", responses=_answers(OneJobInFull))
+@router.get("/{job_id}", responses=answers(OneJobInFull) | _OF_ONE_JOB)
 async def get_job(context: Context, job_id: _Id) -> JSONResponse:
     """One job."""
     return await _on_job(context, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
 
 
-@router.patch("/{job_id}", openapi_extra=CHANGED_JOB, responses=_answers(OneJob))
+@router.patch("/{job_id}", openapi_extra=CHANGED_JOB, responses=answers(OneJob) | _OF_ONE_JOB | errors(408))
 async def edit_job(context: Context, job_id: _Id, request: Request) -> JSONResponse:
     """Change what the body names."""
     body = await _body(request)
@@ -131,7 +134,7 @@ async def edit_job(context: Context, job_id: _Id, request: Request) -> JSONRespo
     return await _on_job(context, job_id, change)
 
 
-@router.delete("/{job_id}", responses=_answers(JobRemoved))
+@router.delete("/{job_id}", responses=answers(JobRemoved) | _OF_ONE_JOB)
 async def remove_job(context: Context, job_id: _Id) -> JSONResponse:
     """Forget a job; its history is kept."""
 
@@ -142,25 +145,25 @@ async def remove_job(context: Context, job_id: _Id) -> JSONResponse:
     return await _on_job(context, job_id, remove)
 
 
-@router.post("/{job_id}/pause", responses=_answers(OneJob))
+@router.post("/{job_id}/pause", responses=answers(OneJob) | _OF_ONE_JOB)
 async def pause_job(context: Context, job_id: _Id) -> JSONResponse:
     """Nothing comes due until the job is resumed."""
     return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id))})
 
 
-@router.post("/{job_id}/resume", responses=_answers(OneJob))
+@router.post("/{job_id}/resume", responses=answers(OneJob) | _OF_ONE_JOB)
 async def resume_job(context: Context, job_id: _Id) -> JSONResponse:
     """Go on with the next slot."""
     return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.resume(jobs, job_id))})
 
 
-@router.post("/{job_id}/run", responses=_answers(OneJob))
+@router.post("/{job_id}/run", responses=answers(OneJob) | _OF_ONE_JOB)
 async def run_job(context: Context, job_id: _Id) -> JSONResponse:
     """Due at the next tick."""
     return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.run_now(jobs, job_id))})
 
 
-@router.get("/{job_id}/history", responses=_answers(JobHistory))
+@router.get("/{job_id}/history", responses=answers(JobHistory) | _OF_ONE_JOB)
 async def job_history(context: Context, job_id: _Id, limit: _Limit = 50, before: float | None = None) -> JSONResponse:
     """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
     if not 1 <= limit <= _HISTORY_MAX:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
 from pydantic import ValidationError, WithJsonSchema
-from starlette.requests import ClientDisconnect
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import Caller
+from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid, wrong_field
-from hermes_worker.api.limits import BODY_PATIENCE_S
+from hermes_worker.api.errors import invalid, wrong_field
 from hermes_worker.api.messages import conversation
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.results import turn_result
+from hermes_worker.services.results import TurnResult, turn_result
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.runs.runs import Multitask, RunNotFound
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.stream.live import Live
 from hermes_worker.wiring import Client
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.errors(503))
 
 _ATTENTION_MAX = 100
 _Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"})]
@@ -35,35 +32,8 @@ _Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(?=.*[!-~]
 # --- submit ----------------------------------------------------------------------------------------------------------
 
 
-async def _json_body(request: Request) -> Any:
-    """The body as JSON. Raises ``ApiError``."""
-    try:
-        async with asyncio.timeout(BODY_PATIENCE_S):
-            body = await request.body()
-    except TimeoutError:
-        raise ApiError(408, "The request body did not arrive in time.", code="request_timeout") from None
-    except ClientDisconnect:
-        raise ApiError(400, "The connection was closed before the body was complete.", code="incomplete_body") from None
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise invalid("body", "Invalid JSON: it is nested too deeply.", "invalid_json") from None
-    except ValueError as error:
-        raise invalid("body", f"Invalid JSON: {_place_of(error)}", "invalid_json") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _place_of(error: ValueError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {error.lineno}, column {error.colno}."
-    return "it is not UTF-8 text." if isinstance(error, UnicodeDecodeError) else f"{error}."
-
-
 async def _create_run(request: Request) -> schema.CreateRun:
-    document = await _json_body(request)
+    document = await read_json(request)
     if not isinstance(document, dict):
         raise invalid("body", "The request body must be a JSON object.", "invalid_type")
     try:
@@ -112,7 +82,13 @@ _BODY_SCHEMA = {
 }
 
 
-@router.post("", status_code=202, response_model=schema.StartedRun, openapi_extra=_BODY_SCHEMA)
+@router.post(
+    "",
+    status_code=202,
+    response_model=schema.StartedRun,
+    openapi_extra=_BODY_SCHEMA,
+    responses=schema.errors(408, 409, 429),
+)
 async def create_run(
     context: Context,
     body: Annotated[schema.CreateRun, Depends(_create_run)],
@@ -152,14 +128,19 @@ async def list_runs(context: Context, wanted: Annotated[schema.ListRuns, Query()
     return schema.RunList(data=data, has_more=len(views) > wanted.limit)
 
 
-@router.get("/{run_id}", response_model=schema.RunObject, response_model_exclude_none=True)
+@router.get(
+    "/{run_id}",
+    response_model=schema.RunObject,
+    response_model_exclude_none=True,
+    responses=schema.errors(404),
+)
 async def get_run(context: Context, run_id: str) -> schema.RunObject:
     """A run and what became of its tool calls."""
     return await context.store(_inspect, context.client, run_id)
 
 
-@router.get("/{run_id}/result")
-async def get_result(context: Context, run_id: str) -> dict[str, Any]:
+@router.get("/{run_id}/result", response_model=None, responses=schema.answers(TurnResult) | schema.errors(404))
+async def get_result(context: Context, run_id: str) -> TurnResult:
     """What a run left so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
     return await context.store(turn_result, context.client.views, run_id)
 
@@ -216,7 +197,12 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
 # --- stop ------------------------------------------------------------------------------------------------------------
 
 
-@router.post("/{run_id}/stop", response_model=schema.Stopping, response_model_exclude_defaults=True)
+@router.post(
+    "/{run_id}/stop",
+    response_model=schema.Stopping,
+    response_model_exclude_defaults=True,
+    responses=schema.errors(404),
+)
 async def stop_run(context: Context, run_id: str, caller: Caller, later: BackgroundTasks) -> schema.Stopping:
     """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
     that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated
@@ -12,26 +13,28 @@ from pydantic import WithJsonSchema
 
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
-from hermes_worker.api.routes.events import STREAMED, EventStream
+from hermes_worker.api.routes.events import EventStream, streamed
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.store.runs.trees import TreeEvent
 from hermes_worker.stream import sse
+from hermes_worker.stream.events import ANY_TREE_EVENT
 from hermes_worker.stream.followers import Feed
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 _PAGE = 500
-_SEQ_MAX = 2**31 - 1
-_EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,9}$"})]
+_ID_FORM = "^[0-9]{1,9}$"
+_ID = re.compile("[0-9]{1,9}")
+_EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{_ID_FORM}"})]
 
 
 @router.get(
     "/{run_id}/tree/events",
     response_class=EventStream,
-    responses=STREAMED,
+    responses=streamed(ANY_TREE_EVENT, _ID_FORM),
 )
 async def tree_events(
     context: Context,
@@ -47,10 +50,10 @@ async def tree_events(
 
 
 def _seq(last_event_id: str | None, after: str | None) -> int:
-    param, text = ("Last-Event-ID", last_event_id) if last_event_id else ("after", after or "0")
-    if not (text.isascii() and text.isdecimal() and int(text[:11]) <= _SEQ_MAX):
-        raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.")
-    return int(text)
+    for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
+        if text and not _ID.fullmatch(text):
+            raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.")
+    return int(last_event_id or after or 0)
 
 
 _Page = tuple[list[tuple[TreeEvent, Usage]], bool]

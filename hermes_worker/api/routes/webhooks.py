@@ -22,8 +22,8 @@ from starlette.requests import ClientDisconnect
 
 from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.limits import BODY_PATIENCE_S, FORM, JSON, media_type
-from hermes_worker.api.schema import EITHER_ERROR
+from hermes_worker.api.limits import FORM, JSON, media_type
+from hermes_worker.api.schema import EITHER_ERROR, FlatError, errors
 from hermes_worker.channels.signature import Scheme, verify
 from hermes_worker.channels.webhooks.events import Accepted, Ignored, UnreadableEvent, read_event
 from hermes_worker.channels.webhooks.filters import LIST_CHARS_MAX, named_lists, read_list
@@ -39,7 +39,7 @@ from hermes_worker.system.plainfiles import read_plain
 from hermes_worker.workspaces.skills import read_skill
 from scheduler.jobtext import SKILL_NOTE
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"], responses=EITHER_ERROR)
+router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
 
 class _EventRefused(Exception):
@@ -64,6 +64,14 @@ class Taken(BaseModel):
     """Of a route that only delivers."""
 
 
+class Conflict(BaseModel):
+    """Another event came under this delivery id."""
+
+    status: Literal["conflict"]
+    delivery_id: str
+    error: str
+
+
 _EVENT = {"type": "object", "description": "What happened, as its sender writes it."}
 _BODY_SCHEMA = {"requestBody": {"required": True, "content": {JSON: {"schema": _EVENT}, FORM: {"schema": _EVENT}}}}
 
@@ -73,7 +81,14 @@ _BODY_SCHEMA = {"requestBody": {"required": True, "content": {JSON: {"schema": _
     status_code=202,
     response_model=None,
     openapi_extra=_BODY_SCHEMA,
-    responses={200: {"model": Taken}, 202: {"model": Taken}},
+    responses={
+        200: {"model": Taken},
+        202: {"model": Taken},
+        **errors(401, 404, 429, shape=FlatError),
+        **errors(409, shape=Conflict),
+        **errors(408),
+        **errors(400, 403, 413, 415, 503, shape=EITHER_ERROR),
+    },
 )
 async def receive(context: Context, name: str, request: Request, later: BackgroundTasks) -> JSONResponse:
     """Take an event in."""
@@ -163,13 +178,10 @@ async def _body(request: Request) -> bytes:
         raise _EventRefused(413, "Payload too large")
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_PATIENCE_S):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise _EventRefused(413, "Payload too large")
-    except TimeoutError:
-        raise _EventRefused(408, "The body did not arrive in time") from None
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > BODY_BYTES_MAX:
+                raise _EventRefused(413, "Payload too large")
     except ClientDisconnect:
         raise _EventRefused(400, "The connection was closed before the body was complete") from None
     return bytes(body)

@@ -1,0 +1,55 @@
+"""Bodies of requests, read as JSON and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from hermes_worker.api.errors import ApiError, invalid
+
+
+async def read_json(request: Request) -> Any:
+    """The body. Raises ``ApiError``."""
+    try:
+        body = await request.body()
+    except ClientDisconnect:
+        raise ApiError(400, "The connection was closed before the body was complete.", code="incomplete_body") from None
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise invalid("body", "Invalid JSON: it is nested too deeply.", "invalid_json") from None
+    except ValueError as error:
+        raise invalid("body", f"Invalid JSON: {_place_of(error)}", "invalid_json") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _place_of(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno}, column {error.colno}."
+    return "it is not UTF-8 text." if isinstance(error, UnicodeDecodeError) else f"{error}."
+
+
+class _JsonRequest(Request):
+    async def json(self) -> Any:
+        return await read_json(self)
+
+
+class JsonRoute(APIRoute):
+    """A route whose body FastAPI parses: as everywhere here, ``NaN`` is no JSON, and what is wrong is told with its
+    place."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(_JsonRequest(request.scope, request.receive))
+
+        return handler

@@ -1,0 +1,62 @@
+"""The API's own description: what FastAPI cannot know of it is corrected here, and the rest is asked of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes_worker.api.auth import needs_key
+from hermes_worker.api.limits import JSON
+from hermes_worker.stream.events import event_schemas
+
+OPENAPI_VERSION = "3.2.0"
+"""The first that can describe one event of a stream (``itemSchema``)."""
+EVENT_STREAM = "text/event-stream"
+KEY_SCHEME = "key"
+
+
+def complete(document: dict[str, Any]) -> dict[str, Any]:
+    """Correct what FastAPI says, and add what it does not know. Idempotent."""
+    components = document["components"]
+    components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
+    components["schemas"] |= event_schemas()
+    components["responses"] = {"MethodNotAllowed": _METHOD_NOT_ALLOWED}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["security"] = [{KEY_SCHEME: []}] if needs_key(path) else []
+            if needs_key(path):
+                operation["responses"]["401"] = _WRONG_KEY
+            _correct(operation)
+    return document
+
+
+_ERROR_CONTENT = {JSON: {"schema": {"$ref": "#/components/schemas/ErrorDocument"}}}
+_WRONG_KEY = {
+    "description": "No API key, or a wrong one.",
+    "headers": {"WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}},
+    "content": _ERROR_CONTENT,
+}
+_METHOD_NOT_ALLOWED = {
+    "description": "The answer of every path to a method that it does not take.",
+    "headers": {
+        "Allow": {"required": True, "schema": {"type": "string"}, "description": "The methods that it takes."},
+    },
+    "content": _ERROR_CONTENT,
+}
+
+
+def _correct(operation: dict[str, Any]) -> None:
+    operation["responses"].pop("422", None)  # FastAPI's own; we answer 400
+    operation["responses"] = dict(sorted(operation["responses"].items()))
+    for status, response in operation["responses"].items():
+        content = response.get("content", {})
+        if EVENT_STREAM in content and not status.startswith("2"):
+            # Of a route that streams FastAPI believes that its errors are streams, too.
+            content |= {JSON: content.pop(EVENT_STREAM)}
+        elif EVENT_STREAM in content:
+            content[EVENT_STREAM].pop("schema", None)  # it says that a whole stream is a text
+    for parameter in operation.get("parameters", ()):
+        # One that may be left out cannot be null all the same: in an address that would be the word "null".
+        described = parameter["schema"]
+        if choices := [choice for choice in described.get("anyOf", ()) if choice != {"type": "null"}]:
+            del described["anyOf"]
+            described |= choices[0] if len(choices) == 1 else {"anyOf": choices}

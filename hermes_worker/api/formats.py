@@ -1,0 +1,42 @@
+"""Texts with a grammar of their own. The document names each grammar as a ``format``, because none is a regular
+expression that people could read; what does not follow it is answered with 400 and a sentence that says what does."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import WithJsonSchema
+
+
+class TextFormat(StrEnum):
+    """What the document calls them."""
+
+    SCHEDULE = "hermes-schedule"
+    """``every 5m``, ``every monday 08:30``, ``0 9 * * mon-fri``, ``@daily``, ``2027-01-01T09:00``, ``in 2 hours``."""
+    TIMEZONE = "iana-timezone"
+    """``Europe/Vienna``, ``UTC``."""
+    TIMESTAMP = "iso-8601"
+    """``2027-01-01T09:00`` on the job's clock, or with an offset; an empty text takes it away."""
+    TARGETS = "delivery-targets"
+    """One target, or several with commas between them."""
+    CHAT = "chat"
+    """A target that is one chat: ``telegram:123``."""
+    CHAT_PART = "chat-part"
+    """An id of a chat or a thread, as its platform writes it: no comma, no control characters."""
+    HTTP_URL = "http-url"
+    """An address of http or https, without a user, to a port that is not another protocol's."""
+    TOOLSET = "toolset"
+    """A toolset that this installation has: ``hermes-worker tools`` lists them."""
+    JOB_PROMPT = "job-prompt"
+    """Text without invisible characters, and without what looks like an attack on the agent or on this service."""
+
+
+def described(kind: TextFormat, **more: Any) -> dict[str, Any]:
+    """The schema of a text."""
+    return {"type": "string", "format": kind.value, **more}
+
+
+def text(kind: TextFormat, **more: Any) -> WithJsonSchema:
+    """Says of a field that it is such a text. It only describes: whoever takes the text checks it."""
+    return WithJsonSchema(described(kind, **more))

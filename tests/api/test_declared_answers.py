@@ -1,0 +1,307 @@
+"""Every error that the document declares of an operation can be had of it, in the shape that it declares."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from fastapi import FastAPI
+from serving import FAST, KEY
+from support.store import Store, asks
+from test_webhooks_api import add, signed
+
+from hermes_worker.api.app import create_app
+from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
+from hermes_worker.api.routes import health
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.replay import Replay
+from hermes_worker.settings import Settings
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
+from hermes_worker.wiring import open_client
+
+JSON = {"content-type": "application/json"}
+HOLDER = {"authorization": f"Bearer {KEY}", "host": "localhost"}
+FLEETING = {"run_id": "run_x", "job_id": "0" * 12, "delivery_id": "dlv_x", "name": "nobody"}
+"""Names of nothing."""
+
+
+@dataclass
+class Asked:
+    """A request, made without sockets."""
+
+    path: str
+    headers: Mapping[str, str] = field(default_factory=lambda: HOLDER)
+    body: bytes = b""
+    is_endless: bool = False
+    """The body does not come to its end."""
+
+    def json(self, **document: Any) -> Asked:
+        return replace(self, headers={**self.headers, **JSON}, body=json.dumps(document).encode())
+
+
+@dataclass
+class Answer:
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Place:
+    """An application, and what has to be there to be refused something."""
+
+    def __init__(self, app: FastAPI, store: Store) -> None:
+        self.app = app
+        self.store = store
+        self.document = app.openapi()
+        add(store, "open", rate_per_min=10_000)
+        add(store, "busy", rate_per_min=1)
+
+    def ask(self, method: str, asked: Asked) -> Answer:
+        return asyncio.run(self._ask(method, asked))
+
+    async def _ask(self, method: str, asked: Asked) -> Answer:
+        answer = Answer()
+        is_sent = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal is_sent
+            if is_sent:
+                await asyncio.sleep(3_600)
+            is_sent = True
+            return {"type": "http.request", "body": asked.body, "more_body": asked.is_endless}
+
+        async def send(message: Mapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                answer.body += message.get("body", b"")
+
+        path, _, query = asked.path.partition("?")
+        length = {"content-length": str(len(asked.body))} if asked.body else {}
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "scheme": "http",
+            "headers": [(name.encode(), value.encode()) for name, value in {**length, **asked.headers}.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("localhost", 80),
+            "state": {},
+        }
+        await self.app(scope, receive, send)
+        return answer
+
+    def run(self, **more: Any) -> str:
+        answer = self.ask("POST", Asked("/v1/runs").json(input="hello", **more))
+        return str(json.loads(answer.body)["run_id"])
+
+    def ended(self) -> str:
+        run_id = self.run(deliver="telegram:1")
+        self.store.answer(run_id)
+        return run_id
+
+    def waiting(self) -> str:
+        run_id = self.run()
+        self.store.ask_tools(run_id, asks(Replay.PURE))
+        return run_id
+
+
+@pytest.fixture
+def place(keyed: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(BodyLimit, "patience_s", 0.05)
+    client = open_client(keyed)
+    try:
+        # Nobody may read streams here.
+        yield Place(create_app(client, replace(FAST, readers_of_run_max=0)), Store.over(client.database))
+    finally:
+        client.close()
+
+
+class _Broken:
+    """Takes the place of what the routes work with: everything they do raises ``error``."""
+
+    def __init__(self, context: Any, error: Exception) -> None:
+        self._context = context
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("store", "probe"):
+            return getattr(self._context, name)
+
+        async def fail(*_args: object, **_more: object) -> None:
+            raise self._error
+
+        return fail
+
+
+def with_context(place: Place, error: Exception, method: str, asked: Asked) -> Answer:
+    context = place.app.state.context
+    place.app.state.context = _Broken(context, error)
+    try:
+        return place.ask(method, asked)
+    finally:
+        place.app.state.context = context
+
+
+# --- what brings about each answer -----------------------------------------------------------------------------------
+
+BODIES: Mapping[str, dict[str, Any]] = {
+    "POST /v1/runs": {"input": "x"},
+    "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
+    "PATCH /api/jobs/{job_id}": {"prompt": "x"},
+    "POST /v1/runs/{run_id}/steer": {"text": "x"},
+    "POST /v1/runs/{run_id}/approval": {"choice": "once"},
+    "POST /v1/runs/{run_id}/input": {"text": "x"},
+    "POST /webhooks/{name}": {"text": "x"},
+}
+"""A body that each operation takes that reads one."""
+
+
+def usual(label: str, **names: str) -> Asked:
+    """What the operation would take, of nothing that there is."""
+    asked = Asked(label.partition(" ")[2].format_map({**FLEETING, **names}))
+    return asked.json(**BODIES[label]) if label in BODIES else asked
+
+
+def _event(place: Place, name: str, delivery: str, text: str) -> Asked:
+    asked = usual("POST /webhooks/{name}", name=name).json(text=text)
+    return replace(asked, headers={**asked.headers, **signed(asked.body), "x-github-delivery": delivery})
+
+
+def _conflict(place: Place, label: str) -> Answer:
+    method = label.partition(" ")[0]
+    if label == "POST /v1/runs":
+        place.run(session_id="s")
+        return place.ask(method, Asked("/v1/runs").json(input="x", session_id="s", multitask="reject"))
+    if "webhooks" in label:
+        place.ask(method, _event(place, "open", "g-1", "this"))
+        return place.ask(method, _event(place, "open", "g-1", "that"))
+    if "deliveries" in label:
+        place.ended()
+        found = json.loads(place.ask("GET", Asked("/v1/deliveries")).body)["data"][0]["delivery_id"]
+        return place.ask(method, usual(label, delivery_id=found))
+    return place.ask(method, usual(label, run_id=place.ended()))
+
+
+def _too_many(place: Place, label: str) -> Answer:
+    method = label.partition(" ")[0]
+    if "webhooks" in label:
+        place.ask(method, _event(place, "busy", "g-1", "this"))
+        return place.ask(method, _event(place, "busy", "g-2", "that"))
+    if label == "POST /v1/runs":
+        for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
+            place.run(session_id="full")
+        return place.ask(method, Asked("/v1/runs").json(input="x", session_id="full"))
+    return place.ask(method, usual(label, run_id=place.waiting()))
+
+
+def _without_key(place: Place, label: str) -> Answer:
+    asked = usual(label, name="open")
+    return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "authorization": ""}))
+
+
+def _defect(place: Place, label: str) -> Answer:
+    method = label.partition(" ")[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(health.schema, "Health", None)
+        return with_context(place, RuntimeError("a defect"), method, usual(label))
+
+
+def _with(**headers: str) -> Callable[[Place, str], Answer]:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def ask(place: Place, label: str) -> Answer:
+        asked = usual(label)
+        return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, **given}))
+
+    return ask
+
+
+def _slow(place: Place, label: str) -> Answer:
+    asked = replace(usual(label, name="open"), body=b"{", is_endless=True)
+    return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "content-length": "9"}))
+
+
+BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
+    "400": _with(content_length="1", transfer_encoding="chunked"),
+    "401": _without_key,
+    "403": _with(origin="https://example.org"),
+    "404": lambda place, label: place.ask(label.partition(" ")[0], usual(label)),
+    "408": _slow,
+    "409": _conflict,
+    "413": _with(content_length=str(BODY_BYTES_MAX + 1)),
+    "415": _with(content_length="1", content_type="text/plain"),
+    "429": _too_many,
+    "500": _defect,
+    "503": lambda place, label: with_context(place, UnavailableError("away"), label.partition(" ")[0], usual(label)),
+}
+
+
+def test_every_declared_error_can_be_had(place: Place) -> None:
+    asked = 0
+    for path, operations in place.document["paths"].items():
+        for method, operation in operations.items():
+            label = f"{method.upper()} {path}"
+            for status, declared in operation["responses"].items():
+                if status < "400":
+                    continue
+                answer = BROUGHT_ABOUT[status](place, label)
+                assert answer.status == int(status), (label, status, answer)
+                assert fits(place.document, declared, answer) == [], (label, status)
+                asked += 1
+    assert asked > 200
+
+
+def fits(document: Mapping[str, Any], declared: Mapping[str, Any], answer: Answer) -> list[str]:
+    """What of an answer is not as declared."""
+    wrong = [
+        f"lacks {name}"
+        for name, header in declared.get("headers", {}).items()
+        if header.get("required") and name.lower() not in answer.headers
+    ]
+    ((media_type, described),) = declared["content"].items()
+    if answer.headers["content-type"] != media_type:
+        return [*wrong, f"is {answer.headers['content-type']}"]
+    schema = {**described["schema"], "components": document["components"]}
+    errors = jsonschema_rs.Draft202012Validator(schema).iter_errors(json.loads(answer.body))
+    return [*wrong, *(str(error) for error in errors)]
+
+
+def test_a_method_that_no_operation_takes_is_answered_as_the_document_says(place: Place) -> None:
+    declared = place.document["components"]["responses"]["MethodNotAllowed"]
+    for path in place.document["paths"]:
+        answer = place.ask("PUT", Asked(path.format_map(FLEETING)))
+        assert answer.status == 405, path
+        assert fits(place.document, declared, answer) == [], path
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/approvals", "/api/jobs", "/v1/deliveries", "/v1/runs/run_x"])
+def test_a_parameter_that_nobody_knows_is_refused(place: Place, path: str) -> None:
+    answer = place.ask("GET", Asked(f"{path}?limti=5"))
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["code"], error["param"]) == (400, "unknown_parameter", "limti")
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/health/detailed"])
+def test_a_probe_may_add_parameters(place: Place, path: str) -> None:
+    assert place.ask("GET", Asked(f"{path}?nocache=5")).status < 300
+
+
+def test_a_number_that_json_does_not_know_is_refused_wherever_a_body_is_read(place: Place) -> None:
+    for label, document in BODIES.items():
+        if "webhooks" in label:
+            continue
+        body = json.dumps(document)[:-1] + ', "x": NaN}'
+        asked = replace(usual(label), body=body.encode())
+        answer = place.ask(label.partition(" ")[0], asked)
+        assert answer.status == 400, label
+        assert b"NaN is not a JSON value" in answer.body, label
