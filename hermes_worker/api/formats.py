@@ -24,6 +24,8 @@ class TextFormat(StrEnum):
     """A target that is one chat: ``telegram:123``."""
     CHAT_PART = "chat-part"
     """An id of a chat or a thread, as its platform writes it: no comma, no control characters."""
+    PLATFORM = "platform"
+    """A platform that this installation can name in a target: ``telegram``, ``email``."""
     HTTP_URL = "http-url"
     """An address of http or https, without a user, to a port that is not another protocol's."""
     TOOLSET = "toolset"

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from hermes_worker.api.formats import TextFormat, described, text
 from hermes_worker.api.schema import WHOLE
-from hermes_worker.channels.catalog import PLATFORMS
 from hermes_worker.channels.targets import TARGETS_MAX
 from scheduler import jobs as work
 from scheduler.definition import LIST_MAX, NAME_CHARS_MAX, ORIGIN_CHARS_MAX, PROMPT_CHARS_MAX, SCRIPT
@@ -48,7 +47,7 @@ _CHAT = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "platform": {"enum": [*PLATFORMS]},
+        "platform": described(TextFormat.PLATFORM),
         "chat_id": described(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX),
         "thread_id": {
             "anyOf": [described(TextFormat.CHAT_PART, minLength=1, maxLength=ORIGIN_CHARS_MAX), {"type": "null"}]

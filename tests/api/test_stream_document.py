@@ -120,6 +120,8 @@ def test_live_pieces_are_told_as_the_document_says(api: Served, store: Store, st
     second = store.call(run_id, 1)
     say("tool_started", canonical_json(started_event(second).data), at=1)
     assert reader.wait_for("tool.started")["position"] == 1
+    say("tool_progress", canonical_json({"tool": "terminal", "text": "half"}), at=1)
+    assert reader.wait_for("tool.progress")["position"] == 1
     for foreign in ('{"tool":1}', '{"tool":"x","tool_call_id":[]}', '{"preview":"x"}', '{"tool":"x","position":true}'):
         say("tool_started", foreign)
     store.calls.settle(second, settlement())
