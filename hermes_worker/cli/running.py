@@ -309,7 +309,7 @@ def _supervised(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path:
 
 def _import_the_rest() -> None:
     """Half a second of imports, beside those of the children instead of after them."""
-    for name in ("submission", "wiring", "cli.records", "cli.runs", "cli.screen"):
+    for name in ("services.submission", "wiring", "cli.records", "cli.runs", "cli.screen"):
         importlib.import_module(f"hermes_worker.{name}")
 
 

@@ -24,7 +24,7 @@ from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.stream.live import Live, stream_key
 from hermes_worker.worker.celery import celery_app
 from scheduler import jobs as work
-from scheduler import turns
+from scheduler import ticking
 
 pytestmark = pytest.mark.faults
 
@@ -71,7 +71,7 @@ def do_a_job(rig: Rig) -> None:
     settings = Settings(home=home, model=ModelSettings(provider="scripted"))
 
     def is_kept() -> bool | None:
-        rig.client.publisher.send(turns.tick(jobs, settings).settled.hints)
+        rig.client.publisher.send(ticking.tick(jobs, settings).settled.hints)
         return True if list((output_dir(home) / job.job_id).glob("*.md")) else None
 
     until(is_kept, "the job's document")

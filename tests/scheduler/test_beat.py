@@ -25,7 +25,7 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.jobs.job_rows import DueJob, JobTick
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.worker.celery import celery_app
-from scheduler import beat, turns
+from scheduler import beat, ticking
 from scheduler import jobs as work
 from scheduler.beat import Scheduler
 
@@ -219,18 +219,18 @@ def test_a_job_that_breaks_the_scheduler_does_not_hold_up_the_others(
     rows = [work.create(jobs, work.JobRequest(prompt="x", schedule="every 1h")) for _ in range(5)]
     for row in rows:
         work.run_now(jobs, row.job_id)
-    tick_of = turns.tick_of
+    tick_of = ticking.tick_of
 
     def broken(due: DueJob, settings: Settings) -> JobTick | None:
         if due.row.pk == rows[2].pk:
             raise RuntimeError("a defect")
         return tick_of(due, settings)
 
-    monkeypatch.setattr(turns, "tick_of", broken)
+    monkeypatch.setattr(ticking, "tick_of", broken)
     with scheduler(settings) as ours:
         wait_until(lambda: ours.tick() and sum(len(jobs.history(row.pk)) for row in rows) == 4)
         assert jobs.history(rows[2].pk) == []
-        monkeypatch.setattr(turns, "tick_of", tick_of)
+        monkeypatch.setattr(ticking, "tick_of", tick_of)
         ours.tick()
         assert [view.outcome for view in jobs.history(rows[2].pk)] == ["fired"]
     database.close()

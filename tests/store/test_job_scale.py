@@ -14,7 +14,7 @@ from support.plans import plan_of, statements
 from support.store import Store
 
 from hermes_worker.store.jobs.jobs import Jobs
-from scheduler import turns
+from scheduler import ticking
 
 JOBS = 100_000
 PAST = 20_000
@@ -128,7 +128,7 @@ def a_thousand_are_started(desk: Desk) -> str:
     sa.event.remove(engine, "begin", begun)
     sa.event.remove(engine, "commit", committed)
     assert len({hint.effect.run_id for hint in hints}) == len(hints) == BURST
-    assert len(held) == BURST / turns.AT_ONCE
+    assert len(held) == BURST / ticking.AT_ONCE
     assert len(seen) <= 14 * len(held)
     require_indexes(desk, seen[:14])
     fired = "select count(*), count(distinct run_pk) from firings where slot = :at and outcome = 'fired'"

@@ -17,7 +17,7 @@ from hermes_worker.store.jobs.jobs import JobNotFound
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.tables import firings, jobs, runs
 from scheduler import jobs as work
-from scheduler import turns
+from scheduler import ticking
 from scheduler.grammar import ScheduleError
 from scheduler.policy import DailyBudget, Overlap
 from scheduler.schedule import slots_between
@@ -188,7 +188,7 @@ def test_three_schedulers_that_keep_dying_settle_every_slot_once_while_clocks_ch
         chance = random.Random(seed)
 
         def decide(due: DueJob) -> JobTick | None:
-            turn = turns.tick_of(due, desk.settings)
+            turn = ticking.tick_of(due, desk.settings)
             if chance.random() < 0.3:
                 raise Killed
             return turn

@@ -13,7 +13,7 @@ from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, Exec
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import jobs as work
-from scheduler import turns
+from scheduler import ticking
 from scheduler.jobtext import CollectedTexts
 from support.store import Store
 
@@ -45,10 +45,10 @@ class Desk:
         return work.create(self.jobs, request)
 
     def tick(self) -> list[Any]:
-        return list(turns.tick(self.jobs, self.settings).settled.hints)
+        return list(ticking.tick(self.jobs, self.settings).settled.hints)
 
-    def tick_all(self) -> turns.Ticked:
-        return turns.tick(self.jobs, self.settings)
+    def tick_all(self) -> ticking.Ticked:
+        return ticking.tick(self.jobs, self.settings)
 
     # --- a worker's part ---
 
