@@ -31,7 +31,8 @@ CELERY_APPS = ("hermes_worker", "hermes_worker.worker.app")
 """Modules that a program of somebody else's takes an application from."""
 SAYS_BEGUN = """
 import os, sys
-from hermes_worker import handover, settings
+from hermes_worker import settings
+from hermes_worker.settings import handover
 
 def begun():
     sys.stdout.write("begun")
