@@ -7,8 +7,9 @@ import ast
 import os
 import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hermes_worker", "scheduler")
 WITHOUT_SECRETS = {
+    "hermes_worker.models.listing": "a developer's tool: it writes a page of the documentation",
     "hermes_worker.safety.redaction.rule_import": "a developer's tool: it makes one public file of another",
     "hermes_worker.settings": "a developer's tool: it prints documentation, and reads neither environment nor home",
     "hermes_worker.agent.tools.treesearch": "a command in a sandbox: it runs as text, and imports nothing of ours",
@@ -92,9 +94,15 @@ MODULES = [name.removesuffix(".__main__") for name, tree in modules() if is_run(
 
 
 def said_by(*argv: str, program: str) -> str:
+    with tempfile.TemporaryDirectory() as elsewhere:
+        return _said_by(argv, program, elsewhere)
+
+
+def _said_by(argv: Sequence[str], program: str, folder: str) -> str:
     ended = subprocess.run(
         [sys.executable, "-c", SAYS_BEGUN + program, *argv],
-        cwd=ROOT,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
