@@ -182,13 +182,13 @@ class Call:
     replay: Replay
     segment: int
     """Calls of one segment may run at the same time; a segment starts when the one before it is settled."""
+    timeout_s: float
+    """How long the tool may take once it is claimed."""
     status: CallStatus = CallStatus.PENDING
     attempt: int = 1
     """Which try of the call this is; every lost claim makes the next one."""
     deaths: int | None = None
     """As ``Run.deaths``, of this call."""
-    timeout_s: float = 120.0
-    """How long the tool may take once it is claimed."""
     waits_for: WaitKind | None = None
     """Set exactly while ``status`` is waiting."""
     asks: bool = False

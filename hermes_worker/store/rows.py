@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -23,7 +23,8 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared
-from hermes_worker.store.runs.steps import INSERT_MESSAGE
+from hermes_worker.store.row_keys import RunKey, SessionKey
+from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 BLOB_CHARS_MIN = 16_384
@@ -52,8 +53,8 @@ class ParentCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedRun:
-    """A run as read under a lock or a claim."""
+class RunRecord:
+    """What a run's own row says: the run without its calls. Nothing can be decided on it."""
 
     pk: int
     session_pk: int
@@ -64,11 +65,10 @@ class LoadedRun:
     """Where the first run of its chain came from; ``None`` for runs of older versions."""
     network: str | None
     """What was asked for its commands (``RunSpec.network``)."""
-    run: Run
+    replies: int
+    """Model replies committed so far."""
     message_seq: int
     event_seq: int
-    result_seqs: tuple[int, ...]
-    """Where the result of each call of the current iteration belongs."""
     cost_status: CostStatus | None
     """How well what the run has cost is known; ``None`` before its first reply."""
     is_watched: bool
@@ -103,12 +103,21 @@ class LoadedRun:
     def usual(self) -> Usual:
         """What its calls took until now."""
         return Usual(
-            replies=self.run.iteration,
+            replies=self.replies,
             output_tokens=self.output_tokens,
             tokens=self.used.tokens,
             usd=usd_of(self.used.nano_usd),
             cost_status=self.cost_status,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun(RunRecord):
+    """A run as read under a lock or a claim, whole: with all calls of its iteration that are not settled."""
+
+    run: Run
+    result_seqs: tuple[int, ...]
+    """Where the result of each call of the current iteration belongs."""
 
 
 RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
@@ -158,6 +167,54 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
 )
 
 
+class RunRow(NamedTuple):
+    """``RUN_COLUMNS``."""
+
+    pk: int
+    run_id: str
+    session_pk: int
+    model: str
+    endpoint: str | None
+    origin: str | None
+    network: str | None
+    status: str
+    iteration: int
+    iterations_max: int
+    attempt: int
+    attempts_max: int
+    deaths: int | None
+    recovery: str | None
+    memory: str | None
+    cost_status: str | None
+    resume_at: float | None
+    call_count: int
+    message_seq: int
+    event_seq: int
+    lease_token: str | None
+    parent_pk: int | None
+    parent_iteration: int | None
+    parent_position: int | None
+    root_pk: int | None
+    depth: int
+    is_background: int
+    has_budget: int
+    is_reserved: int
+    reserved_tokens: int
+    reserved_nano_usd: int
+    refunds: int
+    tokens: int
+    output_tokens: int
+    unknown_tokens: int
+    cost_nano_usd: int
+    doubtful_nano_usd: int
+    unpriced_calls: int
+    left_s: float
+    wall_s: float
+    exhausted: str | None
+    steers: int
+    is_watched: bool | None
+
+
 def is_suspect(table: sa.Table) -> sa.ColumnElement[int]:
     """1 for a step that is tried apart from all others, which only a claim made apart takes; 0 for any other."""
     return sa.case((table.c.deaths.is_not(None), 1), else_=0)
@@ -173,22 +230,50 @@ CALL_COLUMNS = (
     tool_calls.c.asks,
     tool_calls.c.attempt,
     tool_calls.c.deaths,
+    tool_calls.c.timeout_s,
     tool_calls.c.result_seq,
 )
 
-_BY_PK = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("pk"))
-_LOCK_RUN = Prepared(_BY_PK.with_for_update())
-_READ_RUN = Prepared(_BY_PK)
+
+class CallRow(NamedTuple):
+    """``CALL_COLUMNS``."""
+
+    position: int
+    name: str
+    replay: str
+    segment: int
+    status: str
+    waits_for: str | None
+    asks: int | None
+    attempt: int
+    deaths: int | None
+    timeout_s: float
+    result_seq: int
+
+
+class _IterationKey(TypedDict):
+    run: int
+    iteration: int
+
+
+_BY_PK = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("run"))
+_LOCK_RUN = Prepared(_BY_PK.with_for_update(), takes=RunKey, gives=RunRow)
+_READ_RUN = Prepared(_BY_PK, takes=RunKey, gives=RunRow)
 _calls_of = (
     sa.select(*CALL_COLUMNS)
-    .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.iteration == sa.bindparam("iteration"))
+    .where(tool_calls.c.run_pk == sa.bindparam("run"), tool_calls.c.iteration == sa.bindparam("iteration"))
     .order_by(tool_calls.c.position)
 )
-_READ_CALLS = Prepared(_calls_of)
-_LOCK_CALLS = Prepared(_calls_of.with_for_update())
+_READ_CALLS = Prepared(_calls_of, takes=_IterationKey, gives=CallRow)
+_LOCK_CALLS = Prepared(_calls_of.with_for_update(), takes=_IterationKey, gives=CallRow)
 
 
-def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
+def to_record(row: RunRow) -> RunRecord:
+    return RunRecord(**_facts_of(row))
+
+
+def to_loaded(row: RunRow, calls: Sequence[CallRow]) -> LoadedRun:
+    """The run with ``calls``, which are all of its iteration; none of them is needed when all of them are settled."""
     run = Run(
         run_id=row.run_id,
         status=RunStatus(row.status),
@@ -203,53 +288,75 @@ def to_loaded(row: Any, calls: Sequence[Any]) -> LoadedRun:
         memory=row.memory,
         resume_at=row.resume_at,
         exhausted=row.exhausted,
-        calls=tuple(
-            Call(
-                position=call.position,
-                name=call.name,
-                replay=Replay(call.replay),
-                segment=call.segment,
-                status=CallStatus(call.status),
-                attempt=call.attempt,
-                deaths=call.deaths,
-                waits_for=WaitKind(call.waits_for) if call.waits_for else None,
-                asks=call.asks == 1,
-            )
-            for call in calls
-        ),
+        calls=tuple(map(_to_call, calls)),
     )
-    return LoadedRun(
-        pk=row.pk,
-        session_pk=row.session_pk,
-        model=row.model,
-        endpoint=row.endpoint,
-        origin=row.origin,
-        network=row.network,
-        run=run,
-        message_seq=row.message_seq,
-        event_seq=row.event_seq,
-        result_seqs=tuple(call.result_seq for call in calls),
-        cost_status=CostStatus(row.cost_status) if row.cost_status else None,
-        is_watched=bool(row.is_watched),
-        lease_token=row.lease_token,
-        parent=parent_of(row),
-        root_pk=row.root_pk or row.pk,
-        depth=row.depth,
-        budget_pk=budget_pk_of(row),
-        reserved=reserved_of(row),
-        used=Amounts(iterations=row.iteration - row.refunds, tokens=int(row.tokens), nano_usd=row.cost_nano_usd),
-        doubtful=Amounts(tokens=int(row.unknown_tokens), nano_usd=row.doubtful_nano_usd),
-        unpriced_calls=row.unpriced_calls,
-        output_tokens=row.output_tokens,
-        left_s=float(row.left_s),
-        wall_s=float(row.wall_s),
-        steers=row.steers,
+    return LoadedRun(**_facts_of(row), run=run, result_seqs=tuple(call.result_seq for call in calls))
+
+
+def _to_call(row: CallRow) -> Call:
+    return Call(
+        position=row.position,
+        name=row.name,
+        replay=Replay(row.replay),
+        segment=row.segment,
+        status=CallStatus(row.status),
+        attempt=row.attempt,
+        deaths=row.deaths,
+        timeout_s=row.timeout_s,
+        waits_for=WaitKind(row.waits_for) if row.waits_for else None,
+        asks=row.asks == 1,
     )
 
 
-def parent_of(row: Any) -> ParentCall | None:
-    if row.parent_pk is None:
-        return None
+def _facts_of(row: RunRow) -> dict[str, Any]:
+    """The fields of ``RunRecord``."""
+    return {
+        "pk": row.pk,
+        "session_pk": row.session_pk,
+        "model": row.model,
+        "endpoint": row.endpoint,
+        "origin": row.origin,
+        "network": row.network,
+        "replies": row.iteration,
+        "message_seq": row.message_seq,
+        "event_seq": row.event_seq,
+        "cost_status": CostStatus(row.cost_status) if row.cost_status else None,
+        "is_watched": bool(row.is_watched),
+        "lease_token": row.lease_token,
+        "parent": parent_of(row),
+        "root_pk": row.root_pk or row.pk,
+        "depth": row.depth,
+        "budget_pk": budget_pk_of(row),
+        "reserved": reserved_of(row),
+        "used": Amounts(iterations=row.iteration - row.refunds, tokens=int(row.tokens), nano_usd=row.cost_nano_usd),
+        "doubtful": Amounts(tokens=int(row.unknown_tokens), nano_usd=row.doubtful_nano_usd),
+        "unpriced_calls": row.unpriced_calls,
+        "output_tokens": row.output_tokens,
+        "left_s": float(row.left_s),
+        "wall_s": float(row.wall_s),
+        "steers": row.steers,
+    }
+
+
+class HasParent(Protocol):
+    """A row with the columns that name the call a child does the work of."""
+
+    @property
+    def parent_pk(self) -> int | None: ...
+
+    @property
+    def parent_iteration(self) -> int | None: ...
+
+    @property
+    def parent_position(self) -> int | None: ...
+
+    @property
+    def is_background(self) -> int: ...
+
+
+def parent_of(row: HasParent) -> ParentCall | None:
+    if row.parent_pk is None or row.parent_iteration is None or row.parent_position is None:
+        return None  # a CHECK couples the three
     return ParentCall(
         run_pk=row.parent_pk,
         iteration=row.parent_iteration,
@@ -262,13 +369,39 @@ OWN_BUDGET = 2
 """In ``runs.has_budget``: a child whose limits hold for itself."""
 
 
-def budget_pk_of(row: Any) -> int | None:
+class DrawsFromBudget(Protocol):
+    """A row with the columns that say whose budget a run draws from."""
+
+    @property
+    def pk(self) -> int: ...
+
+    @property
+    def root_pk(self) -> int | None: ...
+
+    @property
+    def has_budget(self) -> int: ...
+
+
+class HasReserved(Protocol):
+    """A row with the columns that say what a claim holds of a budget."""
+
+    @property
+    def is_reserved(self) -> int: ...
+
+    @property
+    def reserved_tokens(self) -> int: ...
+
+    @property
+    def reserved_nano_usd(self) -> int: ...
+
+
+def budget_pk_of(row: DrawsFromBudget) -> int | None:
     if not row.has_budget:
         return None
     return int(row.pk if row.has_budget == OWN_BUDGET else row.root_pk or row.pk)
 
 
-def reserved_of(row: Any) -> Amounts:
+def reserved_of(row: HasReserved) -> Amounts:
     if not row.is_reserved:
         return Amounts()
     return Amounts(iterations=1, tokens=row.reserved_tokens, nano_usd=row.reserved_nano_usd)
@@ -277,12 +410,12 @@ def reserved_of(row: Any) -> Amounts:
 def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
     """Lock the calls of the run's iteration, then the run, and read both; ``None`` when there is no such run."""
     while True:
-        seen = _READ_RUN.first(connection, {"pk": pk})
+        seen = _READ_RUN.first(connection, {"run": pk})
         if seen is None:
             return None
         locks = connection.begin_nested()
-        calls = _LOCK_CALLS.all(connection, {"run_pk": pk, "iteration": seen.iteration})
-        row = _LOCK_RUN.first(connection, {"pk": pk})
+        calls = _LOCK_CALLS.all(connection, {"run": pk, "iteration": seen.iteration})
+        row = _LOCK_RUN.first(connection, {"run": pk})
         if row is None or row.iteration == seen.iteration:
             locks.commit()
             return None if row is None else to_loaded(row, calls)
@@ -290,9 +423,9 @@ def lock_run(connection: Connection, pk: int) -> LoadedRun | None:
         locks.rollback()
 
 
-def read_run(connection: Connection, pk: int) -> LoadedRun:
+def read_record(connection: Connection, pk: int) -> RunRecord:
     """A run without its calls, as it is at the moment; nothing is locked."""
-    return to_loaded(_READ_RUN.first(connection, {"pk": pk}), ())
+    return to_record(_READ_RUN.one(connection, {"run": pk}))
 
 
 def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
@@ -300,17 +433,22 @@ def lock_run_after_call(connection: Connection, pk: int) -> LoadedRun:
 
     They are read *after* the run is locked, so of two calls that settle at the same time the second sees the first.
     """
-    row = _LOCK_RUN.first(connection, {"pk": pk})
+    row = _LOCK_RUN.one(connection, {"run": pk})
     return to_loaded(row, read_calls(connection, pk, row.iteration))
 
 
-def read_calls(connection: Connection, run_pk: int, iteration: int) -> list[Any]:
+def read_calls(connection: Connection, run_pk: int, iteration: int) -> list[CallRow]:
     """The rows of an iteration's calls, in order; nothing is locked."""
-    return _READ_CALLS.all(connection, {"run_pk": run_pk, "iteration": iteration})
+    return _READ_CALLS.all(connection, {"run": run_pk, "iteration": iteration})
+
+
+class SessionTurn(SessionKey):
+    run: int
 
 
 ACTIVATE_RUN = Prepared(
-    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run"))
+    sa.update(sessions).where(sessions.c.pk == sa.bindparam("session")).values(active_run_pk=sa.bindparam("run")),
+    takes=SessionTurn,
 )
 """Make a run the one of its session that may take a turn. The session's row is held, and no run of it is active."""
 
@@ -327,8 +465,8 @@ def tool_call_ids(connection: Connection, loaded: LoadedRun) -> list[str]:
     return ids_of_calls(rows[0].body)
 
 
-def with_run(loaded: LoadedRun, **changes: Any) -> LoadedRun:
-    return replace(loaded, run=replace(loaded.run, **changes))
+def with_calls(loaded: LoadedRun, calls: Sequence[Call]) -> LoadedRun:
+    return replace(loaded, run=replace(loaded.run, calls=tuple(calls)))
 
 
 def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]) -> None:
@@ -336,9 +474,7 @@ def insert_messages(connection: Connection, session_pk: int, run_pk: int, rows: 
     INSERT_MESSAGE.run_each(connection, message_values(connection, session_pk, run_pk, rows))
 
 
-def message_values(
-    connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]
-) -> list[dict[str, Any]]:
+def message_values(connection: Connection, session_pk: int, run_pk: int, rows: Sequence[Message]) -> list[MessageRow]:
     """``rows`` as parameters of ``INSERT_MESSAGE``. Long bodies are stored as blobs by this."""
     for row in rows:
         if len(row.body) >= BLOB_CHARS_MIN:
@@ -346,7 +482,7 @@ def message_values(
     return [message_row(session_pk, run_pk, row) for row in rows]
 
 
-def message_row(session_pk: int, run_pk: int, message: Message) -> dict[str, Any]:
+def message_row(session_pk: int, run_pk: int, message: Message) -> MessageRow:
     """``message`` as parameters of ``INSERT_MESSAGE``. A long body stands in a blob, which somebody else writes."""
     is_long = len(message.body) >= BLOB_CHARS_MIN
     return {
@@ -375,7 +511,17 @@ def blob_hash(body: str) -> str:
     return hashlib.sha256(body.encode("utf-8")).hexdigest()
 
 
-_KNOWN_BLOB = Prepared(sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("digest")))
+class _BlobKey(TypedDict):
+    digest: str
+
+
+class _BlobRow(NamedTuple):
+    hash: str
+
+
+_KNOWN_BLOB = Prepared(
+    sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("digest")), takes=_BlobKey, gives=_BlobRow
+)
 
 
 def store_blob(connection: Connection, body: str) -> str:
@@ -402,12 +548,26 @@ def insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:
     return postgresql_insert(table).on_conflict_do_nothing()
 
 
+class _Span(TypedDict):
+    session_pk: int
+    first: int
+    last: int
+
+
+class _StoredMessage(NamedTuple):
+    seq: int
+    role: str
+    body: str
+
+
 _READ_MESSAGES = Prepared(
     sa.select(messages.c.seq, messages.c.role, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
     .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(messages.c.session_pk == sa.bindparam("session_pk"), messages.c.seq >= sa.bindparam("first"))
     .where(messages.c.seq <= sa.bindparam("last"))
-    .order_by(messages.c.seq)
+    .order_by(messages.c.seq),
+    takes=_Span,
+    gives=_StoredMessage,
 )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -29,8 +29,9 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
+from hermes_worker.store.row_keys import CallKey, LeaseTokenRow, LostHintsBounds, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.runs.chains import finish_stops
 from hermes_worker.store.runs.children import orphans
@@ -151,7 +152,7 @@ class Sweeper:
             # are alive may have run out meanwhile; let them be heard before anything is taken from them.
             was_away = seen.ran_at > 0 and seen.now - seen.ran_at > policy.ttl_s * _AWAY_PART
             hold_until = seen.now + policy.ttl_s / 3 if was_away else seen.hold_until
-            turn = {"seen_ran_at": seen.ran_at, "now": seen.now, "new_hold_until": hold_until}
+            turn: _TakenSweep = {"seen_ran_at": seen.ran_at, "now": seen.now, "new_hold_until": hold_until}
             return None if _TAKE_SWEEP.run(connection, turn) == 0 else bool(seen.now >= hold_until)
 
     def _expire_workers(self) -> int:
@@ -165,7 +166,7 @@ class Sweeper:
         lost = 0
         for orphan in orphans:
 
-            def lose(connection: Connection, loaded: LoadedRun, orphan: Any = orphan) -> list[Hint] | None:
+            def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedCall = orphan) -> list[Hint] | None:
                 if not _still_holds(connection, orphan):
                     return None
                 _end_lane(connection, orphan, loaded.run.calls[orphan.position])
@@ -180,14 +181,14 @@ class Sweeper:
         return lost, hints
 
     def _lose_iterations(self, may_expire: bool) -> tuple[int, list[Hint]]:
-        terms = {"age_s": self._policy.model_call_s_max, "may_expire": may_expire}
+        terms: _LostIterations = {"age_s": self._policy.model_call_s_max, "may_expire": may_expire}
         with self._database.read() as connection:
             orphans = _LOST_ITERATIONS.all(connection, terms)
         hints: list[Hint] = []
         lost = 0
         for orphan in orphans:
 
-            def lose(connection: Connection, loaded: LoadedRun, orphan: Any = orphan) -> list[Hint] | None:
+            def lose(connection: Connection, loaded: LoadedRun, orphan: OrphanedTurn = orphan) -> list[Hint] | None:
                 if loaded.lease_token != orphan.lease_token:
                     return None
                 _end_lane(connection, orphan, loaded.run)
@@ -214,7 +215,7 @@ class Sweeper:
             failure = Failure(kind="corrupt_state", message="a stored row of this run cannot be read; see the log")
             return break_off(self._database, pk, ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
 
-    def _found(self, statement: Prepared) -> list[int]:
+    def _found(self, statement: Prepared[Nothing, PkRow]) -> list[int]:
         """The numbers of the runs that ``statement`` finds."""
         with self._database.read() as connection:
             return [row.pk for row in statement.all(connection, {})]
@@ -294,16 +295,87 @@ _IDLE = ev.DeadlinePassed(
     failure=Failure(kind="idle_exceeded", message="the run made no progress for longer than its idle limit"),
 )
 
+
+class _LastSweep(NamedTuple):
+    ran_at: float
+    hold_until: float
+    now: float
+
+
+class _TakenSweep(TypedDict):
+    seen_ran_at: float
+    now: float
+    new_hold_until: float
+
+
+class _Watermarks(NamedTuple):
+    watermarks: str | None
+    are_due: bool
+
+
+class _MayExpire(TypedDict):
+    may_expire: bool
+
+
+class _LostIterations(_MayExpire):
+    age_s: float
+
+
+class OrphanedCall(NamedTuple):
+    """A tool call whose claim is over, and the state of the worker that held it."""
+
+    run_pk: int
+    iteration: int
+    position: int
+    lease_token: str | None
+    lease_owner: int
+    name: str
+    state: str | None
+
+
+class OrphanedTurn(NamedTuple):
+    """The same of a model call."""
+
+    pk: int
+    lease_token: str | None
+    lease_owner: int
+    state: str | None
+
+
+class _Resent(NamedTuple):
+    run_id: str
+    iteration: int
+    position: int | None
+    """``None`` for a model call."""
+    asks: int | None
+    attempt: int
+    hinted_at: float
+
+
+class _WorkerKey(TypedDict):
+    worker: int
+
+
+class _DelayedTurn(RunKey):
+    delay_s: float
+
+
+class _DelayedCall(CallKey):
+    delay_s: float
+
+
 _LAST_SWEEP = Prepared(
     sa.select(maintenance.c.ran_at, maintenance.c.hold_until, db_now().label("now")).where(
         maintenance.c.name == "sweep"
-    )
+    ),
+    gives=_LastSweep,
 )
 
 _TAKE_SWEEP = Prepared(
     sa.update(maintenance)
     .where(maintenance.c.name == "sweep", maintenance.c.ran_at == sa.bindparam("seen_ran_at"))
-    .values(ran_at=sa.bindparam("now"), hold_until=sa.bindparam("new_hold_until"))
+    .values(ran_at=sa.bindparam("now"), hold_until=sa.bindparam("new_hold_until")),
+    takes=_TakenSweep,
 )
 
 _EXPIRE_WORKERS = Prepared(
@@ -319,7 +391,8 @@ _suspects = sa.select(sa.or_(*map(_has_suspects, (runs, tool_calls, deliveries))
 _WATERMARKS = Prepared(
     sa.select(workers.c.watermarks, _suspects.c.are_due).select_from(
         _suspects.outerjoin(workers, workers.c.state == "alive")
-    )
+    ),
+    gives=_Watermarks,
 )
 """A row for each live worker; one without watermarks when there is none."""
 
@@ -343,7 +416,8 @@ _DUE_TO_RESUME = Prepared(
     sa.select(runs.c.pk)
     .where(runs.c.resume_at < db_now_once(), runs.c.state_version <= STATE_VERSION)
     .order_by(runs.c.resume_at)
-    .limit(_BATCH)
+    .limit(_BATCH),
+    gives=PkRow,
 )
 
 _PAST_DEADLINE = Prepared(
@@ -355,7 +429,8 @@ _PAST_DEADLINE = Prepared(
         runs.c.state_version <= STATE_VERSION,
     )
     .order_by(runs.c.deadline_at)
-    .limit(_BATCH)
+    .limit(_BATCH),
+    gives=PkRow,
 )
 
 _PAST_IDLE = Prepared(
@@ -365,7 +440,8 @@ _PAST_IDLE = Prepared(
         runs.c.updated_at + runs.c.idle_s_max < db_now_once(),
         runs.c.state_version <= STATE_VERSION,
     )
-    .limit(_BATCH)
+    .limit(_BATCH),
+    gives=PkRow,
 )
 
 _LOST_CALLS = Prepared(
@@ -389,7 +465,9 @@ _LOST_CALLS = Prepared(
             sa.and_(sa.bindparam("may_expire", type_=sa.Boolean()), tool_calls.c.deadline_at < db_now_once()),
         ),
     )
-    .limit(_BATCH)
+    .limit(_BATCH),
+    takes=_MayExpire,
+    gives=OrphanedCall,
 )
 
 _LOST_ITERATIONS = Prepared(
@@ -407,7 +485,9 @@ _LOST_ITERATIONS = Prepared(
             ),
         ),
     )
-    .limit(_BATCH)
+    .limit(_BATCH),
+    takes=_LostIterations,
+    gives=OrphanedTurn,
 )
 
 
@@ -432,7 +512,7 @@ def _has_lost_its_hint(table: sa.Table, *, is_suspect: bool) -> tuple[sa.ColumnE
     )
 
 
-def _resend_iterations(*, is_suspect: bool) -> Prepared:
+def _resend_iterations(*, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
     due = (
         sa.select(runs.c.pk)
         .where(*_has_lost_its_hint(runs, is_suspect=is_suspect), runs.c.state_version <= STATE_VERSION)
@@ -451,11 +531,13 @@ def _resend_iterations(*, is_suspect: bool) -> Prepared:
             sa.null().label("asks"),
             runs.c.attempt,
             runs.c.hinted_at,
-        )
+        ),
+        takes=LostHintsBounds,
+        gives=_Resent,
     )
 
 
-def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared:
+def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared[LostHintsBounds, _Resent]:
     due = (
         sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
         .where(
@@ -482,11 +564,14 @@ def _resend_calls(*, asks: bool, is_suspect: bool) -> Prepared:
             tool_calls.c.asks,
             tool_calls.c.attempt,
             tool_calls.c.hinted_at,
-        )
+        ),
+        takes=LostHintsBounds,
+        gives=_Resent,
     )
 
 
-_RESEND: Mapping[str, tuple[Sequence[Prepared], Sequence[Prepared]]] = {
+_Resends = Sequence[Prepared[LostHintsBounds, _Resent]]
+_RESEND: Mapping[str, tuple[_Resends, _Resends]] = {
     MODEL_QUEUE: (
         (_resend_iterations(is_suspect=False), _resend_calls(asks=True, is_suspect=False)),
         (_resend_iterations(is_suspect=True), _resend_calls(asks=True, is_suspect=True)),
@@ -499,7 +584,7 @@ _RESEND: Mapping[str, tuple[Sequence[Prepared], Sequence[Prepared]]] = {
 """By queue: for the steps that anybody may do, and for suspects."""
 
 
-def _effect_of(row: Any, *, is_suspect: bool) -> Effect:
+def _effect_of(row: _Resent, *, is_suspect: bool) -> Effect:
     if row.position is None:
         return Iterate(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt, is_suspect=is_suspect)
     effect = AskAuxiliary if row.asks == 1 else RunTool
@@ -523,35 +608,39 @@ LOSSES: Mapping[str | None, ev.Loss] = {
 one step at a time, so what is seen to end a lane was its suspect's doing."""
 
 _END_PLACE = Prepared(
-    sa.update(workers).where(workers.c.pk == sa.bindparam("worker"), workers.c.state == "alive").values(state="dead")
+    sa.update(workers).where(workers.c.pk == sa.bindparam("worker"), workers.c.state == "alive").values(state="dead"),
+    takes=_WorkerKey,
 )
 
 _delay: sa.ColumnElement[float] = sa.bindparam("delay_s", type_=sa.Double())
 _DELAY_ITERATION = Prepared(
-    sa.update(runs).where(runs.c.pk == sa.bindparam("run_pk")).values(hinted_at=runs.c.hinted_at + _delay)
+    sa.update(runs).where(runs.c.pk == sa.bindparam("run")).values(hinted_at=runs.c.hinted_at + _delay),
+    takes=_DelayedTurn,
 )
 _DELAY_CALL = Prepared(
     sa.update(tool_calls)
     .where(
-        tool_calls.c.run_pk == sa.bindparam("run_pk"),
-        tool_calls.c.iteration == sa.bindparam("iteration"),
-        tool_calls.c.position == sa.bindparam("position"),
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
     )
-    .values(hinted_at=tool_calls.c.hinted_at + _delay)
+    .values(hinted_at=tool_calls.c.hinted_at + _delay),
+    takes=_DelayedCall,
 )
 
 _TOKEN_OF_CALL = Prepared(
     sa.select(tool_calls.c.lease_token).where(
-        tool_calls.c.run_pk == sa.bindparam("run_pk"),
-        tool_calls.c.iteration == sa.bindparam("iteration"),
-        tool_calls.c.position == sa.bindparam("position"),
-    )
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+    ),
+    takes=CallKey,
+    gives=LeaseTokenRow,
 )
 
 
-def _still_holds(connection: Connection, orphan: Any) -> bool:
-    which = {"run_pk": orphan.run_pk, "iteration": orphan.iteration, "position": orphan.position}
-    found = _TOKEN_OF_CALL.first(connection, which)
+def _still_holds(connection: Connection, orphan: OrphanedCall) -> bool:
+    found = _TOKEN_OF_CALL.first(connection, {"run": orphan.run_pk, "iter": orphan.iteration, "pos": orphan.position})
     return found is not None and bool(found.lease_token == orphan.lease_token)
 
 
@@ -590,14 +679,16 @@ def _put_off(connection: Connection, loaded: LoadedRun, tried: Run | Call, hints
         return hints
     [effect] = effects
     if isinstance(effect, CallEffect):
-        where = {"run_pk": loaded.pk, "iteration": effect.iteration, "position": effect.position}
-        _DELAY_CALL.run(connection, {**where, "delay_s": delay_s})
+        _DELAY_CALL.run(
+            connection,
+            {"run": loaded.pk, "iter": effect.iteration, "pos": effect.position, "delay_s": delay_s},
+        )
     else:
-        _DELAY_ITERATION.run(connection, {"run_pk": loaded.pk, "delay_s": delay_s})
+        _DELAY_ITERATION.run(connection, {"run": loaded.pk, "delay_s": delay_s})
     return [hint for hint in hints if hint.effect != effect]
 
 
-def _end_lane(connection: Connection, orphan: Any, lost: Run | Call) -> None:
+def _end_lane(connection: Connection, orphan: OrphanedCall | OrphanedTurn, lost: Run | Call) -> None:
     """A lane whose only step outstays its time would do nothing else for ever: it finds its place gone, and ends."""
     if orphan.state == "alive" and lost.is_suspect:
         _END_PLACE.run(connection, {"worker": orphan.lease_owner})

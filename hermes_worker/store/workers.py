@@ -11,11 +11,13 @@ import json
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 import sqlalchemy as sa
 
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.row_keys import LeaseTokenRow
 from hermes_worker.store.tables import deliveries, firings, runs, tool_calls, workers
 
 _NOBODY = 0
@@ -30,13 +32,25 @@ class Registration:
     worker_id: str
 
 
+class _Renewal(TypedDict):
+    worker: int
+    ttl_s: float
+    marks: str
+
+
+class _OldClaims(TypedDict):
+    worker: int
+    older_than_s: float
+
+
 _RENEW = Prepared(
     sa.update(workers)
     .where(workers.c.pk == sa.bindparam("worker"), workers.c.state == "alive")
     .values(
         expires_at=db_now() + sa.bindparam("ttl_s", type_=sa.Double()),
         watermarks=sa.bindparam("marks"),
-    )
+    ),
+    takes=_Renewal,
 )
 
 
@@ -47,7 +61,7 @@ def _old(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 _OLD_CLAIMS = {
-    table: Prepared(sa.select(table.c.lease_token).where(_old(table)))
+    table: Prepared(sa.select(table.c.lease_token).where(_old(table)), takes=_OldClaims, gives=LeaseTokenRow)
     for table in (runs, tool_calls, deliveries, firings)
 }
 
@@ -82,7 +96,7 @@ class Workers:
         ``watermarks`` says for each queue the newest ``hinted_at`` among the messages this process has started.
         """
         with self._database.statement() as connection:
-            renewal = {"worker": registration.pk, "ttl_s": ttl_s, "marks": json.dumps(dict(watermarks))}
+            renewal: _Renewal = {"worker": registration.pk, "ttl_s": ttl_s, "marks": json.dumps(dict(watermarks))}
             return _RENEW.run(connection, renewal) == 1
 
     def give_up(self, registration: Registration, *, except_for: Collection[str], older_than_s: float) -> int:
@@ -90,10 +104,10 @@ class Workers:
 
         The sweeper then finds them without an owner and treats them as lost. Returns how many there were.
         """
-        which = {"worker": registration.pk, "older_than_s": older_than_s}
+        which: _OldClaims = {"worker": registration.pk, "older_than_s": older_than_s}
         return sum(self._give_up(table, which, except_for) for table in _OLD_CLAIMS)
 
-    def _give_up(self, table: sa.Table, which: Mapping[str, float], except_for: Collection[str]) -> int:
+    def _give_up(self, table: sa.Table, which: _OldClaims, except_for: Collection[str]) -> int:
         with self._database.read() as connection:
             claims = _OLD_CLAIMS[table].all(connection, which)
         strays = [claim.lease_token for claim in claims if claim.lease_token not in except_for]

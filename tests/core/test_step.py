@@ -58,7 +58,7 @@ EVERY_EVENT: tuple[ev.Event, ...] = (
 
 
 def call(position: int = 0, **more: Any) -> Call:
-    facts: dict[str, Any] = {"name": f"tool{position}", "replay": Replay.PURE, "segment": 0}
+    facts: dict[str, Any] = {"name": f"tool{position}", "replay": Replay.PURE, "segment": 0, "timeout_s": 60.0}
     return Call(position=position, **{**facts, **more})
 
 

@@ -30,7 +30,8 @@ from hermes_worker.core.step import apply, retry_delay_s, step
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.store.rows import Hint, LoadedRun
 from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
-from hermes_worker.store.runs.calls import OVERTIME_S, CallClaim, Settlement
+from hermes_worker.store.runs.call_claims import OVERTIME_S
+from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.runs.runs import IterationClaim, RunNotFound, SessionContext
 from hermes_worker.store.runs.transcripts import CorruptTranscript
@@ -669,6 +670,7 @@ class MemoryStore:
             session_pk=row.pk,
             model="scripted",
             run=replace(row.core, calls=()),
+            replies=row.core.iteration,
             message_seq=row.message_seq,
             result_seqs=(),
             lease_token=row.token,

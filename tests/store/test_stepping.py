@@ -57,6 +57,7 @@ def loaded(run: Run, **changes: Any) -> LoadedRun:
         "endpoint": None,
         "origin": None,
         "network": None,
+        "replies": run.iteration,
         "run": run,
         "message_seq": 2 + len(run.calls),
         "event_seq": 5,

@@ -182,7 +182,8 @@ def test_a_question_whose_worker_vanished_is_asked_again_and_the_attempt_is_book
     assert unknown(store, run_id) == (1, sent)
     assert store.views.run(run_id).usage.total == 15 + 10
     call = store.call(run_id)
-    assert (call.attempt, call.loaded.run.calls[0].deaths) == (2, None), "what was answered is acquitted"
+    assert call.alone is not None
+    assert (call.attempt, call.alone.run.calls[0].deaths) == (2, None), "what was answered is acquitted"
     check(store)
 
 

@@ -22,6 +22,7 @@ from support.store import (
     check,
     deadlocks,
     is_blocked,
+    prepared,
     settlement,
     wait_until_blocked,
 )
@@ -33,7 +34,6 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store import rows
-from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.rows import lock_run
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.joining import save
@@ -160,7 +160,7 @@ def test_a_stop_that_waits_while_the_run_moves_on_locks_in_the_agreed_order(
 # --- anything at once ------------------------------------------------------------------------------------------------
 
 
-_HAVING_TURN = Prepared(sa.select(runs.c.run_id).join(sessions, sessions.c.active_run_pk == runs.c.pk))
+_HAVING_TURN = prepared(sa.select(runs.c.run_id).join(sessions, sessions.c.active_run_pk == runs.c.pk))
 
 
 class Crowd:

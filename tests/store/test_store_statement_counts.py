@@ -97,6 +97,11 @@ def result_with_a_document(store: Store) -> Act:
     return settlement_of(store, cwd="/tmp")
 
 
+def result_with_six_documents(store: Store) -> Act:
+    """More than fit into one statement: on PostgreSQL such a result used to be lost."""
+    return settlement_of(store, **{f"key{number}": number for number in range(6)})
+
+
 def result_that_deletes_a_document(store: Store) -> Act:
     return settlement_of(store, cwd=None)
 
@@ -219,6 +224,7 @@ STEPS: dict[Callable[[Store], Act], tuple[tuple[int, int], tuple[int, int]]] = {
     claim_of_a_tool_call: ((2, 1), (1, 0)),
     result_of_the_only_call: ((4, 1), (1, 0)),
     result_with_a_document: ((5, 1), (1, 0)),
+    result_with_six_documents: ((5, 1), (2, 1)),
     result_that_deletes_a_document: ((5, 1), (2, 1)),
     long_result: ((6, 1), (3, 1)),
     result_within_a_budget: ((5, 1), (2, 0)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared, Values, columns_of
 from hermes_worker.store.rows import CALL_COLUMNS, RUN_COLUMNS, Hint, to_loaded
 from hermes_worker.store.runs.auxiliary import AuxiliaryCalls, AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement, ToolCalls
@@ -251,14 +251,20 @@ class Store:
             connection.execute(sa.update(table).where(key == pk).values(**values))
 
 
-_RUN = Prepared(
+def prepared(statement: Any) -> Prepared[Any, Any]:
+    """A statement of a test, whose rows have the names of their columns."""
+    columns = columns_of(statement)
+    return Prepared(statement, takes=Values, gives=namedtuple("Row", columns) if columns else None)  # type: ignore[call-overload]
+
+
+_RUN = prepared(
     sa.select(
         runs.c.pk, runs.c.run_id, runs.c.status, runs.c.iteration, runs.c.attempt, runs.c.deaths, runs.c.hinted_at
     ).where(runs.c.run_id == sa.bindparam("run_id"))
 )
-_VANISH = Prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(expires_at=1.0))
-_CRASH = Prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(state="crashed"))
-_DUE_CALLS = Prepared(
+_VANISH = prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(expires_at=1.0))
+_CRASH = prepared(sa.update(workers).where(workers.c.pk == sa.bindparam("worker")).values(state="crashed"))
+_DUE_CALLS = prepared(
     sa.select(
         tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.attempt, tool_calls.c.deaths, tool_calls.c.asks
     )
@@ -326,9 +332,9 @@ def opened(url: str, *, pool_size: int = 40, is_migrated: bool = False) -> Itera
 
 # --- invariants ------------------------------------------------------------------------------------------------------
 
-_ALL_RUNS = Prepared(sa.select(*RUN_COLUMNS, runs.c.hinted_at).order_by(runs.c.pk))
-_ALL_SESSIONS = Prepared(sa.select(sessions.c.pk, sessions.c.session_id, sessions.c.active_run_pk))
-_ALL_CALLS = Prepared(
+_ALL_RUNS = prepared(sa.select(*RUN_COLUMNS, runs.c.hinted_at).order_by(runs.c.pk))
+_ALL_SESSIONS = prepared(sa.select(sessions.c.pk, sessions.c.session_id, sessions.c.active_run_pk))
+_ALL_CALLS = prepared(
     sa.select(
         tool_calls.c.run_pk,
         tool_calls.c.iteration,
@@ -337,8 +343,8 @@ _ALL_CALLS = Prepared(
         tool_calls.c.settled_at,
     ).order_by(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
 )
-_ALL_EVENTS = Prepared(sa.select(events.c.run_pk, events.c.seq, events.c.event).order_by(events.c.run_pk, events.c.seq))
-_ALL_MESSAGES = Prepared(
+_ALL_EVENTS = prepared(sa.select(events.c.run_pk, events.c.seq, events.c.event).order_by(events.c.run_pk, events.c.seq))
+_ALL_MESSAGES = prepared(
     sa.select(messages.c.session_pk, messages.c.run_pk, messages.c.seq, messages.c.body).order_by(messages.c.seq)
 )
 

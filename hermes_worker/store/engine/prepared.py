@@ -4,13 +4,15 @@ Executing a Core statement costs about three times what the driver needs for the
 an agent is a dozen small statements, so the ones on that path are compiled when first used with a dialect and then
 handed to the driver as text and parameters. They take plain values (numbers, text, ``None``, booleans) and return
 plain tuples with named fields; nothing else of SQLAlchemy is given up: same transactions, same pool, same errors.
+
+A statement says what it takes, as a ``TypedDict``, and what it gives, as a ``NamedTuple``. The type checker holds the
+callers to both; the names are compared with those of the statement when it is compiled.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Never, TypedDict, TypeVar, overload
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,13 +20,50 @@ from sqlalchemy.engine.interfaces import Dialect
 
 from hermes_worker.core.errors import UnavailableError
 
+Takes = TypeVar("Takes", bound=Mapping[str, object])
+Gives = TypeVar("Gives", bound=tuple[Any, ...])
+First = TypeVar("First", bound=tuple[Any, ...])
+Second = TypeVar("Second", bound=tuple[Any, ...])
+Third = TypeVar("Third", bound=tuple[Any, ...])
+Values = dict[str, Any]
+"""Parameters of a statement that is put together at run time: their names are checked by nobody but the database."""
+
+
+class Nothing(TypedDict):
+    """A statement without parameters."""
+
+
+class PkRow(NamedTuple):
+    pk: int
+
+
+class Joined(Generic[Gives]):
+    """Rows of which the first columns are one row and the others are others: those of two or three tables, joined."""
+
+    @overload
+    def __init__(self: Joined[tuple[First, Second]], first: type[First], second: type[Second], /) -> None: ...
+    @overload
+    def __init__(
+        self: Joined[tuple[First, Second, Third]], first: type[First], second: type[Second], third: type[Third], /
+    ) -> None: ...
+    def __init__(self, *parts: Any) -> None:
+        self._fields: tuple[str, ...] = tuple(name for part in parts for name in part._fields)
+        self._parts: list[tuple[Any, int, int]] = []
+        end = 0
+        for part in parts:
+            begin, end = end, end + len(part._fields)
+            self._parts.append((part._make, begin, end))
+
+    def _make(self, row: Sequence[Any]) -> Any:
+        return tuple([make(row[begin:end]) for make, begin, end in self._parts])
+
 
 class _Compiled:
     """One statement in one dialect."""
 
-    __slots__ = ("fixed", "keeps_cursor", "positions", "query", "row", "sql")
+    __slots__ = ("fixed", "keeps_cursor", "positions", "query", "sql")
 
-    def __init__(self, statement: Any, dialect: Dialect) -> None:
+    def __init__(self, statement: Any, dialect: Dialect, takes: Any, gives: Any) -> None:
         self.keeps_cursor = dialect.name == "postgresql"
         """One cursor serves all statements of a connection; of SQLite a cursor holds its lock until it is closed."""
         if self.keeps_cursor:
@@ -34,13 +73,13 @@ class _Compiled:
             dialect = kind(paramstyle="numeric_dollar")
         compiled = statement.compile(dialect=dialect)
         self.sql: str = compiled.string
+        _compare(self.sql, "take", takes, {name for name, bind in compiled.binds.items() if bind.required})
+        _compare(self.sql, "give", gives, columns_of(statement))
         self.query: Any = self.sql.encode() if self.keeps_cursor else self.sql
         self.fixed: dict[str, Any] = {
             name: value for name, value in compiled.params.items() if value is not None or name in _explicit(compiled)
         }
         self.positions: Sequence[str] | None = compiled.positiontup
-        columns = [str(entry.keyname) for entry in getattr(compiled, "_result_columns", ())]
-        self.row: Any = namedtuple("Row", columns) if columns else None
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
         merged = {**self.fixed, **values} if self.fixed else values
@@ -71,32 +110,65 @@ def _explicit(compiled: Any) -> set[str]:
     return {name for name, bind in compiled.binds.items() if not bind.required}
 
 
-class Prepared:
+def columns_of(statement: Any) -> tuple[str, ...]:
+    """The names of what a statement returns, in order."""
+    returned = getattr(statement, "exported_columns", ())
+    return tuple(str(column.key) for column in returned)
+
+
+def _compare(sql: str, verb: str, declared: Collection[str] | None, found: Collection[str]) -> None:
+    if declared is not None and declared != found:
+        said, really = (", ".join(names) or "nothing" for names in (declared, found))
+        raise TypeError(f"a statement {verb}s {really}, and is said to {verb} {said}: {sql}")
+
+
+class Prepared(Generic[Takes, Gives]):
     """A statement that is executed often. Build it once, at import."""
 
-    __slots__ = ("_by_dialect", "_statement")
+    __slots__ = ("_by_dialect", "_gives", "_make", "_statement", "_takes")
 
-    def __init__(self, statement: sa.Executable) -> None:
+    @overload
+    def __init__(self: Prepared[Nothing, Never], statement: sa.Executable) -> None: ...
+    @overload
+    def __init__(self: Prepared[Takes, Never], statement: sa.Executable, *, takes: type[Takes]) -> None: ...
+    @overload
+    def __init__(
+        self: Prepared[Nothing, Gives], statement: sa.Executable, *, gives: type[Gives] | Joined[Gives]
+    ) -> None: ...
+    @overload
+    def __init__(self, statement: sa.Executable, *, takes: type[Takes], gives: type[Gives] | Joined[Gives]) -> None: ...
+    def __init__(self, statement: sa.Executable, *, takes: Any = Nothing, gives: Any = None) -> None:
+        """``takes`` are its parameters, ``gives`` the columns of its rows, both under their own names."""
         self._statement = statement
+        self._takes: frozenset[str] | None = None if takes is Values else frozenset(takes.__annotations__)
+        self._gives: tuple[str, ...] = () if gives is None else gives._fields
+        self._make: Any = None if gives is None else gives._make
         self._by_dialect: dict[str, _Compiled] = {}
 
-    def first(self, connection: Connection, values: Mapping[str, Any]) -> Any:
+    def first(self, connection: Connection, values: Takes) -> Gives | None:
         """The first row, or ``None``. For a statement that returns rows."""
         compiled = self._compiled(connection)
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchone()
         compiled.release(cursor)
-        return None if found is None else compiled.row._make(found)
+        return None if found is None else self._make(found)
 
-    def all(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
+    def one(self, connection: Connection, values: Takes) -> Gives:
+        """The only row of a statement that finds one whatever there is. Raises ``LookupError``."""
+        found = self.first(connection, values)
+        if found is None:
+            raise LookupError(f"no row where there is always one, for {dict(values)}")
+        return found
+
+    def all(self, connection: Connection, values: Takes) -> list[Gives]:
         """Every row. For a statement that returns rows."""
         compiled = self._compiled(connection)
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchall()
         compiled.release(cursor)
-        return [compiled.row._make(row) for row in found]
+        return [self._make(row) for row in found]
 
-    def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
+    def run(self, connection: Connection, values: Takes) -> int:
         """Execute and return the number of rows changed."""
         compiled = self._compiled(connection)
         cursor = self._run(connection, compiled, values)
@@ -104,7 +176,11 @@ class Prepared:
         compiled.release(cursor)
         return changed
 
-    def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, dialect: Dialect) -> None:
+        """Raises ``TypeError`` when the statement takes or gives anything else than it says."""
+        _Compiled(self._statement, dialect, self._takes, self._gives)
+
+    def run_each(self, connection: Connection, rows: Sequence[Takes]) -> None:
         """Execute once for each of ``rows``, without waiting for one before the next is sent."""
         if len(rows) == 1:
             self.run(connection, rows[0])
@@ -115,7 +191,7 @@ class Prepared:
         name = connection.dialect.name
         compiled = self._by_dialect.get(name)
         if compiled is None:
-            compiled = self._by_dialect[name] = _Compiled(self._statement, connection.dialect)
+            compiled = self._by_dialect[name] = _Compiled(self._statement, connection.dialect, self._takes, self._gives)
         return compiled
 
     def _run(self, connection: Connection, compiled: _Compiled, values: Mapping[str, Any]) -> Any:
@@ -148,3 +224,21 @@ def _translated(connection: Connection, sql: str, error: Exception) -> Exception
     if isinstance(error, dbapi.OperationalError):
         return sa.exc.OperationalError(sql, None, error)
     return sa.exc.DBAPIError(sql, None, error)
+
+
+def rows_of(result: sa.CursorResult[Any], row: type[Gives]) -> list[Gives]:
+    """The rows of a statement that is not prepared. Raises ``TypeError`` when it gives other columns than ``row``."""
+    make = _maker(result, row)
+    return [make(found) for found in result]
+
+
+def row_of(result: sa.CursorResult[Any], row: type[Gives]) -> Gives | None:
+    """The first of them."""
+    found = result.first()
+    return None if found is None else _maker(result, row)(found)
+
+
+def _maker(result: sa.CursorResult[Any], row: Any) -> Any:
+    if tuple(result.keys()) != row._fields:
+        raise TypeError(f"{row.__name__} has other fields than the columns {', '.join(result.keys())}")
+    return row._make

@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.store.engine.prepared import row_of
 from hermes_worker.store.jobs.executions import ExecutionState
 from hermes_worker.store.rows import Hint, read_messages
 from hermes_worker.store.runs.runs import NewRun
@@ -226,18 +227,34 @@ def latest_answer(connection: Connection, job_id: str) -> str | None:
     """What the latest run of a job answered that had an answer: the answer alone, not what led to it."""
     has_answer = sa.and_(runs.c.status == "completed", runs.c.output_seq.is_not(None))
     is_script = sa.and_(firings.c.run_pk.is_(None), firings.c.execution == ExecutionState.COMPLETED.value)
-    firing = connection.execute(
-        sa.select(firings)
+    answered = connection.execute(
+        sa.select(firings.c.run_pk, firings.c.collected)
         .join(jobs, jobs.c.pk == firings.c.job_pk)
         .outerjoin(runs, runs.c.pk == firings.c.run_pk)
         .where(jobs.c.job_id == job_id, sa.or_(has_answer, is_script))
         .order_by(firings.c.slot.desc())
         .limit(1)
-    ).first()
+    )
+    firing = row_of(answered, _FiringRow)
     return answer_of(connection, firing) if firing is not None else None
 
 
-def answer_of(connection: Connection, firing: Any) -> str | None:
+class FiringAnswer(Protocol):
+    """The row of a firing, as far as its answer depends on it."""
+
+    @property
+    def run_pk(self) -> int | None: ...
+
+    @property
+    def collected(self) -> str | None: ...
+
+
+class _FiringRow(NamedTuple):
+    run_pk: int | None
+    collected: str | None
+
+
+def answer_of(connection: Connection, firing: FiringAnswer) -> str | None:
     if firing.run_pk is None:
         script = json.loads(firing.collected or "{}").get("script") or {}
         return str(script.get("stdout") or "") or None
@@ -267,7 +284,7 @@ ALL_JOBS = sa.select(*(jobs.c[name] for name in JobRow.__slots__))
 JOBS = ALL_JOBS.where(jobs.c.removed_at.is_(None))
 
 
-def job_row(row: Any) -> JobRow:
+def job_row(row: sa.Row[Any]) -> JobRow:
     found = row._mapping
     return JobRow(**{name: found[name] for name in JobRow.__slots__})
 

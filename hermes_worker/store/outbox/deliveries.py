@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -23,7 +23,8 @@ from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.step import retry_delay_s
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import PkRow, Prepared, row_of, rows_of
+from hermes_worker.store.row_keys import LostHintsBounds
 from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
 from hermes_worker.store.short_ids import completed
 from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
@@ -353,7 +354,7 @@ class Deliveries:
             if before is not None:
                 last = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == before)), before)
                 statement = statement.where(deliveries.c.pk < last.pk)
-            return [_view(row) for row in connection.execute(statement)]
+            return [_view(row) for row in rows_of(connection.execute(statement), _DeliveryRow)]
 
     def _change(self, connection: Connection, claim: DeliveryClaim, **values: Any) -> None:
         changed = connection.execute(
@@ -371,7 +372,7 @@ _orphans = (
     .where(deliveries.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
     .limit(_BATCH)
 )
-_FIRST_ORPHAN = Prepared(_orphans.limit(1))
+_FIRST_ORPHAN = Prepared(_orphans.limit(1), gives=PkRow)
 
 
 def _take_back() -> sa.Update:
@@ -422,6 +423,13 @@ def lose_deliveries(database: Database) -> int:
         return _TAKE_BACK.run(connection, {})
 
 
+class _Due(NamedTuple):
+    delivery_id: str
+    attempts: int
+    deaths: int | None
+    hinted_at: float
+
+
 _RETURNED = (deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.deaths, deliveries.c.hinted_at)
 
 _waiting = (
@@ -430,18 +438,23 @@ _waiting = (
     .order_by(deliveries.c.not_before)
     .limit(_BATCH)
 )
-_FIRST_WAITING = Prepared(_waiting.limit(1))
+_FIRST_WAITING = Prepared(_waiting.limit(1), gives=PkRow)
 _WAKE = Prepared(
     sa.update(deliveries)
     .where(deliveries.c.pk.in_(_waiting.with_for_update(skip_locked=True)), deliveries.c.not_before.is_not(None))
     .values(not_before=None, hinted_at=db_now(), hints=0)
-    .returning(*_RETURNED)
+    .returning(*_RETURNED),
+    gives=_Due,
 )
 
 
 def wake_deliveries(database: Database) -> list[Hint]:
     """Deliveries whose wait is over are due now."""
-    return _hinted(database, _FIRST_WAITING, _WAKE, {})
+    with database.read() as connection:
+        if _FIRST_WAITING.first(connection, {}) is None:
+            return []  # and nothing is written
+    with database.statement() as connection:
+        return _hints(_WAKE.all(connection, {}))
 
 
 _wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.case(
@@ -449,7 +462,7 @@ _wait: sa.ColumnElement[float] = sa.bindparam("grace", type_=sa.Double()) * sa.c
 )
 
 
-def _resending(*, is_suspect: bool) -> tuple[Prepared, Prepared]:
+def _resending(*, is_suspect: bool) -> tuple[Prepared[LostHintsBounds, PkRow], Prepared[LostHintsBounds, _Due]]:
     """What finds the first row, and what sends all of them again."""
     lost = (
         sa.select(deliveries.c.pk)
@@ -470,7 +483,10 @@ def _resending(*, is_suspect: bool) -> tuple[Prepared, Prepared]:
         )
         .returning(*_RETURNED)
     )
-    return Prepared(lost.limit(1)), Prepared(resend)
+    return (
+        Prepared(lost.limit(1), takes=LostHintsBounds, gives=PkRow),
+        Prepared(resend, takes=LostHintsBounds, gives=_Due),
+    )
 
 
 _RESENDING = {is_suspect: _resending(is_suspect=is_suspect) for is_suspect in (False, True)}
@@ -480,16 +496,15 @@ def resend_deliveries(database: Database, *, grace_s: float, before: float, is_s
     """Hints of due deliveries whose message is lost: hinted before ``before`` and longer than the grace ago. Those of
     suspects, or all others."""
     first, resend = _RESENDING[is_suspect]
-    return _hinted(database, first, resend, {"grace": grace_s, "before": before})
-
-
-def _hinted(database: Database, first: Prepared, update: Prepared, values: Mapping[str, float]) -> list[Hint]:
-    """The hints of what ``update`` returns, which is only asked to write when ``first`` finds something."""
+    values: LostHintsBounds = {"grace": grace_s, "before": before}
     with database.read() as connection:
         if first.first(connection, values) is None:
             return []
     with database.statement() as connection:
-        rows = update.all(connection, values)
+        return _hints(resend.all(connection, values))
+
+
+def _hints(due: Sequence[_Due]) -> list[Hint]:
     return [
         Hint(
             effect=SendDelivery(
@@ -500,7 +515,7 @@ def _hinted(database: Database, first: Prepared, update: Prepared, values: Mappi
             ),
             at=float(row.hinted_at),
         )
-        for row in rows
+        for row in due
     ]
 
 
@@ -525,19 +540,38 @@ def _lost(claim: DeliveryClaim) -> LeaseLost:
     return LeaseLost(f"the claim on delivery {claim.delivery_id!r} was taken over; nothing was written")
 
 
-_VIEW = sa.select(deliveries, runs.c.run_id, jobs.c.job_id).select_from(
+class _DeliveryRow(NamedTuple):
+    pk: int
+    delivery_id: str
+    target: str
+    state: str
+    attempts: int
+    is_in_doubt: bool
+    not_before: float | None
+    receipt: str | None
+    error_kind: str | None
+    error: str | None
+    created_at: float
+    settled_at: float | None
+    run_id: str | None
+    job_id: str | None
+
+
+_VIEW = sa.select(
+    *(deliveries.c[name] for name in _DeliveryRow._fields[:-2]), runs.c.run_id, jobs.c.job_id
+).select_from(
     deliveries.outerjoin(runs, runs.c.pk == deliveries.c.run_pk).outerjoin(jobs, jobs.c.pk == deliveries.c.job_pk)
 )
 
 
-def _found(result: sa.CursorResult[Any], delivery_id: str) -> sa.Row[Any]:
-    row = result.first()
+def _found(result: sa.CursorResult[Any], delivery_id: str) -> _DeliveryRow:
+    row = row_of(result, _DeliveryRow)
     if row is None:
         raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
     return row
 
 
-def _view(row: Any) -> DeliveryView:
+def _view(row: _DeliveryRow) -> DeliveryView:
     return DeliveryView(
         delivery_id=row.delivery_id,
         run_id=row.run_id,

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -31,16 +32,17 @@ from hermes_worker.core.budget import Dimension
 from hermes_worker.core.effects import AskAuxiliary
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
-from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
-from hermes_worker.store.rows import Hint, LoadedRun, is_suspect, plain, read_run
+from hermes_worker.store.row_keys import CallKey
+from hermes_worker.store.rows import Hint, RunRecord, plain, read_record
 from hermes_worker.store.runs.budgets import refuses_auxiliary
-from hermes_worker.store.runs.calls import OVERTIME_S, CallClaim, lock_held
+from hermes_worker.store.runs.call_claims import ClaimValues, claim_call, claim_values, lock_held
+from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.joining import save
 from hermes_worker.store.runs.stepping import Additions
-from hermes_worker.store.tables import auxiliary_calls, runs, tool_calls
+from hermes_worker.store.tables import auxiliary_calls, tool_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,8 @@ class AuxiliaryClaim:
     question: AuxiliaryQuestion
     refused_by: Dimension | None
     """What of the chain's budget is used up, so that nobody may be asked."""
-    loaded: LoadedRun
-    """The run as it was at the claim, without its calls."""
+    loaded: RunRecord
+    """The run as it was at the claim."""
 
     @property
     def key(self) -> str:
@@ -67,35 +69,42 @@ class AuxiliaryClaim:
         return f"{self.run_id}.{self.iteration}.{self.position}:{self.number}"
 
 
+class _Claimed(NamedTuple):
+    run_pk: int
+
+
+class _Question(NamedTuple):
+    number: int
+    task: str
+    request: str
+
+
+class _AskedRow(NamedTuple):
+    task: str
+    material: str | None
+    """Of the first question of those asked together."""
+    answer: str | None
+    failure_kind: str | None
+    asked_at: float
+
+
+class _Count(NamedTuple):
+    asked: int
+
+
+class _Outcome(TypedDict):
+    text: str | None
+    failure: str | None
+
+
+class _Answered(CallKey, _Outcome):
+    question: int
+
+
 _CLAIM = Prepared(
-    sa.update(tool_calls)
-    .where(
-        tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.attempt == sa.bindparam("att"),
-        is_suspect(tool_calls) == sa.bindparam("suspect"),
-        tool_calls.c.hinted_at.is_not(None),
-        tool_calls.c.asks == 1,
-        sa.select(runs.c.pk)
-        .where(
-            runs.c.pk == tool_calls.c.run_pk,
-            runs.c.status == RunStatus.RUNNING.value,
-            runs.c.state_version <= STATE_VERSION,
-        )
-        .exists(),
-    )
-    .values(
-        status=CallStatus.RUNNING.value,
-        lease_token=sa.bindparam("token"),
-        lease_owner=sa.bindparam("owner"),
-        claimed_at=db_now(),
-        deadline_at=db_now() + (TIMEOUT_S_MAX + OVERTIME_S),
-        hinted_at=None,
-        hints=0,
-    )
-    .returning(tool_calls.c.run_pk)
+    claim_call(AskAuxiliary, tool_calls.c.run_pk, lasts_s=TIMEOUT_S_MAX), takes=ClaimValues, gives=_Claimed
 )
+"""For as long as any model may take."""
 
 _of_call = (
     auxiliary_calls.c.run_pk == sa.bindparam("run"),
@@ -106,10 +115,20 @@ _NEXT = Prepared(
     sa.select(auxiliary_calls.c.number, auxiliary_calls.c.task, auxiliary_calls.c.request)
     .where(*_of_call, auxiliary_calls.c.answered_at.is_(None))
     .order_by(auxiliary_calls.c.number)
-    .limit(1)
+    .limit(1),
+    takes=CallKey,
+    gives=_Question,
 )
-_ALL = Prepared(sa.select(auxiliary_calls).where(*_of_call).order_by(auxiliary_calls.c.number))
-_COUNT = Prepared(sa.select(sa.func.count().label("asked")).select_from(auxiliary_calls).where(*_of_call))
+_ALL = Prepared(
+    sa.select(*(auxiliary_calls.c[name] for name in _AskedRow._fields))
+    .where(*_of_call)
+    .order_by(auxiliary_calls.c.number),
+    takes=CallKey,
+    gives=_AskedRow,
+)
+_COUNT = Prepared(
+    sa.select(sa.func.count().label("asked")).select_from(auxiliary_calls).where(*_of_call), takes=CallKey, gives=_Count
+)
 _ANSWER = Prepared(
     sa.update(auxiliary_calls)
     .where(*_of_call, auxiliary_calls.c.number == sa.bindparam("question"), auxiliary_calls.c.answered_at.is_(None))
@@ -118,7 +137,8 @@ _ANSWER = Prepared(
         failure_kind=sa.bindparam("failure"),
         answered_at=db_now(),
         request=None,
-    )
+    ),
+    takes=_Answered,
 )
 
 
@@ -147,21 +167,12 @@ class AuxiliaryCalls:
         The claim lasts for as long as any model may take and a little more; then the sweeper takes it.
         """
         token = secrets.token_hex(16)
-        wanted = {
-            "id": effect.run_id,
-            "iter": effect.iteration,
-            "pos": effect.position,
-            "att": effect.attempt,
-            "suspect": int(effect.is_suspect),
-            "token": token,
-            "owner": owner,
-        }
         with self._database.write() as connection:
-            row = _CLAIM.first(connection, wanted)
+            row = _CLAIM.first(connection, claim_values(effect, token=token, owner=owner))
             if row is None:
                 return None
             asked = _NEXT.first(connection, {"run": row.run_pk, "iter": effect.iteration, "pos": effect.position})
-            loaded = read_run(connection, row.run_pk)
+            loaded = read_record(connection, row.run_pk)
             refused_by = refuses_auxiliary(connection, loaded)
         if asked is None:
             raise LookupError(f"call {effect.position} of run {effect.run_id!r} waits for no answer")
@@ -206,7 +217,7 @@ class AuxiliaryCalls:
 
 
 def _insert(connection: Connection, claim: CallClaim, consultation: Consultation) -> None:
-    asked_before = _COUNT.first(connection, _key(claim)).asked
+    asked_before = _COUNT.one(connection, _key(claim)).asked
     connection.execute(
         sa.insert(auxiliary_calls).values(asked_at=db_now()),
         [
@@ -224,7 +235,7 @@ def _insert(connection: Connection, claim: CallClaim, consultation: Consultation
     )
 
 
-def _outcome(answer: AuxiliaryAnswer) -> dict[str, str | None]:
+def _outcome(answer: AuxiliaryAnswer) -> _Outcome:
     failure = answer.failure or "unknown" if answer.text is None else None
     return {"text": None if answer.text is None else plain(answer.text), "failure": failure}
 
@@ -233,15 +244,15 @@ def _paid(claim: AuxiliaryClaim, spent: Spent) -> Additions:
     return Additions(usage=spent.usage, cost=spent.cost, held_call=claim.position)
 
 
-def _key(claim: CallClaim | AuxiliaryClaim) -> dict[str, int]:
+def _key(claim: CallClaim | AuxiliaryClaim) -> CallKey:
     return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position}
 
 
-def _consulted(rows: list[Any]) -> Consulted:
+def _consulted(rows: Sequence[_AskedRow]) -> Consulted:
     """Of rows that were asked together."""
     return Consulted(
         task=AuxTask(rows[0].task),
-        material=json.loads(rows[0].material),
+        material=json.loads(rows[0].material or "null"),
         answers=[AuxiliaryAnswer(text=row.answer, failure=row.failure_kind) for row in rows],
         asked_at=rows[0].asked_at,
     )

@@ -7,17 +7,17 @@ with limits of their own, have a budget row; all others pay nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Generic, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, auxiliary_refusal, reservation
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.store.engine.prepared import Prepared
-from hermes_worker.store.rows import OWN_BUDGET, LoadedRun
+from hermes_worker.store.engine.prepared import Prepared, Takes, Values
+from hermes_worker.store.rows import OWN_BUDGET, RunRecord
 from hermes_worker.store.tables import budgets, runs, tool_calls
 
 
@@ -32,21 +32,78 @@ class Charge:
     """Calls of whose cost nothing is known."""
 
 
-class _Both:
+class _Both(Generic[Takes]):
     """Two statements that change different tables: one round trip on PostgreSQL, one after the other on SQLite."""
 
-    def __init__(self, one: Any, other: Any) -> None:
-        self._at_once = Prepared(one.add_cte(other.cte("other")))
-        self._each = (Prepared(one), Prepared(other))
+    def __init__(self, one: sa.Insert | sa.Update, other: sa.Insert | sa.Update, takes: type[Takes]) -> None:
+        self._at_once = Prepared(one.add_cte(other.cte("other")), takes=takes)
+        self._each = (Prepared(one, takes=Values), Prepared(other, takes=Values))
 
-    def run(self, connection: Connection, values: Mapping[str, Any]) -> None:
-        for statement in (self._at_once,) if connection.dialect.name == "postgresql" else self._each:
-            statement.run(connection, values)
+    def run(self, connection: Connection, values: Takes) -> None:
+        if connection.dialect.name == "postgresql":
+            self._at_once.run(connection, values)
+            return
+        for statement in self._each:
+            statement.run(connection, dict(values))
+
+
+class _Root(TypedDict):
+    root: int
+
+
+class BudgetRow(NamedTuple):
+    root_pk: int
+    iterations_max: int
+    iterations_reserved: int
+    iterations_spent: int
+    tokens_max: int | None
+    tokens_reserved: int
+    tokens_spent: int
+    tool_calls_max: int | None
+    tool_calls_spent: int
+    nano_usd_max: int | None
+    nano_usd_reserved: int
+    nano_usd_spent: int
+    unknown_costs: int
+    turns: int
+
+
+class _Reservation(_Root):
+    run: int
+    tokens: int
+    nano_usd: int
+
+
+class _Settlement(_Root):
+    held: int
+    iterations: int
+    tokens_held: int
+    tokens: int
+    calls: int
+    nano_usd_held: int
+    nano_usd: int
+    unknown: int
+
+
+class _Exhausted(TypedDict):
+    run: int
+    dimension: str
+
+
+class _EventSeq(NamedTuple):
+    event_seq: int
+
+
+class _Used(_Root):
+    iterations: int
+    tokens: int
+    nano_usd: int
 
 
 _this = budgets.c.root_pk == sa.bindparam("root")
-_LOCK = Prepared(sa.select(budgets).where(_this).with_for_update())
-_READ = Prepared(sa.select(budgets).where(_this))
+BUDGET_COLUMNS = [budgets.c[name] for name in BudgetRow._fields]
+_LOCK = Prepared(sa.select(*BUDGET_COLUMNS).where(_this).with_for_update(), takes=_Root, gives=BudgetRow)
+_READ = Prepared(sa.select(*BUDGET_COLUMNS).where(_this), takes=_Root, gives=BudgetRow)
 _reserve = (
     sa.update(budgets)
     .where(_this)
@@ -61,7 +118,7 @@ _hold = (
     .where(runs.c.pk == sa.bindparam("run"))
     .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
 )
-_RESERVE = _Both(_reserve, _hold)
+_RESERVE = _Both(_reserve, _hold, _Reservation)
 _SETTLE = Prepared(
     sa.update(budgets)
     .where(_this)
@@ -74,42 +131,47 @@ _SETTLE = Prepared(
         nano_usd_reserved=budgets.c.nano_usd_reserved - sa.bindparam("nano_usd_held"),
         nano_usd_spent=budgets.c.nano_usd_spent + sa.bindparam("nano_usd"),
         unknown_costs=budgets.c.unknown_costs + sa.bindparam("unknown"),
-    )
+    ),
+    takes=_Settlement,
 )
 _EXHAUST = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
     .values(exhausted=sa.bindparam("dimension"), event_seq=runs.c.event_seq + 1)
-    .returning(runs.c.event_seq)
+    .returning(runs.c.event_seq),
+    takes=_Exhausted,
+    gives=_EventSeq,
 )
 
 
-def reserve(connection: Connection, loaded: LoadedRun) -> Amounts | Dimension:
+def reserve(connection: Connection, loaded: RunRecord) -> Amounts | Dimension:
     """Reserve the model call that ``loaded`` was just claimed for, or say which dimension refuses it.
 
     The caller's transaction has claimed the run.
     """
     assert loaded.budget_pk is not None
-    budget = budget_of(_LOCK.first(connection, {"root": loaded.budget_pk}))
+    budget = budget_of(_LOCK.one(connection, {"root": loaded.budget_pk}))
     granted = reservation(budget, _own(loaded), depth=_depth(loaded))
     if isinstance(granted, Dimension):
         return granted
-    values = {"tokens": granted.tokens, "nano_usd": granted.nano_usd}
-    _RESERVE.run(connection, {"root": loaded.budget_pk, "run": loaded.pk, **values})
+    _RESERVE.run(
+        connection,
+        {"root": loaded.budget_pk, "run": loaded.pk, "tokens": granted.tokens, "nano_usd": granted.nano_usd},
+    )
     return granted
 
 
-def _depth(loaded: LoadedRun) -> int:
+def _depth(loaded: RunRecord) -> int:
     """Who has a budget of its own has nobody above it to leave something to."""
     return 0 if loaded.budget_pk == loaded.pk else loaded.depth
 
 
-def _own(loaded: LoadedRun) -> Amounts:
+def _own(loaded: RunRecord) -> Amounts:
     """Replies whose tokens nobody counted are expected to cost what the earlier ones may have cost."""
     return replace(loaded.used, nano_usd=loaded.used.nano_usd + loaded.doubtful.nano_usd)
 
 
-def refuses_auxiliary(connection: Connection, loaded: LoadedRun) -> Dimension | None:
+def refuses_auxiliary(connection: Connection, loaded: RunRecord) -> Dimension | None:
     """What of the budget refuses a run an auxiliary call. Nothing is reserved for one: several that are made at once
     may take more than was left, by what they take."""
     if loaded.budget_pk is None:
@@ -119,15 +181,15 @@ def refuses_auxiliary(connection: Connection, loaded: LoadedRun) -> Dimension | 
 
 def exhaust(connection: Connection, run_pk: int, dimension: Dimension) -> int:
     """The run may only sum up from now on. Returns the number for the event that says so."""
-    return int(_EXHAUST.first(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
+    return int(_EXHAUST.one(connection, {"run": run_pk, "dimension": dimension.value}).event_seq)
 
 
 def read_budget(connection: Connection, budget_pk: int) -> Budget:
     """As it is at the moment; nothing is locked."""
-    return budget_of(_READ.first(connection, {"root": budget_pk}))
+    return budget_of(_READ.one(connection, {"root": budget_pk}))
 
 
-def budget_of(row: Any) -> Budget:
+def budget_of(row: BudgetRow) -> Budget:
     return Budget(
         limits=Limits(
             iterations=row.iterations_max,
@@ -222,15 +284,15 @@ _share = sa.insert(budgets).from_select(
     include_defaults=False,
 )
 _has_budget = sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(has_budget=1)
-_SHARE = _Both(_has_budget, _share)
+_SHARE = _Both(_has_budget, _share, _Used)
 
 
-_PROMISE_TURN = Prepared(sa.update(budgets).where(_this).values(turns=budgets.c.turns + 1))
+_PROMISE_TURN = Prepared(sa.update(budgets).where(_this).values(turns=budgets.c.turns + 1), takes=_Root)
 
 
 def lock_turns(connection: Connection, budget_pk: int) -> tuple[Budget, int]:
     """The chain's budget, locked, and how many turns of the chain were promised to background answers so far."""
-    row = _LOCK.first(connection, {"root": budget_pk})
+    row = _LOCK.one(connection, {"root": budget_pk})
     return budget_of(row), int(row.turns)
 
 
@@ -239,7 +301,7 @@ def promise_turn(connection: Connection, budget_pk: int) -> None:
     _PROMISE_TURN.run(connection, {"root": budget_pk})
 
 
-def share_budget(connection: Connection, root: LoadedRun) -> None:
+def share_budget(connection: Connection, root: RunRecord) -> None:
     """Turn what the root has used so far into the budget of its tree, when it has its first children. Idempotent.
 
     The caller holds the root's row, and no model call of it is claimed: it waits for the call it is handing over.
@@ -247,10 +309,12 @@ def share_budget(connection: Connection, root: LoadedRun) -> None:
     if root.budget_pk is not None:
         return
     used, doubtful = root.used, root.doubtful
-    values = {
-        "root": root.pk,
-        "iterations": used.iterations,
-        "tokens": used.tokens + doubtful.tokens,
-        "nano_usd": used.nano_usd + doubtful.nano_usd,
-    }
-    _SHARE.run(connection, values)
+    _SHARE.run(
+        connection,
+        {
+            "root": root.pk,
+            "iterations": used.iterations,
+            "tokens": used.tokens + doubtful.tokens,
+            "nano_usd": used.nano_usd + doubtful.nano_usd,
+        },
+    )

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -14,38 +14,40 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core import events as ev
 from hermes_worker.core.delegation import TURNS_MAX, background_refusal, refusal_note
 from hermes_worker.core.effects import RunTool
-from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.messages import Message, Role, ToolRequest, canonical_json, tool_body
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, Run, RunStatus, WaitKind
+from hermes_worker.core.run import CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.safety.redaction import redact_code
-from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import Joined, Prepared
+from hermes_worker.store.row_keys import HeldCallKey, RunKey, SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
+    CallRow,
     Hint,
     LoadedRun,
     ParentCall,
-    is_suspect,
+    RunRecord,
+    RunRow,
     lock_run_after_call,
     to_loaded,
-    with_run,
+    to_record,
+    with_calls,
 )
 from hermes_worker.store.runs.budgets import lock_turns, promise_turn, share_budget
-from hermes_worker.store.runs.children import mark_joined
+from hermes_worker.store.runs.call_claims import ClaimValues, claim_call, claim_values, claimed, lock_held, lost
+from hermes_worker.store.runs.children import ReplyRow, mark_joined
 from hermes_worker.store.runs.inputs import read_spec
 from hermes_worker.store.runs.joining import StateMoved, commit, save
 from hermes_worker.store.runs.new_children import NewChild, insert_children
 from hermes_worker.store.runs.stepping import Additions
-from hermes_worker.store.runs.steps import SETTLE_CALL
+from hermes_worker.store.runs.steps import SETTLE_CALL, SettledCall
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, tool_calls
 
-OVERTIME_S = 30.0
-"""How far past its time-out a call may run before its claim is taken away: the worker ends it long before that."""
 PREVIEW_CHARS = 120
 """How much of a call's arguments the ``tool.started`` event shows."""
 
@@ -75,8 +77,13 @@ class CallClaim:
     """Somebody allowed it, with these very arguments: it does not ask again."""
     has_asked: bool
     """It left questions for models, and they are answered (``store.runs.auxiliary``)."""
-    loaded: LoadedRun
-    """The run as it was at the claim; with its calls only when there is no other than this one."""
+    loaded: RunRecord
+    """The run as it was at the claim."""
+
+    @property
+    def alone(self) -> LoadedRun | None:
+        """The run as it was at the claim, whole; ``None`` when it has other calls beside this one."""
+        return self.loaded if isinstance(self.loaded, LoadedRun) else None
 
     @property
     def idempotency_key(self) -> str:
@@ -101,50 +108,49 @@ class Settlement:
     """The network that its command had, where something confined it."""
 
 
-_claim_call = (
-    sa.update(tool_calls)
-    .where(
-        tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.attempt == sa.bindparam("att"),
-        is_suspect(tool_calls) == sa.bindparam("suspect"),
-        tool_calls.c.hinted_at.is_not(None),
-        sa.func.coalesce(tool_calls.c.asks, 0) == 0,
-        sa.select(runs.c.pk)
-        .where(
-            runs.c.pk == tool_calls.c.run_pk,
-            runs.c.status == RunStatus.RUNNING.value,
-            runs.c.state_version <= STATE_VERSION,
-        )
-        .exists(),
-    )
-    .values(
-        status=CallStatus.RUNNING.value,
-        lease_token=sa.bindparam("token"),
-        lease_owner=sa.bindparam("owner"),
-        claimed_at=db_now(),
-        deadline_at=db_now() + tool_calls.c.timeout_s + OVERTIME_S,
-        hinted_at=None,
-        hints=0,
-    )
-    .returning(
-        tool_calls.c.run_pk,
-        tool_calls.c.position,
-        tool_calls.c.name,
-        tool_calls.c.replay,
-        tool_calls.c.segment,
-        tool_calls.c.result_seq,
-        tool_calls.c.timeout_s,
-        tool_calls.c.claimed_at,
-        tool_calls.c.approved_arguments,
-        tool_calls.c.asks,
-        tool_calls.c.deaths.label("call_deaths"),
-    )
-)
-"""A stop locks the calls before the run, so one that comes first leaves nothing here to claim."""
+class _ClaimedCall(NamedTuple):
+    run_pk: int
+    position: int
+    name: str
+    replay: str
+    segment: int
+    result_seq: int
+    timeout_s: float
+    claimed_at: float
+    approved_arguments: str | None
+    asks: int | None
+    call_deaths: int | None
 
-_CLAIM_CALL = Prepared(_claim_call)
+
+class _ClaimedRun(RunKey):
+    asked_at: int
+
+
+class _StoredDocument(NamedTuple):
+    key: str
+    body: str
+
+
+class _HandOver(HeldCallKey):
+    children_max: int
+
+
+_claim_call = claim_call(
+    RunTool,
+    tool_calls.c.run_pk,
+    tool_calls.c.position,
+    tool_calls.c.name,
+    tool_calls.c.replay,
+    tool_calls.c.segment,
+    tool_calls.c.result_seq,
+    tool_calls.c.timeout_s,
+    tool_calls.c.claimed_at,
+    tool_calls.c.approved_arguments,
+    tool_calls.c.asks,
+    tool_calls.c.deaths.label("call_deaths"),
+    lasts_s=tool_calls.c.timeout_s,
+)
+_CLAIM_CALL = Prepared(_claim_call, takes=ClaimValues, gives=_ClaimedCall)
 
 
 def _run_and_reply(
@@ -168,13 +174,19 @@ def _claim_and_read() -> sa.Select[Any]:
     return _run_and_reply(*claimed.c, run_pk=claimed.c.run_pk, asked_at=asked_at, source=claimed)
 
 
-_READ_CLAIMED = Prepared(_run_and_reply(run_pk=sa.bindparam("run"), asked_at=sa.bindparam("asked_at")))
-_CLAIM_AND_READ = Prepared(_claim_and_read())
+_READ_CLAIMED = Prepared(
+    _run_and_reply(run_pk=sa.bindparam("run"), asked_at=sa.bindparam("asked_at")),
+    takes=_ClaimedRun,
+    gives=Joined(RunRow, ReplyRow),
+)
+_CLAIM_AND_READ = Prepared(_claim_and_read(), takes=ClaimValues, gives=Joined(_ClaimedCall, RunRow, ReplyRow))
 
 _READ_DOCUMENTS = Prepared(
     sa.select(session_documents.c.key, session_documents.c.body).where(
         session_documents.c.session_pk == sa.bindparam("session")
-    )
+    ),
+    takes=SessionKey,
+    gives=_StoredDocument,
 )
 
 _hand_over = (
@@ -187,7 +199,7 @@ _hand_over = (
     )
     .values(children_max=sa.bindparam("children_max"))
 )
-_HAND_OVER = Prepared(_hand_over)
+_HAND_OVER = Prepared(_hand_over, takes=_HandOver)
 _HAND_OVER_AND_WAIT = Prepared(
     _hand_over.values(
         status=CallStatus.WAITING.value,
@@ -195,7 +207,8 @@ _HAND_OVER_AND_WAIT = Prepared(
         lease_token=None,
         lease_owner=None,
         deadline_at=None,
-    )
+    ),
+    takes=_HandOver,
 )
 
 
@@ -222,25 +235,17 @@ class ToolCalls:
         The claim lasts for the tool's time-out and a little more; after that the sweeper takes it, live worker or not.
         """
         token = secrets.token_hex(16)
-        wanted = {
-            "id": effect.run_id,
-            "iter": effect.iteration,
-            "pos": effect.position,
-            "att": effect.attempt,
-            "suspect": int(effect.is_suspect),
-            "token": token,
-            "owner": owner,
-        }
+        wanted = claim_values(effect, token=token, owner=owner)
         with self._database.statement() as connection:
             if not self._database.is_sqlite:
-                row = _CLAIM_AND_READ.first(connection, wanted)
-                return None if row is None else _claim_of(effect, token, row, row)
+                found = _CLAIM_AND_READ.first(connection, wanted)
+                return None if found is None else _claim_of(effect, token, *found)
             row = _CLAIM_CALL.first(connection, wanted)
             if row is None:
                 return None
             asked_at = row.result_seq - row.position - 1
-            read = _READ_CLAIMED.first(connection, {"run": row.run_pk, "asked_at": asked_at})
-        return _claim_of(effect, token, row, read)
+            run, reply = _READ_CLAIMED.one(connection, {"run": row.run_pk, "asked_at": asked_at})
+        return _claim_of(effect, token, row, run, reply)
 
     def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
         """The session documents among ``keys`` that exist."""
@@ -260,24 +265,22 @@ class ToolCalls:
 
         Safe to repeat: the second time the token is gone. Raises ``LeaseLost`` when the claim is not ours any more.
         """
-        if len(claim.loaded.run.calls) == 1:
+        if claim.alone is not None:
             try:
-                return self._settle_as_claimed(claim, settlement)
+                return self._settle_as_claimed(claim, claim.alone, settlement)
             except StateMoved:
                 pass  # the run changed since the claim (a stop, say): decide again on what it is now
         with self._database.write() as connection:
-            if SETTLE_CALL.run(connection, _claimed(claim, call_status=settlement.status.value)) == 0:
-                raise _lost(claim)
+            if SETTLE_CALL.run(connection, _settled_call(claim, settlement)) == 0:
+                raise lost(claim)
             # Under the lock the row reads as settled already; for the decision it is still as we claimed it.
             before = _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
             return save(connection, before, _settled(before, claim, settlement), _additions(claim, settlement))
 
-    def _settle_as_claimed(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
+    def _settle_as_claimed(self, claim: CallClaim, before: LoadedRun, settlement: Settlement) -> list[Hint]:
         """Settle a call that is alone in its iteration on the state read with the claim, which ``save`` verifies."""
-        before = claim.loaded
         after = _settled(before, claim, settlement)
-        claimed = _claimed(claim, call_status=settlement.status.value)
-        additions = replace(_additions(claim, settlement), settled_call=claimed)
+        additions = replace(_additions(claim, settlement), settled_call=_settled_call(claim, settlement))
         return commit(self._database, before, after, additions)
 
     def delegate(
@@ -300,9 +303,9 @@ class ToolCalls:
         handed = _Handed(
             new=new, children_max=children_max, is_budget_shared=is_budget_shared, note=note, turns_max=turns_max
         )
-        if len(claim.loaded.run.calls) == 1 and note is None:
+        if claim.alone is not None and note is None:
             try:
-                return self._delegate(claim, handed, claim.loaded)
+                return self._delegate(claim, handed, claim.alone)
             except StateMoved:
                 pass  # as in ``settle``
         return self._delegate(claim, handed, None)
@@ -311,8 +314,8 @@ class ToolCalls:
         """On the state ``known``, which ``save`` verifies, or else on the state read under the run's lock."""
         with self._database.write() as connection:
             hand_over = _HAND_OVER_AND_WAIT if handed.note is None else _HAND_OVER
-            if hand_over.run(connection, _claimed(claim, children_max=handed.children_max)) == 0:
-                raise _lost(claim)
+            if hand_over.run(connection, {**claimed(claim), "children_max": handed.children_max}) == 0:
+                raise lost(claim)
             loaded = known or _as_claimed(lock_run_after_call(connection, claim.run_pk), claim)
             if loaded.run.status is RunStatus.STOPPING:
                 cancelled = apply(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.CHILDREN))
@@ -343,65 +346,15 @@ class ToolCalls:
             return save(connection, loaded, apply(loaded.run, ev.CallReleased(position=claim.position)))
 
 
-class HeldCall(Protocol):
-    """A claim on a tool call, for whatever."""
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def run_pk(self) -> int: ...
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def iteration(self) -> int: ...
-
-    @property
-    def position(self) -> int: ...
-
-
-_LOCK_HELD = Prepared(
-    sa.select(tool_calls.c.position)
-    .where(
-        tool_calls.c.run_pk == sa.bindparam("run"),
-        tool_calls.c.iteration == sa.bindparam("iter"),
-        tool_calls.c.position == sa.bindparam("pos"),
-        tool_calls.c.lease_token == sa.bindparam("token"),
-    )
-    .with_for_update()
-)
-
-
-def lock_held(connection: Connection, claim: HeldCall) -> LoadedRun:
-    """Lock a claimed call and then its run, and read the run. Raises ``LeaseLost`` when the claim is not ours any
-    more."""
-    if _LOCK_HELD.first(connection, _claimed(claim)) is None:
-        raise _lost(claim)
-    return lock_run_after_call(connection, claim.run_pk)
-
-
-def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
-    asked = json.loads(read.reply)["tool_calls"][row.position]
-    call = Call(
-        position=row.position,
-        name=row.name,
-        replay=Replay(row.replay),
-        segment=row.segment,
-        status=CallStatus.RUNNING,
-        attempt=effect.attempt,
-        deaths=row.call_deaths,
-    )
-    loaded = to_loaded(read, ())
-    if read.call_count == 1:
-        # Alone in its iteration, so what we hold is all there is to decide on; see ``settle``.
-        loaded = replace(with_run(loaded, calls=(call,)), result_seqs=(row.result_seq,))
+def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply: ReplyRow) -> CallClaim:
+    asked = json.loads(reply.reply)["tool_calls"][row.position]
+    # Alone in its iteration, what we hold is all there is to decide on; see ``settle``.
+    loaded = to_loaded(run, [_as_call(effect, row)]) if run.call_count == 1 else to_record(run)
     return CallClaim(
         token=token,
         run_pk=row.run_pk,
         run_id=effect.run_id,
-        session_pk=read.session_pk,
+        session_pk=run.session_pk,
         iteration=effect.iteration,
         position=row.position,
         attempt=effect.attempt,
@@ -411,12 +364,33 @@ def _claim_of(effect: RunTool, token: str, row: Any, read: Any) -> CallClaim:
         ),
         is_approved=row.approved_arguments is not None,
         has_asked=row.asks is not None,
-        replay=call.replay,
+        replay=Replay(row.replay),
         timeout_s=row.timeout_s,
         claimed_at=row.claimed_at,
-        is_watched=bool(read.is_watched),
+        is_watched=loaded.is_watched,
         loaded=loaded,
     )
+
+
+def _as_call(effect: RunTool, row: _ClaimedCall) -> CallRow:
+    """The row as the claim left it."""
+    return CallRow(
+        position=row.position,
+        name=row.name,
+        replay=row.replay,
+        segment=row.segment,
+        status=CallStatus.RUNNING.value,
+        waits_for=None,
+        asks=0,
+        attempt=effect.attempt,
+        deaths=row.call_deaths,
+        timeout_s=row.timeout_s,
+        result_seq=row.result_seq,
+    )
+
+
+def _settled_call(claim: CallClaim, settlement: Settlement) -> SettledCall:
+    return {**claimed(claim), "call_status": settlement.status.value}
 
 
 def _settled(before: LoadedRun, claim: CallClaim, settlement: Settlement) -> Run:
@@ -491,21 +465,10 @@ def started_event(claim: CallClaim) -> RunEvent:
     return RunEvent(name=RunEventName.TOOL_STARTED, data=data, at=claim.claimed_at)
 
 
-def _claimed(claim: HeldCall, **more: Any) -> dict[str, Any]:
-    return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position, "token": claim.token, **more}
-
-
-def _lost(claim: HeldCall) -> LeaseLost:
-    return LeaseLost(
-        f"the claim on call {claim.position} of iteration {claim.iteration} of run {claim.run_id!r} was taken over; "
-        "what was brought for it was refused"
-    )
-
-
 def _as_claimed(loaded: LoadedRun, claim: CallClaim) -> LoadedRun:
     calls = loaded.run.calls
     ours = replace(calls[claim.position], status=CallStatus.RUNNING, waits_for=None)
-    return with_run(loaded, calls=(*calls[: claim.position], ours, *calls[claim.position + 1 :]))
+    return with_calls(loaded, (*calls[: claim.position], ours, *calls[claim.position + 1 :]))
 
 
 def _completed_event(claim: CallClaim, settlement: Settlement) -> RunEvent:

@@ -8,6 +8,8 @@ way to what they caused; children that have ended are not, because only a turn a
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -17,7 +19,8 @@ from hermes_worker.core.run import ExitReason, Halt, Run, RunStatus
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import PkRow, Prepared
+from hermes_worker.store.row_keys import AtMost, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run
 from hermes_worker.store.runs.children import caused_turns, detach, open_children
 from hermes_worker.store.runs.joining import break_off, save
@@ -27,24 +30,39 @@ from hermes_worker.store.tables import runs
 STOPPED_MAX = 200
 """Runs that one call stops; the sweeper stops the rest."""
 
+
+class _NewHalt(RunKey):
+    new_halt: str | None
+
+
+class _Cause(TypedDict):
+    cause: int
+
+
 _HALT = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
-    .values(halt=sa.bindparam("new_halt", type_=runs.c.halt.type))
+    .values(halt=sa.bindparam("new_halt", type_=runs.c.halt.type)),
+    takes=_NewHalt,
 )
 _HALTED = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"), runs.c.halt == Halt.STOPPING.value)
-    .values(halt=Halt.STOPPED.value)
+    .values(halt=Halt.STOPPED.value),
+    takes=RunKey,
 )
 _HALTING = Prepared(
     sa.select(runs.c.pk)
     .where(sa.text("runs.halt = 'stopping'"))
     .order_by(runs.c.pk)
-    .limit(sa.bindparam("most", type_=sa.Integer()))
+    .limit(sa.bindparam("most", type_=sa.Integer())),
+    takes=AtMost,
+    gives=PkRow,
 )
 _OPEN_TURN = Prepared(
-    sa.select(runs.c.pk).where(runs.c.cause_pk == sa.bindparam("cause"), runs.c.exit_reason.is_(None)).limit(1)
+    sa.select(runs.c.pk).where(runs.c.cause_pk == sa.bindparam("cause"), runs.c.exit_reason.is_(None)).limit(1),
+    takes=_Cause,
+    gives=PkRow,
 )
 _BROKEN = ev.Broken(
     reason=ExitReason.CORRUPT_STATE,

@@ -11,9 +11,9 @@ taken only if it is free, and one that somebody is just ending starts the next b
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -24,12 +24,15 @@ from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Joined, PkRow, Prepared
+from hermes_worker.store.row_keys import AtMost, CallKey, RunKey
 from hermes_worker.store.rows import (
     CALL_COLUMNS,
     RUN_COLUMNS,
+    CallRow,
     LoadedRun,
     ParentCall,
+    RunRow,
     ids_of_calls,
     read_calls,
     read_messages,
@@ -51,8 +54,7 @@ _TRACE_MAX = 500
 class Waiting:
     """A call that waits for children, locked."""
 
-    call: Any
-    """Its row."""
+    call: CallRow
     children_max: int
     waited_s: float
 
@@ -75,9 +77,55 @@ _started = (
 )
 started_count = sa.select(sa.func.count()).select_from(_started)
 """How many children of ``run`` are at work, counted up to ``cap``."""
-_COUNT_STARTED = Prepared(sa.select(started_count.scalar_subquery().label("started")))
+
+
+class _Cap(RunKey):
+    cap: int
+
+
+class _Started(NamedTuple):
+    started: int
+
+
+_COUNT_STARTED = Prepared(sa.select(started_count.scalar_subquery().label("started")), takes=_Cap, gives=_Started)
 
 # --------------------------------------------------------------------------------------------------------- cap and join
+
+
+class _Family(NamedTuple):
+    children_max: int | None
+    waited_s: float | None
+
+
+class _JoinedRun(RunKey):
+    asked_at: int
+
+
+class ReplyRow(NamedTuple):
+    reply: str
+
+
+class _Left(NamedTuple):
+    open_pk: int | None
+    queued_pk: int | None
+
+
+class QueuedChild(NamedTuple):
+    """A child that waits for a place."""
+
+    pk: int
+    run_id: str
+    session_pk: int
+    message_seq: int
+
+
+class _HaltRow(NamedTuple):
+    halt: str | None
+
+
+class _MostChildren(NamedTuple):
+    children_max: int | None
+
 
 _LOCK_CALL = Prepared(
     sa.select(
@@ -90,7 +138,9 @@ _LOCK_CALL = Prepared(
         tool_calls.c.iteration == sa.bindparam("iter"),
         tool_calls.c.position == sa.bindparam("pos"),
     )
-    .with_for_update()
+    .with_for_update(),
+    takes=CallKey,
+    gives=Joined(CallRow, _Family),
 )
 
 _LOCK_JOINED = Prepared(
@@ -102,7 +152,9 @@ _LOCK_JOINED = Prepared(
         ).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
     )
     .where(runs.c.pk == sa.bindparam("run"))
-    .with_for_update(of=runs)
+    .with_for_update(of=runs),
+    takes=_JoinedRun,
+    gives=Joined(RunRow, ReplyRow),
 )
 """With the reply that asked for the call, which never changes."""
 
@@ -113,7 +165,8 @@ _MARK_JOINED = Prepared(
         tool_calls.c.iteration == sa.bindparam("iter"),
         tool_calls.c.position == sa.bindparam("pos"),
     )
-    .values(children_max=None)
+    .values(children_max=None),
+    takes=CallKey,
 )
 
 _REMAINING = Prepared(
@@ -135,7 +188,9 @@ _REMAINING = Prepared(
         .limit(1)
         .scalar_subquery()
         .label("queued_pk"),
-    )
+    ),
+    takes=CallKey,
+    gives=_Left,
 )
 _NEXT_QUEUED = Prepared(
     sa.select(runs.c.pk, runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
@@ -147,30 +202,37 @@ _NEXT_QUEUED = Prepared(
     )
     .order_by(runs.c.pk)
     .limit(1)
-    .with_for_update(skip_locked=True, of=runs)
+    .with_for_update(skip_locked=True, of=runs),
+    takes=RunKey,
+    gives=QueuedChild,
 )
 
-_LOCK_PARENT = Prepared(sa.select(runs.c.halt).where(runs.c.pk == sa.bindparam("run")).with_for_update())
+_LOCK_PARENT = Prepared(
+    sa.select(runs.c.halt).where(runs.c.pk == sa.bindparam("run")).with_for_update(), takes=RunKey, gives=_HaltRow
+)
 
 _CAP = Prepared(
     sa.select(sa.func.max(tool_calls.c.children_max).label("children_max")).where(
         tool_calls.c.run_pk == sa.bindparam("run"), tool_calls.c.children_max.is_not(None)
-    )
+    ),
+    takes=RunKey,
+    gives=_MostChildren,
 )
 
 
 def lock_waiting(connection: Connection, parent: ParentCall) -> Waiting | None:
     """Lock the call that a child did the work of; ``None`` when it waits no more, because its run ended first."""
-    row = _LOCK_CALL.first(connection, key_of(parent))
-    if row is None or row.status != CallStatus.WAITING.value:
+    found = _LOCK_CALL.first(connection, key_of(parent))
+    if found is None or found[0].status != CallStatus.WAITING.value:
         return None
-    return Waiting(call=row, children_max=row.children_max or 1, waited_s=float(row.waited_s or 0))
+    call, family = found
+    return Waiting(call=call, children_max=family.children_max or 1, waited_s=float(family.waited_s or 0))
 
 
 def lock_background(connection: Connection, parent: ParentCall) -> int | None:
     """Lock the call whose children work in the background; how many may at once, or ``None`` when they are joined."""
-    row = _LOCK_CALL.first(connection, key_of(parent))
-    return None if row is None or row.children_max is None else int(row.children_max)
+    found = _LOCK_CALL.first(connection, key_of(parent))
+    return None if found is None else found[1].children_max
 
 
 def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) -> tuple[LoadedRun, str]:
@@ -179,9 +241,10 @@ def lock_joined(connection: Connection, parent: ParentCall, waiting: Waiting) ->
     The caller holds the call. Its siblings are read once the run is locked, as ``lock_run_after_call`` does.
     """
     call = waiting.call
-    row = _LOCK_JOINED.first(connection, {"run": parent.run_pk, "asked_at": call.result_seq - call.position - 1})
+    asked_at = call.result_seq - call.position - 1
+    row, asked = _LOCK_JOINED.one(connection, {"run": parent.run_pk, "asked_at": asked_at})
     calls = [call] if row.call_count == 1 else read_calls(connection, parent.run_pk, row.iteration)
-    return to_loaded(row, calls), ids_of_calls(row.reply)[call.position]
+    return to_loaded(row, calls), ids_of_calls(asked.reply)[call.position]
 
 
 def mark_joined(connection: Connection, parent: ParentCall) -> None:
@@ -191,11 +254,11 @@ def mark_joined(connection: Connection, parent: ParentCall) -> None:
 
 def remaining(connection: Connection, parent: ParentCall) -> Remaining:
     """What is left to do. Meaningful under the call's lock."""
-    row = _REMAINING.first(connection, key_of(parent))
+    row = _REMAINING.one(connection, key_of(parent))
     return Remaining(is_any_open=row.open_pk is not None, is_any_queued=row.queued_pk is not None)
 
 
-def take_queued(connection: Connection, parent_pk: int, children_max: int) -> Any:
+def take_queued(connection: Connection, parent_pk: int, children_max: int) -> QueuedChild | None:
     """The next child of a run to start, locked; ``None`` when none waits, as many as may are at work already, or the
     run and what it caused is paused or stopped.
 
@@ -203,9 +266,9 @@ def take_queued(connection: Connection, parent_pk: int, children_max: int) -> An
     """
     if _NEXT_QUEUED.first(connection, {"run": parent_pk}) is None:
         return None
-    if _LOCK_PARENT.first(connection, {"run": parent_pk}).halt is not None:
+    if _LOCK_PARENT.one(connection, {"run": parent_pk}).halt is not None:
         return None
-    counted = _COUNT_STARTED.first(connection, {"run": parent_pk, "cap": children_max})
+    counted = _COUNT_STARTED.one(connection, {"run": parent_pk, "cap": children_max})
     if counted.started >= children_max:
         return None
     return _NEXT_QUEUED.first(connection, {"run": parent_pk})
@@ -213,20 +276,57 @@ def take_queued(connection: Connection, parent_pk: int, children_max: int) -> An
 
 def cap_of(connection: Connection, parent_pk: int) -> int | None:
     """How many children of a run may work at once; ``None`` for a run that has handed nothing on."""
-    found = _CAP.first(connection, {"run": parent_pk}).children_max
-    return None if found is None else int(found)
+    return _CAP.one(connection, {"run": parent_pk}).children_max
 
 
-def key_of(parent: ParentCall) -> dict[str, int]:
+def key_of(parent: ParentCall) -> CallKey:
     """The call's row, as parameters."""
     return {"run": parent.run_pk, "iter": parent.iteration, "pos": parent.position}
 
 
 # -------------------------------------------------------------------------------------------------------------- outcome
 
+
+class _EndedChild(NamedTuple):
+    pk: int
+    run_id: str
+    session_pk: int
+    child_index: int
+    status: str
+    exit_reason: str
+    model: str
+    iteration: int
+    call_count: int
+    started_at: float | None
+    finished_at: float | None
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated_tokens: int
+    refused_attempts: int
+    unknown_attempts: int
+    unknown_input_tokens: int
+    unknown_output_tokens: int
+    failure_message: str | None
+    cost_status: str | None
+    cost_nano_usd: int
+    output_body: str | None
+    now: float
+
+
+class _TracedCall(NamedTuple):
+    run_pk: int
+    position: int
+    name: str
+    status: str
+    result_seq: int
+
+
 _OUTCOMES = Prepared(
     sa.select(
-        runs,
+        *(runs.c[name] for name in _EndedChild._fields[:-2]),
         sa.func.coalesce(messages.c.body, blobs.c.body).label("output_body"),
         db_now().label("now"),
     )
@@ -240,7 +340,9 @@ _OUTCOMES = Prepared(
         runs.c.parent_iteration == sa.bindparam("iter"),
         runs.c.parent_position == sa.bindparam("pos"),
     )
-    .order_by(runs.c.child_index)
+    .order_by(runs.c.child_index),
+    takes=CallKey,
+    gives=_EndedChild,
 )
 
 _TRACES = Prepared(
@@ -254,7 +356,9 @@ _TRACES = Prepared(
         runs.c.parent_position == sa.bindparam("pos"),
     )
     .order_by(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position)
-    .limit(_TRACE_MAX)
+    .limit(_TRACE_MAX),
+    takes=CallKey,
+    gives=_TracedCall,
 )
 
 _WORDS = (
@@ -273,14 +377,14 @@ _WORDS = (
 def outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutcome]:
     """What the children of a call left, in the order of its tasks. All of them have ended."""
     rows = _OUTCOMES.all(connection, key_of(parent))
-    traces: dict[int, list[Any]] = {}
+    traces: dict[int, list[_TracedCall]] = {}
     if any(row.iteration > 1 or row.call_count for row in rows):  # otherwise all answered at once, without a tool
         for call in _TRACES.all(connection, key_of(parent)):
             traces.setdefault(call.run_pk, []).append(call)
     return [_outcome(connection, row, traces.get(row.pk, [])) for row in rows]
 
 
-def _outcome(connection: Connection, row: Any, calls: Sequence[Any]) -> ChildOutcome:
+def _outcome(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> ChildOutcome:
     summary = _content(row.output_body) if row.output_body else ""
     if not summary and row.iteration:
         summary = _last_words(connection, row)
@@ -317,29 +421,30 @@ _FILE_TOOLS = {"write_file": "path", "patch": "path"}
 _FILES_MAX = 50
 
 
-def _files(connection: Connection, row: Any, calls: Sequence[Any]) -> list[str]:
+def _files(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> list[str]:
     """What a child left behind beside its words: it is there however the child ended."""
     wrote = [call for call in calls if call.name in _FILE_TOOLS and call.status == CallStatus.SUCCEEDED.value]
     paths: dict[str, None] = {}
     for call in wrote[:_FILES_MAX]:
         asked_at = call.result_seq - call.position - 1
         [reply] = read_messages(connection, row.session_pk, asked_at, asked_at)
-        arguments = _arguments(json.loads(reply.body)["tool_calls"][call.position])
-        path = arguments.get(_FILE_TOOLS[call.name])
-        if isinstance(path, str):
+        path = _argument(json.loads(reply.body)["tool_calls"][call.position], _FILE_TOOLS[call.name])
+        if path is not None:
             paths[path] = None
     return list(paths)
 
 
-def _arguments(call: Any) -> dict[str, Any]:
+def _argument(call: Mapping[str, Any], name: str) -> str | None:
+    """An argument of a stored call, when it is text."""
     try:
         found = json.loads(call["function"]["arguments"])
     except ValueError:
-        return {}  # the tool repaired what it could; what it made of it is not stored
-    return found if isinstance(found, dict) else {}
+        return None  # the tool repaired what it could; what it made of it is not stored
+    value = found.get(name) if isinstance(found, dict) else None
+    return value if isinstance(value, str) else None
 
 
-def _last_words(connection: Connection, row: Any) -> str:
+def _last_words(connection: Connection, row: _EndedChild) -> str:
     """What a child without an answer wrote last: all that is left of its work beside what it did."""
     bodies = connection.execute(_WORDS, {"session": row.session_pk, "run": row.pk}).scalars()
     texts = (_content(body) for body in bodies)
@@ -368,7 +473,9 @@ _ORPHANS = Prepared(
         sa.or_(runs.c.is_background == 0, sa.text("parents.status in ('cancelled', 'stopping')")),
     )
     .order_by(runs.c.pk)
-    .limit(sa.bindparam("most", type_=sa.Integer()))
+    .limit(sa.bindparam("most", type_=sa.Integer())),
+    takes=AtMost,
+    gives=PkRow,
 )
 
 
@@ -385,7 +492,9 @@ def detach(connection: Connection, loaded: LoadedRun) -> LoadedRun:
     return replace(loaded, parent=replace(loaded.parent, is_background=False))
 
 
-_TURNS_OF = Prepared(sa.select(runs.c.pk).where(runs.c.cause_pk == sa.bindparam("run")).order_by(runs.c.pk))
+_TURNS_OF = Prepared(
+    sa.select(runs.c.pk).where(runs.c.cause_pk == sa.bindparam("run")).order_by(runs.c.pk), takes=RunKey, gives=PkRow
+)
 
 
 def caused_turns(connection: Connection, run_pk: int) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -22,12 +22,14 @@ from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
 from hermes_worker.store.outbox.deliveries import owe, targets_of
+from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
     Hint,
     ParentCall,
+    RunRow,
     budget_pk_of,
     insert_messages,
     parent_of,
@@ -41,6 +43,19 @@ from hermes_worker.store.runs.stepping import STOPPED_BODY, EndRun, SettleBudget
 from hermes_worker.store.runs.steps import INSERT_EVENT
 from hermes_worker.store.tables import runs, tool_calls, waits
 
+
+class _End(RunKey):
+    new_status: str
+    reason: str
+    kind: str | None
+    message: str | None
+    answer: int | None
+
+
+class _Owed(NamedTuple):
+    deliver: str | None
+
+
 _END = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
@@ -52,7 +67,9 @@ _END = Prepared(
         output_seq=sa.bindparam("answer"),
         finished_at=db_now(),
     )
-    .returning(runs.c.deliver)
+    .returning(runs.c.deliver),
+    takes=_End,
+    gives=_Owed,
 )
 
 
@@ -61,7 +78,7 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
     after = end.after
     assert after.exit_reason is not None
     failure = after.failure
-    values = {
+    values: _End = {
         "run": run_pk,
         "new_status": after.status.value,
         "reason": after.exit_reason.value,
@@ -69,7 +86,7 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
         "message": plain(failure.message) if failure else None,
         "answer": end.output_seq,
     }
-    deliver = _END.first(connection, values).deliver
+    deliver = _END.one(connection, values).deliver
     return owe(connection, targets_of(deliver), run=(run_pk, after.run_id)) if deliver else []
 
 
@@ -89,6 +106,27 @@ def close_wait(connection: Connection, run_pk: int, iteration: int, position: in
 # --- by force --------------------------------------------------------------------------------------------------------
 
 
+class _OpenCall(NamedTuple):
+    iteration: int
+    position: int
+    result_seq: int
+    is_asked: bool
+    may_have_acted: bool
+
+
+class _EndedRow(NamedTuple):
+    run_id: str
+    session_pk: int
+    iteration: int
+    event_seq: int
+    message_seq: int
+    deliver: str | None
+    parent_pk: int | None
+    parent_iteration: int | None
+    parent_position: int | None
+    is_background: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedEnd:
     """A run that was ended by force, and what is left to do about it."""
@@ -106,8 +144,8 @@ class ForcedEnd:
 def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | None:
     """End a run without reading what it was doing; ``None`` when it has ended. Its open calls are locked first, as
     everybody does."""
-    open_calls = connection.execute(_OPEN_CALLS, {"run_pk": pk}).all()
-    held = connection.execute(_HELD, {"run_pk": pk}).first()
+    open_calls = rows_of(connection.execute(_OPEN_CALLS, {"run": pk}), _OpenCall)
+    held = row_of(connection.execute(_HELD, {"run": pk}), RunRow)
     lost = _lost(connection, held, open_calls)
     row = _end_row(connection, pk, event, lost)
     if row is None:
@@ -127,7 +165,7 @@ def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | 
     )
 
 
-def _lost(connection: Connection, held: Any, open_calls: Sequence[Any]) -> Spent:
+def _lost(connection: Connection, held: RunRow | None, open_calls: Sequence[_OpenCall]) -> Spent:
     """What calls may have taken whose claims are taken away by the end."""
     if held is None:
         return NOTHING_SPENT
@@ -137,7 +175,7 @@ def _lost(connection: Connection, held: Any, open_calls: Sequence[Any]) -> Spent
     return lost
 
 
-def _settled(held: Any, lost: Spent) -> SettleBudget | None:
+def _settled(held: RunRow | None, lost: Spent) -> SettleBudget | None:
     if held is None or not held.has_budget or not (held.is_reserved or lost.cost is not None):
         return None
     spent = Amounts(tokens=lost.usage.chargeable, nano_usd=doubtful_nano_usd_of(lost.cost))
@@ -145,8 +183,8 @@ def _settled(held: Any, lost: Spent) -> SettleBudget | None:
     return SettleBudget(budget_pk=budget_pk_of(held) or held.pk, charge=charge)
 
 
-def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> Any:
-    return connection.execute(
+def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> _EndedRow | None:
+    statement = (
         sa.update(runs)
         .where(runs.c.pk == pk, runs.c.exit_reason.is_(None))
         .values(
@@ -176,7 +214,8 @@ def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> 
             runs.c.parent_position,
             runs.c.is_background,
         )
-    ).first()
+    )
+    return row_of(connection.execute(statement), _EndedRow)
 
 
 def _settle_open_calls(connection: Connection, pk: int) -> None:
@@ -196,7 +235,7 @@ def _settle_open_calls(connection: Connection, pk: int) -> None:
     )
 
 
-_HELD = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("run_pk")).with_for_update()
+_HELD = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("run")).with_for_update()
 _IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 1)
 _MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
 
@@ -223,13 +262,13 @@ _OPEN_CALLS = (
         _IS_ASKED.label("is_asked"),
         _MAY_HAVE_ACTED.label("may_have_acted"),
     )
-    .where(tool_calls.c.run_pk == sa.bindparam("run_pk"), tool_calls.c.settled_at.is_(None))
+    .where(tool_calls.c.run_pk == sa.bindparam("run"), tool_calls.c.settled_at.is_(None))
     .order_by(tool_calls.c.iteration, tool_calls.c.position)
     .with_for_update()
 )
 
 
-def _close_transcript(connection: Connection, pk: int, row: Any, open_calls: Sequence[Any]) -> int:
+def _close_transcript(connection: Connection, pk: int, row: _EndedRow, open_calls: Sequence[_OpenCall]) -> int:
     """Give the open calls of a run that was ended by force their results, for the session's next turn.
 
     Returns how many rows the transcript grew by: none when the reply that asked for the calls cannot be read either.
@@ -248,7 +287,7 @@ def _close_transcript(connection: Connection, pk: int, row: Any, open_calls: Seq
     return 1
 
 
-def _unknown_result(connection: Connection, session_pk: int, call: Any) -> Message:
+def _unknown_result(connection: Connection, session_pk: int, call: _OpenCall) -> Message:
     asked_at = call.result_seq - call.position - 1
     reply = json.loads(read_messages(connection, session_pk, asked_at, asked_at)[0].body)
     status = CallStatus.UNKNOWN if call.may_have_acted else CallStatus.CANCELLED

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.runs.runs import find
 from hermes_worker.store.runs.trees import BELOW
 from hermes_worker.store.tables import events, run_inputs, runs
@@ -61,6 +62,31 @@ class FamilyNews:
     """For each run below, the number of the last event that was looked at."""
 
 
+class _ChildRow(NamedTuple):
+    run_id: str
+    child_index: int
+    status: str
+    cost_nano_usd: int
+    cost_status: str | None
+    spec: str
+
+
+class _RefusalRow(NamedTuple):
+    run_id: str
+    seq: int
+    data: str
+
+
+class _NewRefusal(NamedTuple):
+    """In the order in which they are told."""
+
+    at: float
+    pk: int
+    seq: int
+    run_id: str
+    data: str
+
+
 _CHILDREN = (
     sa.select(
         runs.c.run_id,
@@ -96,14 +122,14 @@ class Families:
     def children(self, run_id: str) -> list[ChildView]:
         """The children of a run, oldest first, at most ``CHILDREN_SHOWN_MAX``. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            rows = connection.execute(_CHILDREN, {"run": find(connection, run_id)}).all()
+            rows = rows_of(connection.execute(_CHILDREN, {"run": find(connection, run_id)}), _ChildRow)
         return [_child(row) for row in rows]
 
     def refusals(self, run_id: str) -> list[RefusalView]:
         """Calls of runs below that were not allowed, oldest first, at most ``_REFUSALS_SHOWN_MAX``. Raises
         ``RunNotFound``."""
         with self._database.read() as connection:
-            rows = connection.execute(_REFUSALS, {"run": find(connection, run_id)}).all()
+            rows = rows_of(connection.execute(_REFUSALS, {"run": find(connection, run_id)}), _RefusalRow)
         return [_refusal(row) for row in rows]
 
     def news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
@@ -111,7 +137,7 @@ class Families:
         said. Of a run in which nothing happened no event is read. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             pk = {"run": find(connection, run_id)}
-            children = [_child(row) for row in connection.execute(_CHILDREN, pk)]
+            children = [_child(row) for row in rows_of(connection.execute(_CHILDREN, pk), _ChildRow)]
             if not children:
                 return FamilyNews(children=(), refusals=(), told={})
             now = {row.pk: int(row.event_seq) for row in connection.execute(_POSITIONS, pk)}
@@ -119,23 +145,23 @@ class Families:
             rows = [
                 row
                 for start in range(0, len(spans), _RUNS_AT_ONCE)
-                for row in connection.execute(_refused_in(spans[start : start + _RUNS_AT_ONCE]))
+                for row in rows_of(connection.execute(_refused_in(spans[start : start + _RUNS_AT_ONCE])), _NewRefusal)
             ]
-        rows.sort(key=lambda row: (row.at, row.pk, row.seq))
-        return FamilyNews(children=children, refusals=[_refusal(row) for row in rows], told=now)
+        refused = [_refusal(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data)) for row in sorted(rows)]
+        return FamilyNews(children=children, refusals=refused, told=now)
 
 
 def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
     """Of each run the calls refused after one event and up to another."""
     places = [(events.c.run_pk == run) & (events.c.seq > after) & (events.c.seq <= to) for run, after, to in spans]
     return (
-        sa.select(runs.c.run_id, runs.c.pk, events.c.seq, events.c.at, events.c.data)
+        sa.select(events.c.at, runs.c.pk, events.c.seq, runs.c.run_id, events.c.data)
         .join(runs, runs.c.pk == events.c.run_pk)
         .where(_IS_REFUSED, sa.or_(*places))
     )
 
 
-def _child(row: Any) -> ChildView:
+def _child(row: _ChildRow) -> ChildView:
     return ChildView(
         run_id=row.run_id,
         index=row.child_index,
@@ -145,11 +171,11 @@ def _child(row: Any) -> ChildView:
     )
 
 
-def _first_line(said: Any) -> str:
+def _first_line(said: object) -> str:
     return said.strip().partition("\n")[0] if isinstance(said, str) else ""
 
 
-def _refusal(row: Any) -> RefusalView:
+def _refusal(row: _RefusalRow) -> RefusalView:
     data = json.loads(row.data)
     return RefusalView(
         run_id=row.run_id,

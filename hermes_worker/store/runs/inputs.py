@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -11,12 +12,25 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Message, Role, user_body
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.tables import run_inputs
 
-_READ_SPEC = Prepared(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == sa.bindparam("run_pk")))
+
+class _SpecRow(NamedTuple):
+    spec: str
 
 
-_INSERT_SPEC = Prepared(sa.insert(run_inputs).values(run_pk=sa.bindparam("run_pk"), spec=sa.bindparam("spec")))
+class _NewSpec(TypedDict):
+    run_pk: int
+    spec: str
+
+
+_READ_SPEC = Prepared(
+    sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == sa.bindparam("run")), takes=RunKey, gives=_SpecRow
+)
+_INSERT_SPEC = Prepared(
+    sa.insert(run_inputs).values(run_pk=sa.bindparam("run_pk"), spec=sa.bindparam("spec")), takes=_NewSpec
+)
 
 
 class CorruptInput(HermesError):
@@ -36,7 +50,7 @@ def first_message(spec: RunSpec, seq: int) -> Message:
 
 def read_spec(connection: Connection, run_pk: int) -> RunSpec:
     """What was submitted. Raises ``ValueError`` when it is missing or unreadable."""
-    row = _READ_SPEC.first(connection, {"run_pk": run_pk})
+    row = _READ_SPEC.first(connection, {"run": run_pk})
     if row is None:
         raise ValueError("there is none")
     return RunSpec.from_json(row.spec)

@@ -9,7 +9,7 @@ that and join its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import NamedTuple, TypedDict, assert_never
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -25,6 +25,7 @@ from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.row_keys import CallKey, SessionKey
 from hermes_worker.store.rows import (
     ACTIVATE_RUN,
     Hint,
@@ -136,6 +137,16 @@ def _write_other(connection: Connection, planned: StepPlan, what: Write) -> list
     return []
 
 
+class _ChangedCall(CallKey):
+    new_status: str
+    new_waits_for: str | None
+    is_asking: bool
+    new_attempt: int
+    new_deaths: int | None
+    is_due: bool
+    is_settled: bool
+
+
 _CHANGE_CALL = Prepared(
     sa.update(tool_calls)
     .where(
@@ -157,7 +168,8 @@ _CHANGE_CALL = Prepared(
         hinted_at=sa.case((sa.bindparam("is_due", type_=sa.Boolean()), db_now()), else_=None),
         hints=0,
         settled_at=sa.case((sa.bindparam("is_settled", type_=sa.Boolean()), db_now()), else_=None),
-    )
+    ),
+    takes=_ChangedCall,
 )
 
 
@@ -219,25 +231,49 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
 # --- the session's next run ------------------------------------------------------------------------------------------
 
 
+class _NextRun(NamedTuple):
+    pk: int
+    run_id: str
+
+
+class _Turn(TypedDict):
+    run: int
+    length: int
+    """Of the session's transcript."""
+
+
+class _SessionTurn(_Turn):
+    session: int
+
+
+class _BegunRow(NamedTuple):
+    hinted_at: float
+
+
 _NEXT_RUN = Prepared(
     sa.select(runs.c.pk, runs.c.run_id)
-    .where(runs.c.session_pk == sa.bindparam("session_pk"), sa.text("runs.status = 'queued'"))
+    .where(runs.c.session_pk == sa.bindparam("session"), sa.text("runs.status = 'queued'"))
     .order_by(runs.c.goes_first.desc(), runs.c.pk)
     .limit(1)
-    .with_for_update()
+    .with_for_update(),
+    takes=SessionKey,
+    gives=_NextRun,
 )
 """Locked, because somebody may be stopping it at this moment: then it is passed over. The status is a literal, so that
 a plan made once for all sessions can use ``ix_runs_open``."""
 _FREE = Prepared(
     sa.update(sessions)
     .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))
-    .values(active_run_pk=None, message_seq=sa.bindparam("length"))
+    .values(active_run_pk=None, message_seq=sa.bindparam("length")),
+    takes=_SessionTurn,
 )
 _BEGIN = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
     .values(message_seq=sa.bindparam("length"), hinted_at=db_now(), updated_at=db_now())
-    .returning(runs.c.hinted_at)
+    .returning(runs.c.hinted_at),
+    takes=_Turn,
+    gives=_BegunRow,
 )
 _INPUT_UNREADABLE = ev.Broken(
     reason=ExitReason.CORRUPT_STATE,
@@ -250,7 +286,7 @@ def release_session(connection: Connection, session_pk: int, run_pk: int, messag
     freed = _FREE.run(connection, {"session": session_pk, "run": run_pk, "length": message_seq})
     if freed == 0:
         return []  # it was still waiting for its turn
-    while (waiting := _NEXT_RUN.first(connection, {"session_pk": session_pk})) is not None:
+    while (waiting := _NEXT_RUN.first(connection, {"session": session_pk})) is not None:
         try:
             return [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
         except CorruptInput as error:
@@ -269,7 +305,7 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
     row = opening_message(connection, run_pk, message_seq + 1)
     insert_messages(connection, session_pk, run_pk, [row])
     ACTIVATE_RUN.run(connection, {"session": session_pk, "run": run_pk})
-    begun = _BEGIN.first(connection, {"run": run_pk, "length": message_seq + 1})
+    begun = _BEGIN.one(connection, {"run": run_pk, "length": message_seq + 1})
     return Hint(effect=Iterate(run_id=run_id, iteration=1, attempt=1), at=float(begun.hinted_at))
 
 

@@ -8,7 +8,7 @@ token belongs to one claim of one attempt of one iteration, so nothing is ever b
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,13 +20,36 @@ from hermes_worker.core.metering import Usual, cost_of_lost, lost_attempt, token
 from hermes_worker.core.pricing import CostStatus, Pricing, Spent
 from hermes_worker.core.run_memory import memory_from
 from hermes_worker.store.engine.prepared import Prepared
-from hermes_worker.store.rows import LoadedRun, read_messages
+from hermes_worker.store.row_keys import CallKey, SessionKey
+from hermes_worker.store.rows import LoadedRun, RunRow, read_messages
 from hermes_worker.store.tables import auxiliary_calls, blobs, sessions
+
+
+class _Head(NamedTuple):
+    system_prompt: str
+    tools: str
+
+
+class _Request(NamedTuple):
+    request: str
+
+
+class AskingCall(Protocol):
+    """The row of a call for which a model is asked."""
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
 
 _HEAD = Prepared(
     sa.select(sessions.c.system_prompt, blobs.c.body.label("tools"))
     .join(blobs, blobs.c.hash == sessions.c.tools_hash)
-    .where(sessions.c.pk == sa.bindparam("pk"))
+    .where(sessions.c.pk == sa.bindparam("session")),
+    takes=SessionKey,
+    gives=_Head,
 )
 
 
@@ -46,35 +69,35 @@ _REQUEST = Prepared(
     sa.select(auxiliary_calls.c.request)
     .where(
         auxiliary_calls.c.run_pk == sa.bindparam("run"),
-        auxiliary_calls.c.iteration == sa.bindparam("iteration"),
-        auxiliary_calls.c.position == sa.bindparam("position"),
+        auxiliary_calls.c.iteration == sa.bindparam("iter"),
+        auxiliary_calls.c.position == sa.bindparam("pos"),
         auxiliary_calls.c.answered_at.is_(None),
     )
     .order_by(auxiliary_calls.c.number)
-    .limit(1)
+    .limit(1),
+    takes=CallKey,
+    gives=_Request,
 )
 
 
 def lost_auxiliary(connection: Connection, loaded: LoadedRun, position: int, pricing: Pricing | None) -> Spent:
     """What the auxiliary call that is claimed for the tool call at ``position`` may have taken: its request is stored,
     its answer is taken to be as long as the run's replies, at the price of the run's own model. Reads only."""
-    open_one = {"run": loaded.pk, "iteration": loaded.run.iteration, "position": position}
-    asked = _REQUEST.first(connection, open_one)
+    asked = _REQUEST.first(connection, {"run": loaded.pk, "iter": loaded.run.iteration, "pos": position})
     usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, loaded.usual)
     priced = pricing(loaded.model, 0, usage) if pricing is not None else None
     return Spent(usage=usage, cost=cost_of_lost(usage, priced, loaded.usual))
 
 
-def lost_auxiliary_of(connection: Connection, row: Any, call: Any) -> Spent:
+def lost_auxiliary_of(connection: Connection, row: RunRow, call: AskingCall) -> Spent:
     """The same for a call of a run whose rows make no sense, from the bare rows of both."""
-    open_one = {"run": row.pk, "iteration": call.iteration, "position": call.position}
-    asked = _REQUEST.first(connection, open_one)
+    asked = _REQUEST.first(connection, {"run": row.pk, "iter": call.iteration, "pos": call.position})
     usual = _usual_of(row)
     usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, usual)
     return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))
 
 
-def lost_call_of(connection: Connection, row: Any) -> Spent:
+def lost_call_of(connection: Connection, row: RunRow) -> Spent:
     """The same of a run whose rows make no sense, from its bare row of ``RUN_COLUMNS``."""
     try:
         read = stored_tokens(connection, row.session_pk, row.message_seq)
@@ -85,7 +108,7 @@ def lost_call_of(connection: Connection, row: Any) -> Spent:
     return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))
 
 
-def _usual_of(row: Any) -> Usual:
+def _usual_of(row: RunRow) -> Usual:
     return Usual(
         replies=row.iteration,
         output_tokens=row.output_tokens,
@@ -97,7 +120,7 @@ def _usual_of(row: Any) -> Usual:
 
 def stored_tokens(connection: Connection, session_pk: int, message_seq: int) -> int:
     """An estimate of the request that is built from a session's rows up to ``message_seq``."""
-    head = _HEAD.first(connection, {"pk": session_pk})
+    head = _HEAD.one(connection, {"session": session_pk})
     rows = read_messages(connection, session_pk, 1, message_seq)
     return tokens_in((head.system_prompt, head.tools)) + tokens_in(row.body for row in _shown(rows))
 

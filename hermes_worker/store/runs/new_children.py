@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -20,7 +20,8 @@ from hermes_worker.core.effects import Iterate
 from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import PkRow, Prepared, Values
+from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import ACTIVATE_RUN, Hint, LoadedRun, blob_hash, message_values, store_blob
 from hermes_worker.store.runs.budgets import has_limits, open_own_budgets, share_budget
 from hermes_worker.store.runs.children import started_count
@@ -41,6 +42,23 @@ class NewChild:
     workspace: str
 
 
+class _ParentKey(RunKey):
+    cap: int
+    tools: str
+
+
+class _ParentRow(NamedTuple):
+    status: str
+    deadline_at: float | None
+    idle_s_max: float | None
+    attempts_max: int
+    iterations_max: int
+    started: int
+    tools: str | None
+    """The hash, when the definitions are stored already."""
+    now: float
+
+
 _PARENT = Prepared(
     sa.select(
         runs.c.status,
@@ -51,7 +69,9 @@ _PARENT = Prepared(
         started_count.scalar_subquery().label("started"),
         sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("tools")).scalar_subquery().label("tools"),
         db_now().label("now"),
-    ).where(runs.c.pk == sa.bindparam("run"))
+    ).where(runs.c.pk == sa.bindparam("run")),
+    takes=_ParentKey,
+    gives=_ParentRow,
 )
 
 
@@ -75,7 +95,7 @@ def insert_children(
         share_budget(connection, parent)
     has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
     first_tools = children[0].tools
-    found = _PARENT.first(connection, {"run": parent.pk, "cap": children_max, "tools": blob_hash(first_tools)})
+    found = _PARENT.one(connection, {"run": parent.pk, "cap": children_max, "tools": blob_hash(first_tools)})
     places = 0 if found.status == RunStatus.PAUSED.value else max(0, children_max - found.started)
     kept_s = last_words_s(parent.wall_s) if is_background else 0.0
     ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
@@ -135,11 +155,8 @@ def _earlier(deadline_at: float | None, other: float) -> float:
     return other if deadline_at is None else min(deadline_at, other)
 
 
-_Row = Mapping[str, Any]
-
-
 def _insert_each(
-    connection: Connection, children: Sequence[NewChild], opened: Sequence[_Row], made: Sequence[_Row], places: int
+    connection: Connection, children: Sequence[NewChild], opened: Sequence[Values], made: Sequence[Values], places: int
 ) -> list[int]:
     """Table by table; the first ``places`` children have begun, as their rows say already."""
     session_pks = _insert_returning(connection, sessions, opened)
@@ -158,36 +175,41 @@ def _insert_each(
     return run_pks
 
 
-def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[_Row]) -> list[int]:
+def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[Values]) -> list[int]:
     if len(rows) == 1:
         # The usual number of children, and then the way by which a thousand go in at once is the dearer one.
-        return [int(_insert_one(table, tuple(rows[0])).first(connection, rows[0]).pk)]
+        return [int(_insert_one(table, tuple(rows[0])).one(connection, rows[0]).pk)]
     statement = sa.insert(table).returning(table.c.pk, sort_by_parameter_order=True)
     return [int(pk) for pk in connection.execute(statement, list(rows)).scalars()]
 
 
 @cache
-def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared:
-    return Prepared(sa.insert(table).values(parameters(table, "", names)).returning(table.c.pk))
+def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared[Values, PkRow]:
+    inserted = sa.insert(table).values(parameters(table, "", names)).returning(table.c.pk)
+    return Prepared(inserted, takes=Values, gives=PkRow)
 
 
-def _insert_at_once(connection: Connection, child: NewChild, opened: _Row, made: _Row) -> int:
+def _insert_at_once(connection: Connection, child: NewChild, opened: Values, made: Values) -> int:
     """A child that has begun."""
     [opening] = message_values(connection, 0, 0, [first_message(child.spec, 1)])
-    values = {
+    values: Values = {
         **{f"session_{name}": value for name, value in opened.items()},
         **{f"run_{name}": value for name, value in made.items()},
         "spec": child.spec.to_json(),
-        **{f"message_{name}": opening[name] for name in _OF_MESSAGE},
+        **{f"message_{name}": value for name, value in opening.items() if name in _OF_MESSAGE},
     }
-    return int(_at_once(tuple(opened), tuple(made)).first(connection, values).active_run_pk)
+    return _at_once(tuple(opened), tuple(made)).one(connection, values).active_run_pk
+
+
+class _NewRun(NamedTuple):
+    active_run_pk: int
 
 
 _OF_MESSAGE = ("seq", "role", "body", "blob_hash")
 
 
 @cache
-def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared:
+def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared[Values, _NewRun]:
     """The session comes first and draws the run's number as well, so that it can name the run whose turn it is."""
     number = sa.func.nextval(sa.func.pg_get_serial_sequence(runs.name, runs.c.pk.name))
     session = (
@@ -211,4 +233,4 @@ def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared:
         postgresql.insert(table).from_select(list(values), sa.select(*values.values())).cte(f"new_{table.name}")
         for table, values in rows.items()
     ]
-    return Prepared(sa.select(run).add_cte(*inserts))
+    return Prepared(sa.select(run).add_cte(*inserts), takes=Values, gives=_NewRun)

@@ -22,7 +22,7 @@ from hermes_worker.store.rows import ACTIVATE_RUN, Hint, insert_ignoring, messag
 from hermes_worker.store.runs import budgets
 from hermes_worker.store.runs.inputs import first_message, keep_specs
 from hermes_worker.store.runs.runs import Created, NewRun, asked_values, insert_run, new_run_id, session_values
-from hermes_worker.store.runs.steps import INSERT_MESSAGE
+from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
 from hermes_worker.store.tables import runs, sessions
 
 _INSERT_RUNS = (
@@ -90,7 +90,8 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
     begun = [row for row in rows if row.hinted_at is not None]
     if begun:
         INSERT_MESSAGE.run_each(
-            connection, [each for row in begun for each in _opening(connection, row, fresh[row.session_pk])]
+            connection,
+            [each for row in begun for each in _opening(connection, row.session_pk, row.pk, fresh[row.session_pk])],
         )
         ACTIVATE_RUN.run_each(connection, [{"session": row.session_pk, "run": row.pk} for row in begun])
     limited = [
@@ -120,8 +121,8 @@ def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, Any]:
     }
 
 
-def _opening(connection: Connection, row: Any, new: NewRun) -> list[dict[str, Any]]:
-    return message_values(connection, row.session_pk, row.pk, [first_message(new.spec, 1)])
+def _opening(connection: Connection, session_pk: int, run_pk: int, new: NewRun) -> list[MessageRow]:
+    return message_values(connection, session_pk, run_pk, [first_message(new.spec, 1)])
 
 
 def _hint(run_id: str, at: float) -> Hint:

@@ -6,10 +6,10 @@ import hashlib
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -38,17 +38,19 @@ from hermes_worker.core.titles import first_title
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.row_keys import SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
     Hint,
     LoadedRun,
+    RunRow,
     insert_ignoring,
     insert_messages,
     is_suspect,
     lock_run,
     store_blob,
     to_loaded,
-    with_run,
+    with_calls,
 )
 from hermes_worker.store.runs import budgets, steering
 from hermes_worker.store.runs.chains import stop_caused, stop_run
@@ -194,6 +196,26 @@ class SessionContext:
     workspace: str
 
 
+class _TurnKey(TypedDict):
+    id: str
+    iter: int
+    att: int
+    suspect: int
+    token: str
+    owner: int
+
+
+class _TurnClaimed(_TurnKey):
+    budget: int
+
+
+class _SessionRow(NamedTuple):
+    session_id: str
+    system_prompt: str
+    workspace: str
+    tools: str
+
+
 _CLAIM_ITERATION = Prepared(
     sa.update(runs)
     .where(
@@ -216,13 +238,17 @@ _CLAIM_ITERATION = Prepared(
         started_at=sa.func.coalesce(runs.c.started_at, db_now()),
         updated_at=db_now(),
     )
-    .returning(*RUN_COLUMNS)
+    .returning(*RUN_COLUMNS),
+    takes=_TurnClaimed,
+    gives=RunRow,
 )
 
 _READ_SESSION = Prepared(
     sa.select(sessions.c.session_id, sessions.c.system_prompt, sessions.c.workspace, blobs.c.body.label("tools"))
     .join(blobs, blobs.c.hash == sessions.c.tools_hash)
-    .where(sessions.c.pk == sa.bindparam("pk"))
+    .where(sessions.c.pk == sa.bindparam("session")),
+    takes=SessionKey,
+    gives=_SessionRow,
 )
 
 
@@ -272,7 +298,7 @@ class Runs:
         One statement: of any number of workers with the same message exactly one gets a row.
         """
         token = secrets.token_hex(16)
-        wanted = {
+        wanted: _TurnKey = {
             "id": effect.run_id,
             "iter": effect.iteration - 1,
             "att": effect.attempt,
@@ -285,7 +311,7 @@ class Runs:
         loaded = self._claim_with_budget(wanted) if row is None else to_loaded(row, ())
         return None if loaded is None else IterationClaim(token=token, loaded=self._in_time(loaded))
 
-    def _claim_with_budget(self, wanted: Mapping[str, Any]) -> LoadedRun | None:
+    def _claim_with_budget(self, wanted: _TurnKey) -> LoadedRun | None:
         """The same for a run that draws from a budget: the model call is reserved there by the same transaction."""
         with self._database.write() as connection:
             row = _CLAIM_ITERATION.first(connection, {**wanted, "budget": 1})
@@ -312,7 +338,7 @@ class Runs:
         if kept is not None:
             return kept
         with self._database.read() as connection:
-            row = _READ_SESSION.first(connection, {"pk": session_pk})
+            row = _READ_SESSION.one(connection, {"session": session_pk})
         context = SessionContext(
             session_id=row.session_id, system_prompt=row.system_prompt, tools=row.tools, workspace=row.workspace
         )
@@ -448,7 +474,7 @@ class Runs:
         if loaded is None or loaded.lease_token != claim.token:
             raise LeaseLost(f"the claim on the model call of run {claim.run_id!r} was taken over; nothing was written")
         # The calls of the previous iteration are settled and play no part in this step.
-        return with_run(loaded, calls=())
+        return with_calls(loaded, ())
 
     def request_stop(self, run_id: str) -> tuple[RunStatus, list[Hint]]:
         """Ask a run to stop. Idempotent; a run that has ended stays as it is. Raises ``RunNotFound``."""
@@ -562,7 +588,7 @@ def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) 
     """
     seq = budgets.exhaust(connection, loaded.pk, dimension)
     INSERT_EVENT.run_each(connection, event_rows(loaded.pk, seq - 1, [exhausted_event(dimension)]))
-    return replace(with_run(loaded, exhausted=dimension), event_seq=loaded.event_seq + 1)
+    return replace(loaded, run=replace(loaded.run, exhausted=dimension), event_seq=loaded.event_seq + 1)
 
 
 def find(connection: Connection, run_id: str) -> int:
@@ -607,7 +633,20 @@ SESSION_LABEL = (
 )
 
 
-def label_of(row: Any) -> SessionLabel:
+class LabelRow(Protocol):
+    """A row with the columns ``SESSION_LABEL``."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def session_source(self) -> str | None: ...
+
+    @property
+    def session_name(self) -> str | None: ...
+
+
+def label_of(row: LabelRow) -> SessionLabel:
     """Of a row with the columns ``SESSION_LABEL``."""
     return SessionLabel(id=row.session_id, source=row.session_source, name=row.session_name)
 

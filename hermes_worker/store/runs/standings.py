@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -12,6 +12,7 @@ from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.standing import CallFacts, Standing, StandingFacts, standing
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import row_of
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.tables import events, runs, sessions, tool_calls, workers
 
@@ -19,6 +20,25 @@ _SETTLED = tuple(status.value for status in CallStatus if status.is_settled)
 _ENDED = tuple(status.value for status in RunStatus if status.is_terminal)
 _active = runs.alias("active")
 _parent = runs.alias("parent")
+
+
+class _RunRow(NamedTuple):
+    """A run, its session's run at work, its parent and the worker that holds its model call."""
+
+    pk: int
+    status: str
+    iteration: int
+    attempt: int
+    deaths: int | None
+    hinted_at: float | None
+    claimed_at: float | None
+    lease_token: str | None
+    resume_at: float | None
+    worker: str | None
+    active_run: str | None
+    parent_run: str | None
+    now: float
+
 
 _RUN = (
     sa.select(
@@ -82,15 +102,15 @@ class Standings:
     def of(self, run_id: str) -> Standing:
         """Raises ``RunNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
-            row = connection.execute(_RUN, {"run_id": run_id}).first()
+            row = row_of(connection.execute(_RUN, {"run_id": run_id}), _RunRow)
             if row is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
             return standing(_facts(connection, row))
 
 
-def _facts(connection: Connection, row: Any) -> StandingFacts:
+def _facts(connection: Connection, row: _RunRow) -> StandingFacts:
     status = RunStatus(row.status)
-    facts = {
+    facts: dict[str, Any] = {
         "status": status,
         "now": row.now,
         "due_since": row.hinted_at,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,6 +17,7 @@ from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.core.notices import with_steer
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import plain
 from hermes_worker.store.tables import runs, steers
 
@@ -26,10 +28,16 @@ def keep(connection: Connection, run_pk: int, text: str) -> None:
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(steers=runs.c.steers + 1))
 
 
+class _SteerRow(NamedTuple):
+    text: str
+
+
 _PENDING = Prepared(
     sa.select(steers.c.text)
     .where(steers.c.run_pk == sa.bindparam("run"), steers.c.message_seq.is_(None))
-    .order_by(steers.c.pk)
+    .order_by(steers.c.pk),
+    takes=RunKey,
+    gives=_SteerRow,
 )
 
 

@@ -7,9 +7,8 @@ it has to know beside the two, ``look_up`` reads that, and ``store.runs.joining`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -42,7 +41,16 @@ from hermes_worker.store.rows import (
 from hermes_worker.store.runs import budgets
 from hermes_worker.store.runs.losses import lost_auxiliary, lost_call
 from hermes_worker.store.runs.steering import last_result, noted, pending, steered
-from hermes_worker.store.runs.steps import ROWS_MAX, NewRows, Step, Values
+from hermes_worker.store.runs.steps import (
+    ROWS_MAX,
+    DocumentRow,
+    EventRow,
+    NewCallRow,
+    NewRows,
+    RunStepValues,
+    SettledCall,
+    Step,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +67,9 @@ class Additions:
     """Where the final answer stands, when this step wrote it."""
     written_calls: frozenset[int] = frozenset()
     """Positions whose rows the caller has brought up to date already."""
-    settled_call: Mapping[str, Any] | None = None
+    settled_call: SettledCall | None = None
     """The claim on the call that this step settles, with its new status; its row is written with the run's."""
-    documents: Sequence[Mapping[str, Any]] = ()
+    documents: Sequence[DocumentRow] = ()
     """Session documents to write."""
     documents_gone: Sequence[str] = ()
     """The keys of session documents to delete."""
@@ -380,7 +388,7 @@ def _charge(loaded: LoadedRun, after: Run, spent: Spent, *, gave_up: bool) -> bu
     )
 
 
-def _run_values(loaded: LoadedRun, after: Run, message_seq: int, events_added: int, spent: Spent) -> Values:
+def _run_values(loaded: LoadedRun, after: Run, message_seq: int, events_added: int, spent: Spent) -> RunStepValues:
     # The terminal status is written with the exit reason, see ``EndRun``.
     status = loaded.run.status if after.status.is_terminal else after.status
     usage = spent.usage
@@ -439,7 +447,7 @@ def _changed_calls(loaded: LoadedRun, after: Run, additions: Additions) -> list[
     ]
 
 
-def _new_calls(loaded: LoadedRun, after: Run, added: frozenset[Effect]) -> list[Values]:
+def _new_calls(loaded: LoadedRun, after: Run, added: frozenset[Effect]) -> list[NewCallRow]:
     if after.iteration == loaded.run.iteration:
         return []
     due = {effect.position for effect in added if isinstance(effect, CallEffect)}
@@ -461,7 +469,7 @@ def _new_calls(loaded: LoadedRun, after: Run, added: frozenset[Effect]) -> list[
     ]
 
 
-def event_rows(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> list[Values]:
+def event_rows(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -> list[EventRow]:
     """Events after ``last_seq``, as parameters of ``steps.INSERT_EVENT``."""
     return [
         {

@@ -12,31 +12,109 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.run import CallStatus
 from hermes_worker.store.engine.database import db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared, Values
+from hermes_worker.store.row_keys import HeldCallKey
 from hermes_worker.store.tables import events, messages, runs, session_documents, tool_calls
 
 ROWS_MAX = 4
 """Rows of one kind in one statement: every combination of numbers is a statement of its own."""
 
-Values = Mapping[str, Any]
+
+class RunStepValues(TypedDict):
+    """A step of a run: the claim and the event number that were read, and what follows."""
+
+    run: int
+    seen_event_seq: int
+    seen_token: str | None
+    new_status: str
+    new_iteration: int
+    new_refunds: int
+    new_attempt: int
+    new_deaths: int | None
+    new_recovery: str | None
+    new_memory: str | None
+    new_call_count: int
+    new_resume_at: float | None
+    new_token: str | None
+    is_due: bool
+    new_message_seq: int
+    new_event_seq: int
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    reasoning: int
+    estimated: int
+    refused_attempts: int
+    unknown_attempts: int
+    unknown_input: int
+    unknown_output: int
+    cost_nano_usd: int
+    doubtful_nano_usd: int
+    unpriced_calls: int
+    new_cost_status: str | None
+
+
+class SettledCall(HeldCallKey):
+    """A held call and how it is settled."""
+
+    call_status: str
+
+
+class MessageRow(TypedDict):
+    session_pk: int
+    seq: int
+    run_pk: int
+    role: str
+    body: str | None
+    blob_hash: str | None
+
+
+class EventRow(TypedDict):
+    run_pk: int
+    seq: int
+    at: float | None
+    """``None`` for now."""
+    event: str
+    data: str
+
+
+class NewCallRow(TypedDict):
+    run_pk: int
+    iteration: int
+    position: int
+    name: str
+    replay: str
+    segment: int
+    timeout_s: float
+    result_seq: int
+    is_due: bool
+
+
+class DocumentRow(TypedDict):
+    session_pk: int
+    key: str
+    body: str
+
+
+class Written(NamedTuple):
+    updated_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRows:
-    """New rows, each as the parameters of its statement below."""
-
-    messages: Sequence[Values] = ()
-    events: Sequence[Values] = ()
-    calls: Sequence[Values] = ()
-    documents: Sequence[Values] = ()
+    messages: Sequence[MessageRow] = ()
+    events: Sequence[EventRow] = ()
+    calls: Sequence[NewCallRow] = ()
+    documents: Sequence[DocumentRow] = ()
     blobs: Sequence[tuple[str, str]] = ()
     """Bodies too long for their rows, each with its hash. Somebody else writes them, before the rows."""
 
@@ -70,9 +148,8 @@ NO_ROWS = NewRows()
 class Step:
     """What fits into one statement on PostgreSQL."""
 
-    run: Values
-    """The parameters of the run's update."""
-    settled_call: Values | None = None
+    run: RunStepValues
+    settled_call: SettledCall | None = None
     """The claim on the call that the step settles, without a token when nobody holds it; nothing is written when it is
     lost."""
     rows: NewRows = NO_ROWS
@@ -115,7 +192,7 @@ def _together(first: NewRows, more: NewRows) -> NewRows:
 
 def _write_at_once(connection: Connection, step: Step) -> float | None:
     kinds = (step.rows.messages, step.rows.events, step.rows.calls, step.rows.documents)
-    values = {**step.run, **(step.settled_call or {})}
+    values: Values = {**step.run, **(step.settled_call or {})}
     for kind, rows in zip(_KINDS, kinds, strict=True):
         for number, row in enumerate(rows):
             prefix = f"{kind}{number}_"
@@ -238,17 +315,17 @@ _KINDS: Mapping[str, tuple[sa.Table, Callable[[str], dict[str, sa.ColumnElement[
     "document": (session_documents, _document),
 }
 
-_UPDATE_RUN = Prepared(_update_run().returning(runs.c.updated_at))
-SETTLE_CALL = Prepared(_settle_call())
-INSERT_MESSAGE = Prepared(sa.insert(messages).values(_message()))
-INSERT_EVENT = Prepared(sa.insert(events).values(_event()))
-_INSERT_CALL = Prepared(sa.insert(tool_calls).values(_call()))
-_WRITE_DOCUMENT = Prepared(_overwriting(sqlite.insert(session_documents).values(_document())))
+_UPDATE_RUN = Prepared(_update_run().returning(runs.c.updated_at), takes=RunStepValues, gives=Written)
+SETTLE_CALL = Prepared(_settle_call(), takes=SettledCall)
+INSERT_MESSAGE = Prepared(sa.insert(messages).values(_message()), takes=MessageRow)
+INSERT_EVENT = Prepared(sa.insert(events).values(_event()), takes=EventRow)
+_INSERT_CALL = Prepared(sa.insert(tool_calls).values(_call()), takes=NewCallRow)
+_WRITE_DOCUMENT = Prepared(_overwriting(postgresql.insert(session_documents).values(_document())), takes=DocumentRow)
 """In a form that both databases understand."""
 
 
 @lru_cache(maxsize=1_000)
-def _whole(settles: bool, *counts: int) -> Prepared:
+def _whole(settles: bool, *counts: int) -> Prepared[Values, Written]:
     """One statement for a step with so many rows of each kind."""
     update_run = _update_run()
     if settles:
@@ -267,4 +344,4 @@ def _whole(settles: bool, *counts: int) -> Prepared:
                 list(values), sa.select(*values.values()).select_from(moved)
             )
             writes.append((_overwriting(insert) if kind == "document" else insert).cte(f"{kind}{number}"))
-    return Prepared(sa.select(moved.c.updated_at).add_cte(*writes))
+    return Prepared(sa.select(moved.c.updated_at).add_cte(*writes), takes=Values, gives=Written)

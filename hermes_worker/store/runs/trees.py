@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,6 +21,7 @@ from hermes_worker.core.budget import NANO, Amounts, Budget, Dimension, Limits
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import row_of, rows_of
 from hermes_worker.store.rows import budget_pk_of, reserved_of
 from hermes_worker.store.runs.budgets import read_budget
 from hermes_worker.store.runs.runs import RunNotFound
@@ -118,7 +119,7 @@ class Trees:
     def budget(self, run_id: str) -> TreeBudget:
         """Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            row = connection.execute(_RUN, {"run_id": run_id}).first()
+            row = row_of(connection.execute(_RUN, {"run_id": run_id}), _OwnRow)
             if row is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
             calls = connection.execute(sa.select(sa.func.count()).where(tool_calls.c.run_pk == row.pk)).scalar_one()
@@ -218,7 +219,7 @@ def _number(connection: Connection, root_pk: int) -> None:
     last = int(connection.execute(_LAST, {"root": root_pk}).scalar_one())
     if int(connection.execute(_TOTAL, {"root": root_pk}).scalar_one()) == last:
         return
-    ordered = in_order(connection.execute(_NEW, {"root": root_pk}).all())
+    ordered = in_order(rows_of(connection.execute(_NEW, {"root": root_pk}), NewEvent))
     values = [
         {"root_pk": root_pk, "seq": last + n, "run_pk": row.run_pk, "event_seq": row.seq}
         for n, row in enumerate(ordered, start=1)
@@ -227,7 +228,16 @@ def _number(connection: Connection, root_pk: int) -> None:
         connection.execute(sa.insert(tree_events), values)
 
 
-def in_order(rows: Sequence[Any]) -> list[Any]:
+class NewEvent(NamedTuple):
+    """An event that has no place in its tree yet."""
+
+    run_pk: int
+    seq: int
+    at: float
+    depth: int
+
+
+def in_order(rows: Sequence[NewEvent]) -> list[NewEvent]:
     """Events, given run by run, by time and never against the order of their run.
 
     A tool's start is dated back to when it began, so a run's times may go back; its order does not. Of two events at
@@ -242,6 +252,43 @@ def in_order(rows: Sequence[Any]) -> list[Any]:
 
 
 # --- the budget ------------------------------------------------------------------------------------------------------
+
+
+class _OwnRow(NamedTuple):
+    """What a run used itself, and whose budget it draws from."""
+
+    pk: int
+    run_id: str
+    root_pk: int | None
+    child_index: int | None
+    status: str
+    iterations_max: int
+    has_budget: int
+    iterations: int
+    tokens: int
+    nano_usd: int
+    unknown: int
+    is_reserved: int
+    reserved_tokens: int
+    reserved_nano_usd: int
+    deadline_at: float | None
+    created_at: float
+    finished_at: float | None
+    now: float
+
+
+class _SumRow(NamedTuple):
+    """What a run and all below it used."""
+
+    child_pk: int
+    iterations: int
+    tokens: int
+    nano_usd: int
+    unknown: int
+    is_reserved: int
+    reserved_tokens: int
+    reserved_nano_usd: int
+
 
 _COLUMNS = (
     runs.c.pk,
@@ -268,7 +315,7 @@ _RUN = sa.select(
 ).where(runs.c.run_id == sa.bindparam("run_id"))
 
 
-def _is_from(table: Any, run_pk: Any) -> sa.ColumnElement[bool]:
+def _is_from(table: sa.FromClause, run_pk: sa.ColumnElement[int] | int) -> sa.ColumnElement[bool]:
     """Whether a run is a child of another, or a turn that its background children began."""
     return sa.or_(table.c.parent_pk == run_pk, table.c.cause_pk == run_pk)
 
@@ -310,7 +357,7 @@ _CALLS = (
 
 
 def _children(connection: Connection, run_pk: int) -> list[Share]:
-    sums = connection.execute(_SUMS, {"run": run_pk}).all()
+    sums = rows_of(connection.execute(_SUMS, {"run": run_pk}), _SumRow)
     if not sums:
         return []
     calls = {row.child_pk: int(row.calls) for row in connection.execute(_CALLS, {"run": run_pk})}
@@ -334,7 +381,7 @@ def _children(connection: Connection, run_pk: int) -> list[Share]:
     ]
 
 
-def _share(row: Any, *, calls: int) -> Share:
+def _share(row: _OwnRow, *, calls: int) -> Share:
     return Share(
         run_id=row.run_id,
         index=None,
@@ -346,11 +393,11 @@ def _share(row: Any, *, calls: int) -> Share:
     )
 
 
-def _spent(row: Any, calls: int) -> Amounts:
+def _spent(row: _OwnRow | _SumRow, calls: int) -> Amounts:
     return Amounts(iterations=int(row.iterations), tokens=int(row.tokens), tool_calls=calls, nano_usd=int(row.nano_usd))
 
 
-def _own_budget(row: Any, own: Share) -> Budget:
+def _own_budget(row: _OwnRow, own: Share) -> Budget:
     """Of a run that draws from no budget: its own model calls are all that is limited."""
     return Budget(
         limits=Limits(iterations=row.iterations_max),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -37,9 +37,11 @@ from hermes_worker.core.step import apply
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
+from hermes_worker.store.row_keys import AtMost
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
-from hermes_worker.store.runs.calls import CallClaim, lock_held
+from hermes_worker.store.runs.call_claims import lock_held
+from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.joining import save
 from hermes_worker.store.runs.runs import SESSION_LABEL, find, label_of
 from hermes_worker.store.runs.stepping import Additions
@@ -116,6 +118,49 @@ class Terms:
     """How long the question stays open; ``None`` for what the installation says."""
 
 
+class _OpenRow(NamedTuple):
+    pk: int
+    run_id: str
+    session_id: str
+    session_source: str | None
+    session_name: str | None
+    kind: str
+    iteration: int
+    position: int
+    name: str
+    request: str
+    opened_at: float
+    expires_at: float | None
+    tools: str
+
+
+class _AnsweredRow(NamedTuple):
+    pk: int
+    kind: str
+    iteration: int
+    position: int
+    name: str
+    outcome: str
+    answered_by: str
+    closed_at: float
+
+
+class _WaitRow(NamedTuple):
+    """A question, without its call."""
+
+    pk: int
+    kind: str
+    iteration: int
+    position: int
+    request: str
+
+
+class _NewWait(NamedTuple):
+    pk: int
+    expires_at: float | None
+
+
+_WAIT = sa.select(*(waits.c[name] for name in _WaitRow._fields))
 _OPEN = (
     sa.select(
         waits.c.pk,
@@ -208,12 +253,12 @@ class Waits:
         if kind is not None:
             statement = statement.where(waits.c.kind == kind.value)
         with self._database.read() as connection:
-            return [_view(row) for row in connection.execute(statement)]
+            return [_view(row) for row in rows_of(connection.execute(statement), _OpenRow)]
 
     def answers(self, run_id: str, *, limit: int = _LISTED_MAX) -> list[AnswerView]:
         """Who answered what a run asked, the latest of them, oldest first."""
         with self._database.read() as connection:
-            found = connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)).all()
+            found = rows_of(connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)), _AnsweredRow)
         return [_answer(row) for row in reversed(found)]
 
     def approve(
@@ -263,10 +308,16 @@ class Waits:
             return _settle(connection, loaded, wait, result, event)
 
 
+class _OfRun(NamedTuple):
+    run_pk: int
+
+
 _EXPIRED = Prepared(
     sa.select(waits.c.run_pk)
     .where(waits.c.expires_at < db_now_once(), sa.text("closed_at is null and expires_at is not null"))
-    .limit(sa.bindparam("most", type_=sa.Integer()))
+    .limit(sa.bindparam("most", type_=sa.Integer())),
+    takes=AtMost,
+    gives=_OfRun,
 )
 
 
@@ -277,12 +328,8 @@ def expired(connection: Connection, *, most: int) -> list[int]:
 
 def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
     """Answer the oldest question of a locked run whose time is over: refused, or not answered."""
-    wait = connection.execute(
-        sa.select(waits)
-        .where(waits.c.run_pk == loaded.pk, waits.c.closed_at.is_(None), waits.c.expires_at < db_now())
-        .order_by(waits.c.pk)
-        .limit(1)
-    ).first()
+    late = _WAIT.where(waits.c.run_pk == loaded.pk, waits.c.closed_at.is_(None), waits.c.expires_at < db_now())
+    wait = row_of(connection.execute(late.order_by(waits.c.pk).limit(1)), _WaitRow)
     if wait is None:
         return None
     request = json.loads(wait.request)
@@ -302,10 +349,10 @@ def expire(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
 # --- steps of the above ----------------------------------------------------------------------------------------------
 
 
-def _insert(connection: Connection, claim: CallClaim, question: Question) -> Any:
+def _insert(connection: Connection, claim: CallClaim, question: Question) -> _NewWait:
     """The new row's number and when it expires."""
     request = {**question.request, "choices": list(question.choices)}
-    return connection.execute(
+    inserted = connection.execute(
         sa.insert(waits)
         .values(
             run_pk=claim.run_pk,
@@ -318,9 +365,10 @@ def _insert(connection: Connection, claim: CallClaim, question: Question) -> Any
         )
         .returning(waits.c.pk, waits.c.expires_at)
     ).one()
+    return _NewWait._make(inserted)
 
 
-def _asked_event(claim: CallClaim, question: Question, asked: Any) -> RunEvent:
+def _asked_event(claim: CallClaim, question: Question, asked: _NewWait) -> RunEvent:
     shown = {name: value for name, value in question.request.items() if name != "arguments"}
     if "command" in shown:
         shown["command"] = redact(str(shown["command"]))
@@ -338,21 +386,21 @@ def _asked_event(claim: CallClaim, question: Question, asked: Any) -> RunEvent:
     return RunEvent(name=RunEventName.APPROVAL_REQUESTED if is_approval else RunEventName.INPUT_REQUESTED, data=data)
 
 
-def _answered_event(loaded: LoadedRun, wait: Any, **more: Any) -> RunEvent:
+def _answered_event(loaded: LoadedRun, wait: _WaitRow, **more: str) -> RunEvent:
     data = {"resolved": 1, "wait_id": wait.pk, "iteration": wait.iteration, "position": wait.position, **more}
     is_approval = wait.kind == WaitKind.APPROVAL.value
     return RunEvent(name=RunEventName.APPROVAL_ANSWERED if is_approval else RunEventName.INPUT_ANSWERED, data=data)
 
 
-def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | None) -> tuple[LoadedRun, Any]:
+def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | None) -> tuple[LoadedRun, _WaitRow]:
     loaded = lock_run(connection, pk)
     assert loaded is not None
     if loaded.run.status.is_terminal:
         raise NotWaiting(f"run {loaded.run.run_id!r} has ended ({loaded.run.status.value})")
-    asked = sa.select(waits).where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))
+    asked = _WAIT.where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))
     if wait_id is not None:
         asked = asked.where(waits.c.pk == wait_id)
-    wait = connection.execute(asked.order_by(waits.c.pk).limit(1)).first()
+    wait = row_of(connection.execute(asked.order_by(waits.c.pk).limit(1)), _WaitRow)
     if wait is None:
         which = "" if wait_id is None else f" {wait_id}, which was answered, or expired, or is none of its own"
         raise NothingAsked(f"run {loaded.run.run_id!r} waits for no {kind.value}{which}")
@@ -368,7 +416,12 @@ def _close(connection: Connection, pk: int, outcome: str, by: str, reason: str |
 
 
 def _settle(
-    connection: Connection, loaded: LoadedRun, wait: Any, text: str, event: RunEvent, refusal: Refusal | None = None
+    connection: Connection,
+    loaded: LoadedRun,
+    wait: _WaitRow,
+    text: str,
+    event: RunEvent,
+    refusal: Refusal | None = None,
 ) -> list[Hint]:
     """The call is over without having run: ``text`` is its result. It failed if it was refused."""
     status = CallStatus.FAILED if refusal else CallStatus.SUCCEEDED
@@ -405,7 +458,7 @@ def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern
     connection.execute(insert_ignoring(connection, session_documents), values)
 
 
-def _permit(connection: Connection, loaded: LoadedRun, wait: Any, arguments: str) -> None:
+def _permit(connection: Connection, loaded: LoadedRun, wait: _WaitRow, arguments: str) -> None:
     connection.execute(
         sa.update(tool_calls)
         .where(
@@ -417,7 +470,7 @@ def _permit(connection: Connection, loaded: LoadedRun, wait: Any, arguments: str
     )
 
 
-def _answer(row: Any) -> AnswerView:
+def _answer(row: _AnsweredRow) -> AnswerView:
     return AnswerView(
         wait_id=row.pk,
         kind=WaitKind(row.kind),
@@ -430,7 +483,7 @@ def _answer(row: Any) -> AnswerView:
     )
 
 
-def _view(row: Any) -> WaitView:
+def _view(row: _OpenRow) -> WaitView:
     request = json.loads(row.request)
     choices: Sequence[str] = request.pop("choices", ())
     return WaitView(

@@ -1,0 +1,145 @@
+"""Claims on tool calls: whoever runs the tool, and whoever asks a model for it, takes the same row by the same UPDATE.
+
+The two differ in who is due, in how long the claim lasts, and in what they read with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypedDict
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from hermes_worker.core.effects import AskAuxiliary, CallEffect
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
+from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.row_keys import HeldCallKey
+from hermes_worker.store.rows import LoadedRun, is_suspect, lock_run_after_call
+from hermes_worker.store.tables import runs, tool_calls
+
+OVERTIME_S = 30.0
+"""How far past its time a claim may last before it is taken away: the worker ends it long before that."""
+
+
+def claim_call(
+    effect: type[CallEffect], *read: sa.ColumnElement[Any], lasts_s: sa.ColumnElement[float] | float
+) -> ReturningUpdate[Any]:
+    """The statement that takes a call for ``effect``, for ``lasts_s`` and a little more, and returns ``read`` of it. Of
+    any number of workers exactly one gets a row. ``claim_values`` are its parameters.
+
+    A stop locks the calls before the run, so one that comes first leaves nothing here to claim.
+    """
+    return (
+        sa.update(tool_calls)
+        .where(
+            tool_calls.c.run_pk == sa.select(runs.c.pk).where(runs.c.run_id == sa.bindparam("id")).scalar_subquery(),
+            tool_calls.c.iteration == sa.bindparam("iter"),
+            tool_calls.c.position == sa.bindparam("pos"),
+            tool_calls.c.attempt == sa.bindparam("att"),
+            is_suspect(tool_calls) == sa.bindparam("suspect"),
+            tool_calls.c.hinted_at.is_not(None),
+            tool_calls.c.asks == 1 if effect is AskAuxiliary else sa.func.coalesce(tool_calls.c.asks, 0) == 0,
+            sa.select(runs.c.pk)
+            .where(
+                runs.c.pk == tool_calls.c.run_pk,
+                runs.c.status == RunStatus.RUNNING.value,
+                runs.c.state_version <= STATE_VERSION,
+            )
+            .exists(),
+        )
+        .values(
+            status=CallStatus.RUNNING.value,
+            lease_token=sa.bindparam("token"),
+            lease_owner=sa.bindparam("owner"),
+            claimed_at=db_now(),
+            deadline_at=db_now() + lasts_s + OVERTIME_S,
+            hinted_at=None,
+            hints=0,
+        )
+        .returning(*read)
+    )
+
+
+def claim_values(effect: CallEffect, *, token: str, owner: int) -> ClaimValues:
+    return {
+        "id": effect.run_id,
+        "iter": effect.iteration,
+        "pos": effect.position,
+        "att": effect.attempt,
+        "suspect": int(effect.is_suspect),
+        "token": token,
+        "owner": owner,
+    }
+
+
+class HeldCall(Protocol):
+    """A claim on a tool call, for whatever."""
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def run_pk(self) -> int: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+
+class ClaimValues(TypedDict):
+    """The parameters of ``claim_call``."""
+
+    id: str
+    iter: int
+    pos: int
+    att: int
+    suspect: int
+    token: str
+    owner: int
+
+
+class _Position(NamedTuple):
+    position: int
+
+
+_LOCK_HELD = Prepared(
+    sa.select(tool_calls.c.position)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .with_for_update(),
+    takes=HeldCallKey,
+    gives=_Position,
+)
+
+
+def lock_held(connection: Connection, claim: HeldCall) -> LoadedRun:
+    """Lock a claimed call and then its run, and read the run. Raises ``LeaseLost`` when the claim is not ours any
+    more."""
+    if _LOCK_HELD.first(connection, claimed(claim)) is None:
+        raise lost(claim)
+    return lock_run_after_call(connection, claim.run_pk)
+
+
+def claimed(claim: HeldCall) -> HeldCallKey:
+    """The claimed row, as parameters."""
+    return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position, "token": claim.token}
+
+
+def lost(claim: HeldCall) -> LeaseLost:
+    """What to raise when the claim is not ours any more."""
+    return LeaseLost(
+        f"the claim on call {claim.position} of iteration {claim.iteration} of run {claim.run_id!r} was taken over; "
+        "what was brought for it was refused"
+    )

@@ -1,0 +1,103 @@
+"""Prepared statements say what they take and what they give, and are held to it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypedDict
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from support.store import Store
+
+import hermes_worker.store
+from hermes_worker.store.engine.prepared import Joined, Prepared, row_of, rows_of
+from hermes_worker.store.tables import runs, sessions
+
+DIALECTS = (postgresql.psycopg.dialect(), sqlite.dialect())
+
+
+class Key(TypedDict):
+    run: int
+
+
+class Row(NamedTuple):
+    pk: int
+    run_id: str
+
+
+class Session(NamedTuple):
+    session_id: str
+
+
+BY_PK = sa.select(runs.c.pk, runs.c.run_id).where(runs.c.pk == sa.bindparam("run"))
+
+
+def prepared_in(value: object) -> Iterator[Prepared[Any, Any]]:
+    """The statements in a global of a module."""
+    if isinstance(value, Prepared):
+        yield value
+    elif isinstance(value, dict):
+        yield from prepared_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from prepared_in(each)
+    elif type(value).__name__ == "_Both":
+        yield from prepared_in([value._at_once, *value._each])  # type: ignore[attr-defined]
+
+
+def test_every_statement_of_the_store_takes_and_gives_what_it_says() -> None:
+    found = {
+        id(statement): statement
+        for module in pkgutil.walk_packages(hermes_worker.store.__path__, "hermes_worker.store.")
+        if ".migrations" not in module.name
+        for value in vars(importlib.import_module(module.name)).values()
+        for statement in prepared_in(value)
+    }
+    assert len(found) > 90
+    for statement in found.values():
+        for dialect in DIALECTS:
+            statement.check(dialect)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: str(dialect.name))
+def test_a_statement_that_takes_another_parameter_than_it_says_is_refused(dialect: Any) -> None:
+    other = sa.select(runs.c.pk, runs.c.run_id).where(runs.c.pk == sa.bindparam("pk"))
+    with pytest.raises(TypeError, match="takes pk, and is said to take run"):
+        Prepared(other, takes=Key, gives=Row).check(dialect)
+    with pytest.raises(TypeError, match="takes run, and is said to take nothing"):
+        Prepared(BY_PK, gives=Row).check(dialect)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: str(dialect.name))
+def test_a_statement_that_gives_other_columns_than_it_says_is_refused(dialect: Any) -> None:
+    turned = sa.select(runs.c.run_id, runs.c.pk).where(runs.c.pk == sa.bindparam("run"))
+    with pytest.raises(TypeError, match="gives run_id, pk, and is said to give pk, run_id"):
+        Prepared(turned, takes=Key, gives=Row).check(dialect)
+    with pytest.raises(TypeError, match="gives pk, run_id, and is said to give nothing"):
+        Prepared(BY_PK, takes=Key).check(dialect)
+
+
+def test_a_joined_row_is_given_as_the_rows_it_consists_of(store: Store) -> None:
+    run_id = store.submit(session_id="s").run_id
+    joined = BY_PK.add_columns(sessions.c.session_id).join(sessions, sessions.c.pk == runs.c.session_pk)
+    statement = Prepared(joined, takes=Key, gives=Joined(Row, Session))
+    with store.database.read() as connection:
+        pk = connection.execute(sa.select(runs.c.pk)).scalar_one()
+        session_id = connection.execute(sa.select(sessions.c.session_id)).scalar_one()
+        assert statement.first(connection, {"run": pk}) == (Row(pk, run_id), Session(session_id))
+        assert statement.first(connection, {"run": pk + 1}) is None
+        with pytest.raises(LookupError, match="'run'"):
+            statement.one(connection, {"run": pk + 1})
+
+
+def test_rows_of_other_statements_are_held_to_their_columns_too(store: Store) -> None:
+    run_id = store.submit().run_id
+    turned = sa.select(runs.c.run_id, runs.c.pk)
+    with store.database.read() as connection:
+        [row] = rows_of(connection.execute(sa.select(runs.c.pk, runs.c.run_id)), Row)
+        assert row.run_id == run_id
+        with pytest.raises(TypeError, match="Row has other fields than the columns run_id, pk"):
+            row_of(connection.execute(turned), Row)
