@@ -16,6 +16,8 @@ from hermes_worker.extension import Extension, Installed, fold, load
 BUILT_IN = (
     "hermes_worker.agent.tools.builtin:EXTENSION",
     "hermes_worker.models.catalog:EXTENSION",
+    "hermes_worker.models.vendor_extensions:BEDROCK",
+    "hermes_worker.models.vendor_extensions:GEMINI",
     "hermes_worker.workspaces.ref:EXTENSION",
     "hermes_worker.api.builtin:EXTENSION",
     "hermes_worker.cli.builtin:EXTENSION",

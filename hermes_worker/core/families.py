@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +42,8 @@ class ModelTraits:
     thinking_request: ThinkingRequest | None = None
     efforts: Mapping[str, str] | None = None
     """Efforts that it does not know, and what is asked for instead."""
+    thinks_by_level: bool | None = None
+    """Over Gemini's own wire: it is asked for a level of thinking instead of a budget, and insists on signatures."""
     messages_output_max: int | None = None
     """Output tokens it can write over Anthropic's wire, which demands a limit."""
     hyphenates_versions: bool | None = None
@@ -61,10 +63,6 @@ class ModelFamily:
     traits: ModelTraits
     source: str = ""
     """Where the traits were read, and when."""
-    compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "compiled", re.compile(self.pattern))
 
 
 def _line(*names: str) -> str:
@@ -96,6 +94,7 @@ FAMILIES: tuple[ModelFamily, ...] = (
     # What reasoning they want back in a chat completion.
     _row(_part("deepseek", "mimo"), _LOOP, echoes_reasoning=True),
     _row(_part("gemini", "gemma"), _LOOP, keeps_thought_signatures=True),
+    _row(r"(?:^|/)gemini-[3-9][^/]*$", "ai.google.dev/gemini-api/docs/thinking, November 2026", thinks_by_level=True),
     # OpenAI's newer models.
     _row(r"(?:^|/)gpt-5[^/]*$", _LOOP, wire=Wire.CODEX_RESPONSES),
     _row(
@@ -146,7 +145,7 @@ def traits_of(model: str) -> ModelTraits:
     name = model.strip().lower()
     found: dict[str, Any] = {}
     for row in FAMILIES:
-        if row.compiled.search(name):
+        if re.search(row.pattern, name):  # compiled when first asked: most processes never ask
             for each in _FIELDS:
                 said = getattr(row.traits, each)
                 if said is not None:

@@ -83,6 +83,9 @@ class Exchange:
     """Base class of what ``post`` raises, beside the errors of the HTTP client."""
     reply_name: str
     """What this wire calls its reply, for messages: ``a chat completion``."""
+    frames: Callable[[Iterable[bytes]], Iterator[object]] | None = None
+    """Reads the events of a stream that is not made of server-sent events: documents, in order. A stream of frames
+    begins with a zero byte, which no text does."""
 
     @property
     def place(self) -> CallPlace:
@@ -90,7 +93,7 @@ class Exchange:
             base_url=self.endpoint.plain_url,
             provider=self.endpoint.provider,
             model=self.model,
-            secrets=(self.endpoint.api_key,),
+            secrets=self.endpoint.secrets,
         )
 
 
@@ -234,11 +237,15 @@ def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line, progr
         if first[:1] == b"{":
             assembler.feed_whole(_parsed(first + b"".join(chunks)))
             return assembler.finish()
-        is_done = _feed_events(itertools.chain([first], watched), assembler, line, progress)
+        if first and not first.startswith(_EVENT_FIELDS if exchange.frames is None else _FRAME):
+            raise MalformedReply(f"it begins with {first[:60]!r}")
+        beginning = itertools.chain([first], watched)
+        if exchange.frames is None:
+            is_done = _feed_events(beginning, assembler, line, progress)
+        else:
+            is_done = _feed_frames(exchange.frames(beginning), beginning, assembler, line, progress)
     except (MalformedReply, EventTooLarge) as error:
         raise _not_a_reply(str(error), exchange) from error
-    if first and not first.startswith(_EVENT_FIELDS):
-        raise _not_a_reply(f"it begins with {first[:60]!r}", exchange)
     try:
         return assembler.finish(was_cut_short=not (is_done and assembler.has_content))
     except CutShort as error:
@@ -250,6 +257,8 @@ def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line, progr
 
 
 _EVENT_FIELDS = (b":", b"data", b"event", b"id", b"retry")
+_FRAME = b"\0"
+"""The first of the four bytes of a length: no frame has 16 MB."""
 _TELLING_BYTES = 5
 """So many tell an event from anything else."""
 
@@ -307,6 +316,21 @@ def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line, prog
                 continue
         _drain(chunks, line)
         return True
+    return False
+
+
+def _feed_frames(
+    documents: Iterator[object], chunks: Iterator[bytes], assembler: Assembler, line: Line, progress: _Progress
+) -> bool:
+    """The same for a stream of frames."""
+    for document in documents:
+        progress.heard()
+        assembler.feed(document)
+        if line.is_cut:
+            return False
+        if assembler.is_over:
+            _drain(chunks, line)
+            return True
     return False
 
 

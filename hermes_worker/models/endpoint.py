@@ -51,6 +51,11 @@ class Endpoint:
     """An ``http://`` proxy to go through."""
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message may show: the key, and the parts of one that is made of several."""
+        return tuple(dict.fromkeys((self.api_key, *self.api_key.split(":"))))
+
+    @property
     def query(self) -> dict[str, str]:
         return dict(parse_qsl(urlsplit(self.base_url).query))
 

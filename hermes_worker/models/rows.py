@@ -265,18 +265,6 @@ _VENDORS: tuple[ProviderRow, ...] = (
 
 _HOSTED: tuple[ProviderRow, ...] = (
     ProviderRow(
-        name="bedrock",
-        base_url="https://bedrock-runtime.{region}.amazonaws.com",
-        usual_region="us-east-1",
-        default_model="",
-        key_variables=("AWS_BEARER_TOKEN_BEDROCK", "BEDROCK_API_KEY"),
-        aliases=("aws", "aws-bedrock", "amazon-bedrock"),
-        host_pattern=r"bedrock-runtime(?:-fips)?\.(?:[a-z0-9-]+\.)?amazonaws\.com(?:\.cn)?",
-        wire=Wire.BEDROCK_CONVERSE,
-        is_aggregator=True,
-        source="service model of botocore 1.44 (PyPI) and docs.aws.amazon.com/bedrock (API keys), November 2026",
-    ),
-    ProviderRow(
         name="arcee",
         base_url="https://api.arcee.ai/api/v1",
         default_model="",

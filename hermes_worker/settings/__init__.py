@@ -153,7 +153,7 @@ class BrokerSettings:
         return socket_url(self.url, "unix", "db") if self.url else None
 
 
-_API_MODES = ("chat_completions", "codex_responses", "anthropic_messages")
+_API_MODES = ("chat_completions", "codex_responses", "anthropic_messages", "bedrock_converse", "gemini_generate")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 
 

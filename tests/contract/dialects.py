@@ -550,6 +550,15 @@ def responses_events(said: Said) -> list[object]:
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
+def sse_event(event: object) -> bytes:
+    """A server-sent event, with its name where the wire gives it one."""
+    if isinstance(event, str):
+        return f"data: {event}\n\n".encode()
+    kind = event.get("type") if isinstance(event, dict) else None
+    name = f"event: {kind}\n" if kind else ""
+    return f"{name}data: {json.dumps(event)}\n\n".encode()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireRules:
     """Everything a server of one wire does."""
@@ -562,6 +571,19 @@ class WireRules:
     length: str
     """Its word for a reply that ran into its limit."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    encode: Callable[[object], bytes] = sse_event
+    """An event as it goes over the wire."""
+    content_type: str = "text/event-stream"
+    """Of a stream."""
+
+    def is_for(self, path: str) -> bool:
+        """Whether a request to ``path`` is of this wire; one that names its model in the path begins with it."""
+        named = f"/v1{self.path}"
+        return path.startswith(named) if self.path.endswith("/") else path == named
+
+    def streams(self, path: str, document: Document) -> bool:
+        """Whether the request asks for a stream: in its body, or by its path."""
+        return bool(document.get("stream")) or "stream" in path
 
 
 RULES: Mapping[str, WireRules] = {

@@ -10,7 +10,6 @@ is kept in ``server.refusals``: a test that sends good requests asserts that thi
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,8 +24,9 @@ Fault = Callable[["StrictServer", WireRules, Received, Reply], None]
 class StrictServer:
     """Serves on loopback until the block ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Mapping[str, WireRules] = RULES) -> None:
         self._server = FaultServer(self._answer)
+        self._rules = rules
         self._lock = threading.Lock()
         self._script: list[Said] = [HELLO]
         self._faults: list[Fault] = []
@@ -70,8 +70,12 @@ class StrictServer:
         with self._lock:
             return self._script.pop(0) if len(self._script) > 1 else self._script[0]
 
+    def _rules_for(self, request: Received) -> WireRules | None:
+        path = request.head.split(" ", 2)[1]
+        return next((rules for rules in self._rules.values() if rules.is_for(path)), None)
+
     def _answer(self, request: Received, reply: Reply) -> None:
-        rules = _rules_for(request)
+        rules = self._rules_for(request)
         beside = self.answers.get(" ".join(request.head.split(" ", 2)[:2]))
         if beside is not None:
             reply.document(200, beside)
@@ -92,30 +96,16 @@ class StrictServer:
             fault = self._faults.pop(0) if self._faults else None
         if fault is not None:
             fault(self, rules, request, reply)
-        elif document.get("stream"):
-            send_stream(reply, rules.events(self.next_reply()))
+        elif rules.streams(request.head.split(" ", 2)[1], document):
+            send_stream(reply, rules, rules.events(self.next_reply()))
         else:
             reply.document(200, rules.document(self.next_reply()))
 
 
-def _rules_for(request: Received) -> WireRules | None:
-    path = request.head.split(" ", 2)[1]
-    return next((rules for rules in RULES.values() if path == f"/v1{rules.path}"), None)
-
-
-def encoded(event: object) -> bytes:
-    """An event as it goes over the wire, with its name where the wire gives it one."""
-    if isinstance(event, str):
-        return f"data: {event}\n\n".encode()
-    kind = event.get("type") if isinstance(event, dict) else None
-    name = f"event: {kind}\n" if kind else ""
-    return f"{name}data: {json.dumps(event)}\n\n".encode()
-
-
-def send_stream(reply: Reply, events: list[object]) -> None:
-    reply.head()
+def send_stream(reply: Reply, rules: WireRules, events: list[object]) -> None:
+    reply.head(200, rules.content_type)
     for event in events:
-        reply.piece(encoded(event))
+        reply.piece(rules.encode(event))
     reply.end()
 
 
@@ -153,11 +143,11 @@ def cut_after(events: int, ending: str = "close", *, extra_bytes: int = 0) -> Fa
 
     def fault(server: StrictServer, rules: WireRules, _: Received, reply: Reply) -> None:
         all_events = rules.events(server.next_reply())
-        reply.head()
+        reply.head(200, rules.content_type)
         for event in all_events[:events]:
-            reply.piece(encoded(event))
+            reply.piece(rules.encode(event))
         if extra_bytes and events < len(all_events):
-            reply.piece(encoded(all_events[events])[:extra_bytes])
+            reply.piece(rules.encode(all_events[events])[:extra_bytes])
         getattr(reply, ending)()
 
     return fault
@@ -167,8 +157,8 @@ def cut_at_byte(count: int, ending: str = "close", *, piece_bytes: int = 1_000) 
     """The stream breaks after so many bytes, sent in pieces that heed no event."""
 
     def fault(server: StrictServer, rules: WireRules, _: Received, reply: Reply) -> None:
-        data = b"".join(map(encoded, rules.events(server.next_reply())))[:count]
-        reply.head()
+        data = b"".join(map(rules.encode, rules.events(server.next_reply())))[:count]
+        reply.head(200, rules.content_type)
         for start in range(0, len(data), piece_bytes):
             reply.piece(data[start : start + piece_bytes])
         getattr(reply, ending)()
@@ -180,9 +170,9 @@ def instead_of_event(position: int, data: bytes) -> Fault:
     """A whole stream in which one event is replaced by ``data``."""
 
     def fault(server: StrictServer, rules: WireRules, _: Received, reply: Reply) -> None:
-        reply.head()
+        reply.head(200, rules.content_type)
         for index, event in enumerate(rules.events(server.next_reply())):
-            reply.piece(data if index == position else encoded(event))
+            reply.piece(data if index == position else rules.encode(event))
         reply.end()
 
     return fault

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from dialects import API_MODE, HELLO, RULES, Said, ToolUse, WireRules
-from strict_server import Fault, StrictServer, body, cut_after, encoded, hang_up, reset, send_stream, status
+from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, send_stream, status
 from support.fault_server import Received, Reply
 from support.store import Store, check
 from support.turns import Turns
@@ -57,7 +57,7 @@ def counting(change: Callable[[dict[str, Any]], Any], *, is_streamed: bool = Tru
     def fault(server: StrictServer, rules: WireRules, _: Received, reply: Reply) -> None:
         said = server.next_reply()
         if is_streamed:
-            send_stream(reply, [changed(event) for event in rules.events(said)])
+            send_stream(reply, rules, [changed(event) for event in rules.events(said)])
         else:
             reply.document(200, changed(rules.document(said)))
 
@@ -200,7 +200,7 @@ def test_an_error_after_part_of_the_reply_is_billed_and_one_before_it_is_not(
         def fault(server: StrictServer, rules: WireRules, _: Received, reply: Reply) -> None:
             reply.head()
             for event in rules.events(server.next_reply())[:position]:
-                reply.piece(encoded(event))
+                reply.piece(rules.encode(event))
             reply.piece(error)
             reply.end()
 
@@ -222,7 +222,7 @@ def test_a_stop_in_the_middle_of_a_reply_leaves_an_attempt_of_unknown_outcome(
     def stalls(server: StrictServer, rules: WireRules, _: Received, reply: Reply) -> None:
         reply.head()
         for event in rules.events(server.next_reply())[:4]:
-            reply.piece(encoded(event))
+            reply.piece(rules.encode(event))
         begun.set()
         reply.block()
 

@@ -1,6 +1,6 @@
 """What every wire does, against one server that is as strict as the real ones and breaks in every way we know.
 
-Each test runs over all three wires unless it says otherwise. The faults of a whole run are in ``test_ladder.py``.
+Each test runs over all wires unless it says otherwise. The faults of a whole run are in ``test_ladder.py``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from strict_server import (
     body,
     cut_after,
     cut_at_byte,
-    encoded,
     hang_up,
     instead_of_event,
     reset,
     silence,
     status,
 )
+from vendor_rules import CONVERSE_MODEL, VENDOR_RULES
 
 from hermes_worker.agent.prompt.cache_markers import CacheLayout, with_cache_markers
 from hermes_worker.agent.prompt.pipeline import WireNeeds, import_history, prepare
@@ -50,12 +50,15 @@ from hermes_worker.core.messages import (
     user_body,
 )
 from hermes_worker.core.recovery.classify import classification_of
-from hermes_worker.models.base import Provider
+from hermes_worker.models.base import Abort, OnDelta, Provider
 from hermes_worker.models.calling import STALE_FACTOR
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.anthropic_messages import AnthropicMessages
+from hermes_worker.models.wires.bedrock_converse import BedrockConverse
+from hermes_worker.models.wires.gemini_generate import GeminiGenerate
 from hermes_worker.models.wires.openai_chat import OpenAIChat
 from hermes_worker.models.wires.openai_responses import OpenAIResponses
+from hermes_worker.models.wires.plain_client import RefusedRequest
 
 KEY = "sk-test-0123456789abcdefghij"
 SYSTEM = canonical_json({"role": "system", "content": "You are strict."})
@@ -73,6 +76,7 @@ TOOLS = tuple(
     for name in ("terminal", "todo")
 )
 REQUEST = ModelRequest(model="strict", messages=(SYSTEM, user_body("hello")), tools=TOOLS, session_id="s")
+ALL_RULES = {**RULES, **VENDOR_RULES}
 PATIENT = replace(REQUEST, model="qwen3-strict")
 """Of a model that may think for minutes: its reply is waited for, whatever the provider's usual patience."""
 
@@ -86,10 +90,12 @@ class Wire:
     needs: WireNeeds
     error: type[Exception]
     """What its SDK raises for a refusal."""
+    model: str = "strict"
+    """What is asked for: some wires treat models of one family in their own way."""
 
     @property
     def rules(self) -> WireRules:
-        return RULES[self.name]
+        return ALL_RULES[self.name]
 
 
 WIRES = (
@@ -106,7 +112,25 @@ WIRES = (
         needs=WireNeeds(keeps_reasoning_details=True, keeps_anthropic_blocks=True),
         error=anthropic.APIStatusError,
     ),
+    Wire(
+        name="converse",
+        build=BedrockConverse,
+        needs=WireNeeds(keeps_reasoning_details=True, keeps_anthropic_blocks=True),
+        error=RefusedRequest,
+        model=CONVERSE_MODEL,
+    ),
+    Wire(
+        name="gemini",
+        build=GeminiGenerate,
+        needs=WireNeeds(keeps_thought_signatures=True),
+        error=RefusedRequest,
+        model="gemini-3-strict",
+    ),
 )
+EVENTS = tuple(wire.name for wire in WIRES if wire.name != "converse")
+"""Wires whose streams are server-sent events."""
+ARGUMENTS_AS_TEXT = tuple(wire.name for wire in WIRES if wire.name != "gemini")
+"""Wires over which the arguments of a call come as text, which may be no JSON."""
 
 
 @pytest.fixture(params=WIRES, ids=lambda wire: wire.name)
@@ -122,12 +146,25 @@ def over(*names: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def server() -> Iterator[StrictServer]:
-    with StrictServer() as running:
+    with StrictServer(ALL_RULES) as running:
         yield running
 
 
+class _Asking:
+    """A provider that is asked for the wire's own model where a test names none."""
+
+    def __init__(self, asked: Provider, model: str) -> None:
+        self._asked = asked
+        self._model = model
+
+    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
+        if request.model == "strict":
+            request = replace(request, model=self._model)
+        return self._asked.ask(request, on_delta=on_delta, abort=abort)
+
+
 def provider(wire: Wire, server: StrictServer, **fields: Any) -> Provider:
-    return wire.build(Endpoint(base_url=server.base_url, api_key=KEY, **fields))
+    return _Asking(wire.build(Endpoint(base_url=server.base_url, api_key=KEY, **fields)), wire.model)
 
 
 def ask(asked: Provider, request: ModelRequest = REQUEST, deltas: list[Delta] | None = None) -> ModelReply:
@@ -176,7 +213,7 @@ def test_a_reply_means_the_same_on_every_wire(wire: Wire, server: StrictServer, 
     ]
     assert reply.finish_reason == ("tool_calls" if said.calls else "stop")
     assert reply.usage == Usage(input=12, output=5, cache_read=8)
-    assert reply.model == "strict"
+    assert reply.model == (CONVERSE_MODEL if wire.name == "converse" else "strict")
     assert "".join(delta.text for delta in deltas).strip() == said.text.strip()
     assert [delta.tool_name for delta in deltas if delta.tool_name] == [call.name for call in said.calls]
     if is_streamed:
@@ -194,6 +231,7 @@ def test_a_reply_that_ran_into_its_limit_says_so(wire: Wire, server: StrictServe
 CUT_ARGUMENTS = '{"todos": ["half of a'
 
 
+@over(*ARGUMENTS_AS_TEXT)
 @pytest.mark.parametrize("is_told", [True, False])
 def test_arguments_that_end_in_the_middle_are_cut_whatever_the_server_calls_it(
     wire: Wire, server: StrictServer, is_told: bool
@@ -224,11 +262,12 @@ def test_a_refusal_is_blocked_content_on_every_wire(wire: Wire, server: StrictSe
     assert "".join(delta.text for delta in deltas) == reply.text
 
 
+@over(*EVENTS)
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_a_byte_order_mark_in_front_is_no_part_of_the_reply(
     wire: Wire, server: StrictServer, is_streamed: bool
 ) -> None:
-    events = b"".join(map(encoded, wire.rules.events(HELLO)))
+    events = b"".join(map(wire.rules.encode, wire.rules.events(HELLO)))
     whole = json.dumps(wire.rules.document(HELLO)).encode()
     content_type = "text/event-stream" if is_streamed else "application/json"
     server.faults(body(200, codecs.BOM_UTF8 + (events if is_streamed else whole), content_type))
@@ -283,13 +322,13 @@ def test_a_long_turn_with_thinking_and_tools_is_accepted_step_by_step(
         )
         server.says(Said(thinking=f"thought {step}", text=f"text {step}" if step % 2 else "", calls=calls))
         request = conversation(wire, *transcript)
-        if has_marks and wire.name == "messages":
+        if has_marks and wire.name in ("messages", "converse"):
             request = replace(request, messages=with_cache_markers(request.messages, CacheLayout.NATIVE))
         reply = ask(asked, request)
         transcript.append(assistant_body(reply))
         transcript += [tool_body(r.id, f"result of {r.id}") for r in reply.tool_requests]
         body_now = server.requests[-1].body
-        if wire.name != "messages" or not has_marks:  # marks move along with the conversation
+        if wire.name not in ("messages", "converse") or not has_marks:  # marks move along with the conversation
             assert body_now.startswith(before)
         before = body_now.removesuffix(b"]}")
     server.says(HELLO)
@@ -635,6 +674,8 @@ SILENT = ("silence before the first byte", "comments for ever")
 @pytest.mark.parametrize("name", NETWORK)
 def test_trouble_on_the_way_is_classified_and_tried_again(wire: Wire, server: StrictServer, name: str) -> None:
     fault, kind = NETWORK[name]
+    if wire.name == "converse" and "comments" in name:
+        kind = K.SERVER_ERROR  # frames have no comments
     server.faults(fault)
     # Only silence has to be waited for. Whatever a busy machine needs to answer in time is not judged.
     asked = provider(wire, server, **({"read_timeout_s": 0.2} if name in SILENT else {}))
@@ -646,6 +687,7 @@ def test_trouble_on_the_way_is_classified_and_tried_again(wire: Wire, server: St
     assert ask(asked, PATIENT).text == HELLO.text, "the next call must not suffer"
 
 
+@over(*EVENTS)
 @pytest.mark.parametrize("ending", ["block", "linger"])
 def test_silence_in_the_middle_keeps_what_was_shown(wire: Wire, server: StrictServer, ending: str) -> None:
     """Comments that keep a stream open are no more than silence: whoever makes the reply may be gone for long."""
@@ -664,11 +706,12 @@ def test_a_reply_that_takes_its_time_is_waited_for_as_long_as_it_comes(wire: Wir
     """Each event, and not the reply, has to come in time."""
 
     def dawdle(s: StrictServer, rules: WireRules, _: object, reply: Any) -> None:
-        reply.head()
+        reply.head(200, rules.content_type)
         for event in rules.events(s.next_reply()):
-            reply.piece(b": keep-alive\n\n")
+            if wire.name in EVENTS:
+                reply.piece(b": keep-alive\n\n")
             reply.closing.wait(0.25)
-            reply.piece(encoded(event))
+            reply.piece(rules.encode(event))
         reply.end()
 
     server.faults(dawdle)
@@ -694,7 +737,8 @@ def test_a_stream_cut_at_any_event_is_a_beginning_of_the_reply_or_no_reply(
     server.says(said)
     asked = provider(wire, server)
     total = len(wire.rules.events(said))
-    last_needed = {"chat": total - 3, "responses": total - 1, "messages": total - 2}[wire.name]
+    rest = {"chat": 3, "responses": 1, "messages": 2, "converse": 2, "gemini": 1}
+    last_needed = total - rest[wire.name]
     """The event that says why the reply ended. What follows it is counts and politeness."""
     cuts = [(position, extra) for position in range(total) for extra in (0, 9)]
     server.faults(*(cut_after(position, ending, extra_bytes=extra) for position, extra in cuts))
@@ -726,7 +770,7 @@ def test_a_stream_cut_at_any_byte_is_a_beginning_of_the_reply_or_no_reply(wire: 
     server.says(said)
     asked = provider(wire, server)
     draw = random.Random(5)
-    size = sum(len(encoded(event)) for event in wire.rules.events(said))
+    size = sum(len(wire.rules.encode(event)) for event in wire.rules.events(said))
     cuts = [(draw.randrange(1, size), draw.choice((1, 7, 64, 1_000))) for _ in range(60)]
     server.faults(*(cut_at_byte(count, "end", piece_bytes=piece_bytes) for count, piece_bytes in cuts))
     for cut in cuts:
@@ -744,6 +788,7 @@ def test_a_stream_cut_at_any_byte_is_a_beginning_of_the_reply_or_no_reply(wire: 
     assert ask(asked).text == said.text
 
 
+@over(*EVENTS)
 @pytest.mark.parametrize(
     "data",
     [
@@ -785,7 +830,7 @@ def test_an_error_inside_a_stream_is_classified_without_a_status(
     wire: Wire, server: StrictServer, code: str, said: str, kind: FailureKind
 ) -> None:
     event = {"type": "error", "error": {"type": code, "code": code, "message": said}}
-    server.faults(instead_of_event(first_text(wire.rules), b"data: " + json.dumps(event).encode() + b"\n\n"))
+    server.faults(instead_of_event(first_text(wire.rules), wire.rules.encode(event)))
 
     error = failure(provider(wire, server))
 
@@ -855,5 +900,5 @@ def test_ids_and_arguments_of_calls_come_back_as_they_were_given(wire: Wire, ser
     reply = ask(asked)
     request = ToolRequest(id="call_Ab-9_z", name="terminal", arguments=reply.tool_requests[0].arguments)
 
-    assert reply.tool_requests[0] == request
+    assert replace(reply.tool_requests[0], row_fields={}) == request  # what a model signed comes beside it
     assert json.loads(request.arguments) == {"command": '\u2028 "q"'}

@@ -102,7 +102,8 @@ def test_anthropic_is_reached_through_its_compatible_address_on_request() -> Non
     ("settings", "named"),
     [
         (Settings(api_mode="openai", base_url="http://127.0.0.1/v1"), "model.api_mode"),
-        (Settings(provider="bedrock", base_url="https://x.test"), "model.api_mode"),
+        (Settings(api_mode="codex_app_server", base_url="https://x.test"), "model.api_mode"),
+        (Settings(provider="bedrock", base_url="https://x.test"), "AWS_BEARER_TOKEN_BEDROCK"),
         (Settings(provider="opnai"), "model.provider"),
         (Settings(), "HERMES_BASE_URL"),
         (Settings(provider="azure", api_key="k"), "HERMES_BASE_URL"),

@@ -667,6 +667,10 @@ _TELLING_CODES: Mapping[str, Classification] = {
     **_for_each(_IMAGE, "image_too_large", "image_file_too_large"),
     **_for_each(_ENCRYPTED, "invalid_encrypted_content"),
     **_for_each(_AUTH, "invalid_api_key"),
+    # Bedrock throttles with "Too many tokens, please wait before trying again." (strands-agents/agent-builder#31),
+    # and says with 424 that the model broke (service model of botocore 1.44).
+    **_for_each(_RATE_LIMIT, "throttlingexception"),
+    **_for_each(_SERVER_ERROR, "modelerrorexception", "modelstreamerrorexception"),
 }
 """Codes that mean one thing under any status. A 429 with ``insufficient_quota`` is no matter of waiting."""
 
@@ -681,6 +685,12 @@ _CODES: Mapping[str, Classification] = {
     **_for_each(_AUTH, "authentication_error"),
     **_for_each(_AUTH_DENIED, "permission_error"),
     **_for_each(_PAYLOAD, "request_too_large"),
+    # Bedrock (service model of botocore 1.44) and Google (google.rpc.Code), November 2026.
+    **_for_each(_OVERLOADED, "serviceunavailableexception", "modelnotreadyexception", "unavailable"),
+    **_for_each(_SERVER_ERROR, "internalserverexception", "internal"),
+    **_for_each(_TIMEOUT, "modeltimeoutexception", "deadline_exceeded"),
+    **_for_each(_AUTH, "unauthenticated"),
+    **_for_each(_AUTH_DENIED, "accessdeniedexception", "permission_denied"),
 }
 """Codes that are looked at when there is no status."""
 
@@ -703,6 +713,8 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     "unsupported_image_media_type": 400,
     "empty_image_file": 400,
     "not_found_error": 404,
+    "validationexception": 400,
+    "resourcenotfoundexception": 404,
 }
 """Ours: what the error inside a stream would have been as a response. A malformed request stays one."""
 

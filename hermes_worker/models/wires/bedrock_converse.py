@@ -1,0 +1,169 @@
+"""The Converse wire of Amazon Bedrock: bytes through our own connections, signed and framed by botocore.
+
+botocore's own client is not used: it cannot be cut off from another thread, and it retries. What is its own is asked of
+it: how a request is signed (``SigV4Auth``) and how an event stream is framed (``EventStreamBuffer``). The rest is one
+POST. Unverified live: nobody asked Bedrock from here; botocore's service model judges the requests in the tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from hermes_worker.core.errors import ModelCallError
+from hermes_worker.core.families import traits_of
+from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.traits import ThinkingPolicy
+from hermes_worker.models.base import Abort, OnDelta
+from hermes_worker.models.calling import Exchange, Learner, carry_out, json_body, patience_s, refusal_of
+from hermes_worker.models.connections import Line
+from hermes_worker.models.endpoint import Endpoint, checked
+from hermes_worker.models.wires import event_stream
+from hermes_worker.models.wires.converse_reply import ConverseAssembler
+from hermes_worker.models.wires.conversions import anthropic
+from hermes_worker.models.wires.conversions import converse as conversion
+from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
+
+_SERVICE = "bedrock"
+_ERROR_HEADER = "x-amzn-errortype"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+
+    without_streams: frozenset[str] = frozenset()
+    """Models that answer in one piece only."""
+    without_marks: frozenset[str] = frozenset()
+    """Models that have no prompt cache."""
+    without_thinking: frozenset[str] = frozenset()
+
+
+class BedrockConverse:
+    """``Provider`` for Amazon Bedrock. A key is a Bedrock API key, or ``ID:SECRET`` or ``ID:SECRET:TOKEN`` of AWS."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
+        self._endpoint = checked(endpoint)
+        self._client = PlainClient(self._endpoint)
+        self._learner = Learner(Dialect())
+
+    def close(self) -> None:
+        """Close idle connections. Calls in flight are not touched."""
+        self._client.close()
+
+    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
+        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+
+        def attempt(dialect: Dialect, line: Line) -> ModelReply:
+            exchange = Exchange(
+                endpoint=self._endpoint,
+                model=request.model,
+                messages=len(request.messages),
+                body=request_body(request, self._endpoint, dialect),
+                post=partial(self._post, self._client.address(path_of(request.model, dialect))),
+                assembler=ConverseAssembler(on_delta, model=request.model, issuer=anthropic.ISSUER),
+                sdk_error=RefusedRequest,
+                reply_name="a reply of the Converse API (the address has no path)",
+                frames=event_stream.documents,
+            )
+            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
+
+        return self._learner.ask(attempt, partial(adapted, request=request), abort)
+
+    def _post(self, address: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
+        headers = {**usual_headers(self._endpoint), **credential_headers(self._endpoint, address, body)}
+        return self._client.send(address, headers, body, read_timeout_s=read_timeout_s, code_header=_ERROR_HEADER)
+
+
+def path_of(model: str, dialect: Dialect) -> str:
+    """The model stands in the path; ARNs hold slashes and colons."""
+    verb = "converse" if model in dialect.without_streams else "converse-stream"
+    return f"/model/{quote(model, safe='')}/{verb}"
+
+
+def credential_headers(endpoint: Endpoint, address: str, body: bytes) -> Mapping[str, str]:
+    """A Bedrock API key is a bearer token; a pair of AWS keys signs each request."""
+    key = endpoint.api_key
+    if not key:
+        return {}
+    identity, _, secret = key.partition(":")
+    if endpoint.is_access_token or not secret:
+        return {"Authorization": f"Bearer {key}"}
+    secret, _, token = secret.partition(":")
+    signed = AWSRequest(method="POST", url=address, data=body, headers={"Content-Type": "application/json"})
+    SigV4Auth(Credentials(identity, secret, token or None), _SERVICE, endpoint.region or "us-east-1").add_auth(signed)
+    return {name: str(value) for name, value in signed.headers.items()}
+
+
+def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
+    """The JSON of a request, the conversation last (see ``json_body``).
+
+    ``extra_body`` adds fields and cannot replace the ones that are built here.
+    """
+    is_claude = traits_of(request.model).family == "claude"
+    policy = ThinkingPolicy.NATIVE if is_claude and request.replays_reasoning else ThinkingPolicy.STRIP
+    prompt = conversion.to_messages(
+        [json.loads(row) for row in request.messages],
+        policy,
+        has_tools=bool(request.tools),
+        marks=request.model not in dialect.without_marks,
+    )
+    fields = {name: canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
+    options = _options(request, dialect, is_claude=is_claude)
+    fields |= {name: canonical_json(value) for name, value in options.items() if value}
+    if prompt.system:
+        fields["system"] = canonical_json(prompt.system)
+    if request.tools:
+        fields["toolConfig"] = _tools(tuple(request.tools))
+    if endpoint.service_tier:
+        fields["serviceTier"] = canonical_json({"type": endpoint.service_tier})
+    fields.pop("messages", None)
+    return json_body(fields, "messages", map(canonical_json, prompt.messages))
+
+
+def _options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dict[str, Mapping[str, Any]]:
+    """The output limit, and for Claude how hard it shall think; without a limit the model's own counts."""
+    limit = request.output_tokens_max
+    inference: dict[str, Any] = {} if limit is None else {"maxTokens": limit}
+    effort = request.reasoning_effort
+    if effort in (None, "none") or not is_claude or request.model in dialect.without_thinking:
+        return {"inferenceConfig": inference}
+    usual = anthropic.output_tokens_max(request.model, requested=limit, window=request.window)
+    asked = dict(anthropic.thinking_fields(request.model, effort, output_tokens=usual))
+    for ours, theirs in (("max_tokens", "maxTokens"), ("temperature", "temperature")):
+        if ours in asked:
+            inference[theirs] = asked.pop(ours)
+    return {"inferenceConfig": inference, "additionalModelRequestFields": asked}
+
+
+@lru_cache(maxsize=64)
+def _tools(definitions: tuple[str, ...]) -> str:
+    """A session's tools never change, and most sessions have the same."""
+    return canonical_json({"tools": conversion.to_tools([json.loads(definition) for definition in definitions])})
+
+
+def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
+    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+
+    Each trait changes at most once for a model, so asking again comes to an end.
+    """
+    text, model = refusal_of(error), request.model
+    if text is None:
+        return None
+    if model not in tried.without_marks and ("cachepoint" in text or "prompt caching" in text):
+        return replace(tried, without_marks=tried.without_marks | {model})
+    if model not in tried.without_thinking and any(word in text for word in ("thinking", "output_config", "effort")):
+        return replace(tried, without_thinking=tried.without_thinking | {model})
+    if model not in tried.without_streams and "stream" in text:
+        return replace(tried, without_streams=tried.without_streams | {model})
+    return None

@@ -1,0 +1,147 @@
+"""Gemini's own wire (``generateContent``): bytes through our own connections.
+
+google-genai is not imported: it validates every chunk of a stream, and its client cannot be handed bytes. Its types
+judge our requests in the tests, and its parser our stand-in's replies. Unverified live: nobody asked Gemini from here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+from hermes_worker.core.errors import ModelCallError
+from hermes_worker.core.families import traits_of
+from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.models.base import Abort, OnDelta
+from hermes_worker.models.calling import (
+    Exchange,
+    Learner,
+    carry_out,
+    json_body,
+    patience_s,
+    refusal_of,
+)
+from hermes_worker.models.connections import Line
+from hermes_worker.models.endpoint import Endpoint, checked
+from hermes_worker.models.wires.conversions import gemini as conversion
+from hermes_worker.models.wires.gemini_reply import GeminiAssembler
+from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
+
+_COMPATIBLE = "/openai"
+"""Ends the address of Google's OpenAI-compatible API, below which this one is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What this endpoint has been found to understand. Learned from its refusals, kept for the process."""
+
+    streams: bool = True
+    without_thinking: frozenset[str] = frozenset()
+    """Models that refuse the question to think."""
+
+
+class GeminiGenerate:
+    """``Provider`` for Google's Gemini API."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
+        self._endpoint = checked(replace(endpoint, base_url=endpoint.base_url.removesuffix(_COMPATIBLE)))
+        self._headers = {**usual_headers(self._endpoint), **credential_headers(self._endpoint)}
+        self._client = PlainClient(self._endpoint)
+        self._learner = Learner(Dialect())
+
+    def close(self) -> None:
+        """Close idle connections. Calls in flight are not touched."""
+        self._client.close()
+
+    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
+        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+
+        def attempt(dialect: Dialect, line: Line) -> ModelReply:
+            exchange = Exchange(
+                endpoint=self._endpoint,
+                model=request.model,
+                messages=len(request.messages),
+                body=request_body(request, self._endpoint, dialect),
+                post=partial(self._post, self._address(request.model, dialect)),
+                assembler=GeminiAssembler(on_delta),
+                sdk_error=RefusedRequest,
+                reply_name="a reply of the Gemini API (the address ends in /v1beta)",
+            )
+            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
+
+        return self._learner.ask(attempt, partial(adapted, request=request), abort)
+
+    def _address(self, model: str, dialect: Dialect) -> str:
+        name = quote(model.removeprefix("models/").removeprefix("google/"), safe="")
+        if dialect.streams:
+            return self._client.address(f"/models/{name}:streamGenerateContent", alt="sse")
+        return self._client.address(f"/models/{name}:generateContent")
+
+    def _post(self, address: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
+        return self._client.send(address, self._headers, body, read_timeout_s=read_timeout_s)
+
+
+def credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
+    """A key has a header of its own; an access token is a bearer token."""
+    if not endpoint.api_key:
+        return {}
+    if endpoint.is_access_token:
+        return {"Authorization": f"Bearer {endpoint.api_key}"}
+    return {"x-goog-api-key": endpoint.api_key}
+
+
+def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
+    """The JSON of a request, the conversation last (see ``json_body``).
+
+    ``extra_body`` adds fields and cannot replace the ones that are built here.
+    """
+    known = traits_of(request.model)
+    is_leveled = bool(known.thinks_by_level)
+    prompt = conversion.to_contents([json.loads(row) for row in request.messages], demands_signatures=is_leveled)
+    fields = {name: canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
+    if options := _options(request, dialect, is_leveled=is_leveled):
+        fields["generationConfig"] = canonical_json(options)
+    if prompt.system:
+        fields["systemInstruction"] = canonical_json({"parts": [{"text": prompt.system}]})
+    if request.tools:
+        fields["tools"] = _tools(tuple(request.tools))
+    fields.pop("contents", None)
+    return json_body(fields, "contents", map(canonical_json, prompt.contents))
+
+
+def _options(request: ModelRequest, dialect: Dialect, *, is_leveled: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if request.output_tokens_max is not None:
+        options["maxOutputTokens"] = request.output_tokens_max
+    effort = None if request.model in dialect.without_thinking else request.reasoning_effort
+    if thinking := conversion.thinking_config(effort, is_leveled=is_leveled):
+        options["thinkingConfig"] = thinking
+    return options
+
+
+@lru_cache(maxsize=64)
+def _tools(definitions: tuple[str, ...]) -> str:
+    """A session's tools never change, and most sessions have the same."""
+    return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
+
+
+def adapted(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
+    """How to ask after this refusal; ``None`` when it was not about the way of asking.
+
+    Each trait changes at most once for a model, so asking again comes to an end.
+    """
+    text = refusal_of(error)
+    if text is None:
+        return None
+    if request.model not in tried.without_thinking and ("thinking" in text or "thought" in text):
+        return replace(tried, without_thinking=tried.without_thinking | {request.model})
+    if tried.streams and "stream" in text:
+        return replace(tried, streams=False)
+    return None
