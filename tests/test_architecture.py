@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hermes_worker"
 
@@ -201,6 +203,29 @@ def test_who_asks_no_model_loads_no_sdk() -> None:
     """A scheduler, an API and a worker for tools start in half the time, and are a third smaller."""
     roles = "scheduler.beat, hermes_worker.api.server, hermes_worker.worker.main, hermes_worker.tasks.pieces"
     code = f"import sys, {roles}; assert not {{'openai', 'anthropic'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+_RUNS_HERE = "hermes_worker.agent.tools.", "hermes_worker.models.wires.", "hermes_worker.channels.platforms."
+_DECLARES = {"builtin", "catalog"}
+
+
+@pytest.mark.parametrize(
+    "role",
+    ["scheduler.beat", "hermes_worker.api.server", "hermes_worker.services.submission", "hermes_worker.cli.entry"],
+)
+def test_who_only_tells_of_tools_and_providers_loads_none(role: str) -> None:
+    """Declarations load everywhere, implementations where they run."""
+    code = (
+        f"import sys, {role}; from hermes_worker.agent.tools.catalog import declared_catalog\n"
+        "from hermes_worker.models.catalog import find_provider\n"
+        "from hermes_worker.channels.catalog import platform_named\n"
+        "assert declared_catalog().spec('terminal') and find_provider('openai') and platform_named('slack')\n"
+        f"ours = [name for name in sys.modules if name.startswith({_RUNS_HERE!r})]\n"
+        f"found = [name for name in ours if name.rpartition('.')[2] not in {_DECLARES!r}]\n"
+        "found += {'PIL', 'hermes_worker.workspaces.local', 'hermes_worker.agent.fetching'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -15,6 +15,7 @@ from hermes_worker.cli.layout import table
 from hermes_worker.cli.options import TEXT, common, load_settings
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.paths import prepare_home
 from hermes_worker.plugins import Available, available, check, plugins_dir
 from hermes_worker.settings import Settings
 
@@ -119,6 +120,7 @@ def _keep(settings: Settings, names: Sequence[str]) -> None:
         raise ConfigurationError(
             f"{path} cannot be changed safely: write extensions.enabled: [{listed}] into it yourself"
         )
+    prepare_home(settings.home)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -18,21 +17,6 @@ from hermes_worker.agent.tools.catalog import catalog_of
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.extending import Deadline, Extension, Key, Progress, Stop, ToolContext, ToolFailed, Values, tool
 from hermes_worker.extension import fold
-from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
-from hermes_worker.workspaces.ref import WorkspaceRef
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> ToolContext:
-    return ToolContext(
-        run_id="run",
-        session_id="session",
-        idempotency_key="key-1",
-        attempt=1,
-        workspace=open_workspace(WorkspaceRef(kind="local", root=str(tmp_path)), OpeningOptions(base_env={})),
-        session={},
-        cancelled=threading.Event(),
-    )
 
 
 def call(declared: Any, context: ToolContext, values: dict[str, str] | None = None, **arguments: Any) -> ToolResult:

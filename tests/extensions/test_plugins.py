@@ -11,7 +11,9 @@ import pytest
 from support.extensions_of_others import CODE, MANIFEST, package, plugin
 
 from hermes_worker import installed
-from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.catalog import declared_catalog, default_catalog
+from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import ExtensionConflict
 from hermes_worker.plugins import available, begin, read_manifest
@@ -67,6 +69,13 @@ def test_what_is_not_enabled_is_listed_and_never_imported(home: Path, site: Path
     assert not (home / "imported").exists()
     begin(settings(home, "loud"))
     assert (home / "imported").exists()
+
+
+@pytest.mark.parametrize("make", [plugin, package])
+def test_its_tool_is_called_as_a_worker_calls_it(home: Path, site: Path, context: ToolContext, make: object) -> None:
+    plugin(home) if make is plugin else package(site)
+    begin(settings(home, "loud"))
+    assert run_tool(default_catalog().get("shout"), '{"text": "hi"}', context).text == "HI"
 
 
 def test_the_same_settings_import_once(home: Path, site: Path) -> None:

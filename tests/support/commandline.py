@@ -45,10 +45,19 @@ def wait_for(what: Callable[[], _T | None], *, within_s: float = PATIENCE_S, say
 class CommandLine:
     """``hermes-worker`` with a home and an environment of its own: no keys, nothing of the machine's configuration."""
 
-    def __init__(self, home: Path, extra: Mapping[str, str] | None = None, *, is_installed: bool = False) -> None:
-        """``is_installed`` starts the installed command, from nothing, where else a warm process forks it."""
+    def __init__(
+        self,
+        home: Path,
+        extra: Mapping[str, str] | None = None,
+        *,
+        is_installed: bool = False,
+        program: Sequence[str] = (),
+    ) -> None:
+        """``is_installed`` starts the installed command, from nothing, where else a warm process forks it; ``program``
+        is that of another environment."""
         self.home = home
-        self._start = _start_installed if is_installed else WarmProcess
+        from_nothing = partial(_start_installed, program or (COMMAND,))
+        self._start = from_nothing if is_installed or program else WarmProcess
         kept = {
             name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH") if name in os.environ
         }
@@ -237,11 +246,15 @@ class Running:
 
 
 def _start_installed(
-    arguments: Sequence[str], environ: Mapping[str, str], cwd: Path | None, streams: Sequence[IO[Any]]
+    program: Sequence[str],
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    cwd: Path | None,
+    streams: Sequence[IO[Any]],
 ) -> subprocess.Popen[bytes]:
     source, out, err = streams
     return subprocess.Popen(
-        [COMMAND, *arguments],
+        [*program, *arguments],
         env=dict(environ),
         cwd=cwd,
         stdin=source,

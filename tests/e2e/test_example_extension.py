@@ -1,0 +1,117 @@
+"""The example package, as an operator uses it: installed by pip, enabled by name, used by a run and by a delivery."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.commandline import CommandLine, wait_for
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).resolve().parent.parent.parent
+_HERE = sysconfig.get_paths()["purelib"]
+
+
+class Pager(ThreadingHTTPServer):
+    """A service that takes pages."""
+
+    def __init__(self) -> None:
+        self.pages: list[tuple[str | None, Any]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert isinstance(self.server, Pager)
+        self.server.pages.append((self.headers["Authorization"], body))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"id":"page-7"}')
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def pager() -> Iterator[Pager]:
+    server = Pager()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment that sees this one's packages, with the example installed by pip; its interpreter."""
+    folder = tmp_path_factory.mktemp("fresh")
+    source = folder / "hermes-acme"
+    subprocess.run(["cp", "-r", str(ROOT / "examples" / "hermes-acme"), str(source)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True)
+    python = folder / "env" / "bin" / "python"
+    [site] = (folder / "env" / "lib").glob("python*/site-packages")
+    (site / "host.pth").write_text(f"{_HERE}\n{ROOT}\n")
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        str(source),
+    ]
+    done = subprocess.run(
+        install,
+        env={**os.environ, "PYTHONPATH": _HERE},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return python
+
+
+def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: Path, pager: Pager) -> None:
+    secrets = {"ACME_WAREHOUSE_TOKEN": "warehouse-token-1", "PAGER_URL": pager.url, "PAGER_TOKEN": "pager-token-12"}
+    hermes = CommandLine(tmp_path / "home", secrets, program=(str(environment), "-m", "hermes_worker"))
+
+    listed = hermes("extensions", "list", "--json")
+    [shown] = [json.loads(line) for line in listed.out.splitlines()]
+    assert (shown["name"], shown["state"], shown["from"]) == ("acme", "disabled", "hermes-acme 1.0")
+    assert shown["brings"]["tools"] == ["stock_level"]
+    assert hermes("extensions", "enable", "acme").code == 0
+
+    with hermes.up() as up:
+        url = up.wait_for_line(r"curl (http://\S+)/v1/runs ")[1]
+        key = (tmp_path / "home" / "api.key").read_text().strip()
+        steps = [{"calls": [{"name": "stock_level", "arguments": {"item": "bolt"}}]}]
+        script = {"steps": steps, "final": "There are 1200 bolts."}
+        asked = {"input": f"scripted: {json.dumps(script)}", "deliver": "pager:night-shift"}
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as api:
+            run_id = api.post("/v1/runs", json=asked).raise_for_status().json()["run_id"]
+            [(authorization, page)] = wait_for(lambda: pager.pages or None, saying=up.output)
+            wait_for(lambda: api.get(f"/v1/runs/{run_id}").json()["status"] == "completed" or None)
+            messages = api.get(f"/v1/runs/{run_id}/result").json()
+    assert authorization == "Bearer pager-token-12"
+    assert page["to"] == "night-shift"
+    assert "There are 1200 bolts." in page["text"]
+    assert '\\"pieces\\":1200' in json.dumps(messages)
+    assert '\\"authorised\\":true' in json.dumps(messages)
+    assert "warehouse-token-1" not in up.output
