@@ -94,14 +94,37 @@ def insert_children(
     if is_budget_shared and parent.parent is None:
         share_budget(connection, parent)
     has_budget = is_budget_shared and (parent.budget_pk is not None or parent.parent is None)
-    first_tools = children[0].tools
-    found = _PARENT.one(connection, {"run": parent.pk, "cap": children_max, "tools": blob_hash(first_tools)})
+    tools = blob_hash(children[0].tools)
+    found = _PARENT.one(connection, {"run": parent.pk, "cap": children_max, "tools": tools})
     places = 0 if found.status == RunStatus.PAUSED.value else max(0, children_max - found.started)
-    kept_s = last_words_s(parent.wall_s) if is_background else 0.0
-    ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
-    hashes = {first_tools: found.tools} if found.tools else {}
+    opened = _sessions_of(connection, children, found)
+    siblings = _Siblings(parent=parent, position=position, has_budget=has_budget, is_background=is_background)
+    made = [_run_of(child, index, siblings, found, begins=index < places) for index, child in enumerate(children)]
+    if len(children) == 1 and places and connection.dialect.name == "postgresql":
+        run_pks = [_insert_at_once(connection, children[0], opened[0], made[0])]
+    else:
+        run_pks = _insert_each(connection, children, opened, made, places)
+    if not has_budget and has_limits(children[0].spec):
+        open_own_budgets(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
+    at = float(found.now)
+    return [Hint(effect=Iterate(run_id=child.run_id, iteration=1, attempt=1), at=at) for child in children[:places]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Siblings:
+    """What the children of a call have in common."""
+
+    parent: LoadedRun
+    position: int
+    has_budget: bool
+    is_background: bool
+
+
+def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _ParentRow) -> list[Values]:
+    """Their sessions' rows. Tool definitions that are not stored yet are stored by this."""
+    hashes = {children[0].tools: found.tools} if found.tools else {}
     hashes |= {text: store_blob(connection, text) for text in {child.tools for child in children} - hashes.keys()}
-    opened = [
+    return [
         {
             "session_id": child.run_id,
             "system_prompt": child.system_prompt,
@@ -111,44 +134,38 @@ def insert_children(
         }
         for child in children
     ]
-    made = [
-        {
-            "run_id": child.run_id,
-            "model": child.spec.model,
-            "endpoint": child.spec.endpoint,
-            "origin": parent.origin,
-            "network": parent.network,
-            "status": RunStatus.QUEUED.value,
-            "parent_pk": parent.pk,
-            "parent_iteration": parent.run.iteration,
-            "parent_position": position,
-            "child_index": index,
-            "root_pk": parent.root_pk,
-            "depth": parent.depth + 1,
-            "is_background": int(is_background),
-            "has_budget": int(has_budget),
-            "state_version": STATE_VERSION,
-            "iterations_max": min(child.spec.iterations_max, found.iterations_max)
-            if has_budget
-            else child.spec.iterations_max,
-            "attempts_max": found.attempts_max,
-            "deadline_at": _earlier(ends_at, found.now + child.spec.wall_s_max),
-            "idle_s_max": found.idle_s_max,
-            "message_seq": int(index < places),
-            "hinted_at": found.now if index < places else None,
-            "created_at": found.now,
-            "updated_at": found.now,
-        }
-        for index, child in enumerate(children)
-    ]
-    if len(children) == 1 and places and connection.dialect.name == "postgresql":
-        run_pks = [_insert_at_once(connection, children[0], opened[0], made[0])]
-    else:
-        run_pks = _insert_each(connection, children, opened, made, places)
-    if not has_budget and has_limits(children[0].spec):
-        open_own_budgets(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
-    at = float(found.now)
-    return [Hint(effect=Iterate(run_id=child.run_id, iteration=1, attempt=1), at=at) for child in children[:places]]
+
+
+def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow, *, begins: bool) -> Values:
+    """A child's row, but for its session."""
+    parent, iterations_max = siblings.parent, child.spec.iterations_max
+    kept_s = last_words_s(parent.wall_s) if siblings.is_background else 0.0
+    ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
+    return {
+        "run_id": child.run_id,
+        "model": child.spec.model,
+        "endpoint": child.spec.endpoint,
+        "origin": parent.origin,
+        "network": parent.network,
+        "status": RunStatus.QUEUED.value,
+        "parent_pk": parent.pk,
+        "parent_iteration": parent.run.iteration,
+        "parent_position": siblings.position,
+        "child_index": index,
+        "root_pk": parent.root_pk,
+        "depth": parent.depth + 1,
+        "is_background": int(siblings.is_background),
+        "has_budget": int(siblings.has_budget),
+        "state_version": STATE_VERSION,
+        "iterations_max": min(iterations_max, found.iterations_max) if siblings.has_budget else iterations_max,
+        "attempts_max": found.attempts_max,
+        "deadline_at": _earlier(ends_at, found.now + child.spec.wall_s_max),
+        "idle_s_max": found.idle_s_max,
+        "message_seq": int(begins),
+        "hinted_at": found.now if begins else None,
+        "created_at": found.now,
+        "updated_at": found.now,
+    }
 
 
 def _earlier(deadline_at: float | None, other: float) -> float:
