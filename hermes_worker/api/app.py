@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker import installed
@@ -69,6 +70,8 @@ class Api(FastAPI):
 async def _known_parameters_only(request: Request) -> None:
     """A name in the query that means nothing is a mistake, and whoever made it is told."""
     app: FastAPI = request.app
+    if any("\x00" in value for value in request.path_params.values()):
+        raise HTTPException(404)  # nothing is called so, and PostgreSQL cannot even be asked
     if request.query_params:
         name = unknown_parameter(app.openapi(), request.url.path, request.method, request.query_params)
         if name is not None:

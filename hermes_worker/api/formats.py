@@ -34,6 +34,12 @@ class TextFormat(StrEnum):
     """Text without invisible characters, and without what looks like an attack on the agent or on this service."""
 
 
+NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
+"""A character that is no space to Python either, which counts more of them than regular expressions of others do."""
+NO_NUL = r"^[^\x00]*$"
+"""What a database can look for."""
+
+
 def described(kind: TextFormat, **more: Any) -> dict[str, Any]:
     """The schema of a text."""
     return {"type": "string", "format": kind.value, **more}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from hermes_worker.api.formats import TextFormat, described, text
+from hermes_worker.api.formats import NOT_BLANK, TextFormat, described, text
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.channels.targets import TARGETS_MAX
 from scheduler import jobs as work
@@ -72,7 +72,7 @@ class JobBody(BaseModel):
         Annotated[
             str,
             Field(max_length=NAME_CHARS_MAX),
-            WithJsonSchema({"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": r"\S"}),
+            WithJsonSchema({"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": NOT_BLANK}),
         ]
         | None
     ) = None
@@ -171,7 +171,7 @@ def _not_given(name: str, *empty: Any) -> dict[str, Any]:
 _AGREEING = [
     {
         "anyOf": [
-            _given(prompt={"type": "string", "pattern": r"\S"}),
+            _given(prompt={"type": "string", "pattern": NOT_BLANK}),
             _given(skills=_SOME),
             _given(no_agent={"const": True}),
         ]
@@ -186,7 +186,7 @@ NEW_JOB = _body(
     allOf=_AGREEING,
     properties={
         **_PLAIN,
-        "name": {"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": r"\S"},
+        "name": {"type": "string", "maxLength": NAME_CHARS_MAX, "pattern": NOT_BLANK},
         "schedule": described(TextFormat.SCHEDULE, description=_PLAIN["schedule"]["description"]),
     },
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
-from hermes_worker.api.formats import TextFormat, text
+from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TextFormat, text
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.messages import NO_USAGE
@@ -88,7 +88,10 @@ _MESSAGES_SCHEMA = {
     },
 }
 _INPUT_SCHEMA = {
-    "anyOf": [{"type": "string", "pattern": r"\S", "maxLength": TEXT_CHARS_MAX}, {**_MESSAGES_SCHEMA, "minItems": 1}],
+    "anyOf": [
+        {"type": "string", "pattern": NOT_BLANK, "maxLength": TEXT_CHARS_MAX},
+        {**_MESSAGES_SCHEMA, "minItems": 1},
+    ],
     "description": "The user's message, or a list of messages: the last is the user's, those before it are history.",
 }
 
@@ -175,10 +178,10 @@ class ListRuns(BaseModel):
 
     limit: int = Field(20, ge=1, le=100)
     before: str | None = Field(
-        None, min_length=1, max_length=64, description="A run id: list runs older than that one."
+        None, min_length=1, max_length=64, pattern=NO_NUL, description="A run id: list runs older than that one."
     )
     status: RunStatus | None = None
-    session_id: str | None = Field(None, max_length=256)
+    session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
 
 
 class ListDeliveries(BaseModel):
@@ -188,10 +191,14 @@ class ListDeliveries(BaseModel):
 
     limit: int = Field(20, ge=1, le=100)
     before: str | None = Field(
-        None, min_length=1, max_length=64, description="A delivery id: list deliveries older than that one."
+        None,
+        min_length=1,
+        max_length=64,
+        pattern=NO_NUL,
+        description="A delivery id: list deliveries older than that one.",
     )
     state: DeliveryState | None = None
-    run_id: str | None = Field(None, max_length=64)
+    run_id: str | None = Field(None, max_length=64, pattern=NO_NUL)
 
 
 # --- responses -------------------------------------------------------------------------------------------------------

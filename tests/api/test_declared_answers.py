@@ -12,6 +12,7 @@ import jsonschema_rs
 import pytest
 from fastapi import FastAPI
 from serving import FAST, KEY
+from support.migrated import bring_up
 from support.store import Store, asks
 from test_webhooks_api import add, signed
 
@@ -20,7 +21,7 @@ from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
 from hermes_worker.api.routes import health
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
-from hermes_worker.settings import Settings
+from hermes_worker.settings import DatabaseSettings, Settings
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.wiring import open_client
 
@@ -305,3 +306,19 @@ def test_a_number_that_json_does_not_know_is_refused_wherever_a_body_is_read(pla
         answer = place.ask(label.partition(" ")[0], asked)
         assert answer.status == 400, label
         assert b"NaN is not a JSON value" in answer.body, label
+
+
+def test_a_character_that_postgresql_cannot_hold_is_no_defect(keyed: Settings, postgres_url: str) -> None:
+    bring_up(postgres_url)
+    client = open_client(replace(keyed, database=DatabaseSettings(url=postgres_url)))
+    try:
+        place = Place(create_app(client, FAST), Store.over(client.database))
+        begun = place.ask("POST", Asked("/v1/runs").json(input="a\0b", instructions="c\0d"))
+        assert begun.status == 202, begun
+        for query in ("/v1/runs?session_id=a\0b", "/v1/runs?before=a\0b", "/v1/deliveries?run_id=a\0b"):
+            assert place.ask("GET", Asked(query.replace("\0", "%00"))).status == 400, query
+        for path in ("/v1/runs/a\0b", "/v1/deliveries/a\0b", "/v1/runs/a\0b/events"):
+            assert place.ask("GET", Asked(path)).status == 404, path
+        assert place.ask("POST", _event(place, "a\0b", "g", "x")).status == 404
+    finally:
+        client.close()

@@ -12,6 +12,7 @@ from hermes_worker.api.auth import Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
@@ -55,7 +56,7 @@ class Answer(BaseModel):
 
     text: str = Field(
         max_length=100_000,
-        json_schema_extra={"pattern": r"\S"},
+        json_schema_extra={"pattern": NOT_BLANK},
         description="The number of a choice, or the answer in words.",
     )
     wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)

@@ -10,6 +10,7 @@ from hermes_worker.api.auth import Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.stream.live import Live
 
@@ -21,7 +22,7 @@ class Steer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    text: str = Field(max_length=STEER_CHARS_MAX, json_schema_extra={"pattern": r"\S"})
+    text: str = Field(max_length=STEER_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK})
 
 
 class Controlled(BaseModel):

@@ -22,7 +22,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import PkRow, Prepared, Values
 from hermes_worker.store.row_keys import RunKey
-from hermes_worker.store.rows import ACTIVATE_RUN, Hint, LoadedRun, blob_hash, message_values, store_blob
+from hermes_worker.store.rows import ACTIVATE_RUN, Hint, LoadedRun, blob_hash, message_values, plain, store_blob
 from hermes_worker.store.runs.budgets import has_limits, open_own_budgets, share_budget
 from hermes_worker.store.runs.children import started_count
 from hermes_worker.store.runs.inputs import first_message, keep_specs
@@ -127,7 +127,7 @@ def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _P
     return [
         {
             "session_id": child.run_id,
-            "system_prompt": child.system_prompt,
+            "system_prompt": plain(child.system_prompt),
             "tools_hash": hashes[child.tools],
             "workspace": child.workspace,
             "created_at": found.now,

@@ -48,6 +48,7 @@ from hermes_worker.store.rows import (
     insert_messages,
     is_suspect,
     lock_run,
+    plain,
     store_blob,
     to_loaded,
     with_calls,
@@ -773,7 +774,7 @@ def session_values(new: NewRun, tools_hash: str) -> dict[str, Any]:
     return {
         "source": new.spec.source if new.session_id is not None else None,
         "name": new.session_id,
-        "system_prompt": new.system_prompt,
+        "system_prompt": plain(new.system_prompt),
         "tools_hash": tools_hash,
         "workspace": new.workspace,
         "title": first_title(new.spec.input),
