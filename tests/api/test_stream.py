@@ -27,6 +27,7 @@ from hermes_worker.core.run import ExitReason
 from hermes_worker.settings import BrokerSettings, DatabaseSettings, Settings
 from hermes_worker.store.runs.calls import started_event
 from hermes_worker.stream.live import Live, LiveEntry, stream_key
+from hermes_worker.stream.sse import GOING_AWAY
 
 
 @pytest.fixture
@@ -332,10 +333,9 @@ def test_a_server_that_stops_ends_its_streams_and_another_goes_on(serve: Callabl
     run_id = store.with_tools(Replay.PURE)
     reader = Reader(first, run_id)
     reader.wait_for("message.completed")
-    began = time.monotonic()
     first.stop()
-    assert time.monotonic() - began < 5
-    reader.wait_for_end()
+    # Told so, and not cut off when the time that requests may take to end was over.
+    assert GOING_AWAY.decode().strip() in reader.wait_for_end().comments
     assert reader.comments == [": server is going away, reconnect with Last-Event-ID"]
     second = serve()
     store = Store.over(second.client.database)
@@ -389,10 +389,8 @@ def test_a_thousand_idle_readers_cost_no_threads_and_all_hear_the_end(api: Serve
         )
         ours = [thread for thread in threading.enumerate() if thread.name.startswith(("AnyIO", "api_"))]
         assert len(ours) <= STORE_THREADS + BROKER_THREADS + HEALTH_THREADS + 2
-        began = time.monotonic()
         answer = await asyncio.to_thread(api.http.get, "/health")
-        assert answer.status_code == 200
-        assert time.monotonic() - began < 5.0
+        assert (answer.status_code, api.followers.count) == (200, 1_000)
         for run_id in run_ids:
             await asyncio.to_thread(store.answer, run_id)
         return await asyncio.gather(*readers)
