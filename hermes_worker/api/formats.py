@@ -45,6 +45,11 @@ def described(kind: TextFormat, **more: Any) -> dict[str, Any]:
     return {"type": "string", "format": kind.value, **more}
 
 
+def text_or_nothing(kind: TextFormat, **more: Any) -> WithJsonSchema:
+    """The same of a field in which an empty text stands for none."""
+    return WithJsonSchema({"anyOf": [described(kind, **more), {"enum": [""]}]})
+
+
 def text(kind: TextFormat, **more: Any) -> WithJsonSchema:
     """Says of a field that it is such a text. It only describes: whoever takes the text checks it."""
     return WithJsonSchema(described(kind, **more))

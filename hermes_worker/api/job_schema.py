@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from hermes_worker.api.formats import NOT_BLANK, TextFormat, described, text
+from hermes_worker.api.formats import NOT_BLANK, TextFormat, described, text, text_or_nothing
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.channels.targets import TARGETS_MAX
 from scheduler import jobs as work
@@ -84,12 +84,12 @@ class JobBody(BaseModel):
         | None
     ) = None
     deliver: (
-        Annotated[str, text(TextFormat.TARGETS)]
+        Annotated[str, text_or_nothing(TextFormat.TARGETS)]
         | Annotated[list[Annotated[str, text(TextFormat.TARGETS)]], Field(max_length=TARGETS_MAX)]
         | None
     ) = Field(None, description="Targets that are sent the answer: 'telegram:123'.")
     repeat: Annotated[int, Field(ge=1, le=REPEAT_MAX), WHOLE] | None = None
-    timezone: Annotated[str, text(TextFormat.TIMEZONE)] | None = Field(
+    timezone: Annotated[str, text_or_nothing(TextFormat.TIMEZONE)] | None = Field(
         None, description="IANA name of the clock to go by."
     )
     starts_at: Annotated[str, text(TextFormat.TIMESTAMP)] | None = None
@@ -102,12 +102,14 @@ class JobBody(BaseModel):
     skills: Annotated[list[str], _list_of(_SKILL)] | None = None
     model: Annotated[str, _form("[A-Za-z0-9_.:/@+-]{1,200}")] | None = None
     provider: Annotated[str, _form(_WORD)] | None = None
-    base_url: Annotated[str, text(TextFormat.HTTP_URL)] | None = Field(
+    base_url: Annotated[str, text_or_nothing(TextFormat.HTTP_URL)] | None = Field(
         None, description="A condition, as the provider, which it needs."
     )
-    origin: Annotated[str, text(TextFormat.CHAT)] | Annotated[dict[str, str | None], WithJsonSchema(_CHAT)] | None = (
-        Field(None, description="One chat, such as 'telegram:123'.")
-    )
+    origin: (
+        Annotated[str, text_or_nothing(TextFormat.CHAT)]
+        | Annotated[dict[str, str | None], WithJsonSchema(_CHAT)]
+        | None
+    ) = Field(None, description="One chat, such as 'telegram:123'.")
     enabled_toolsets: Annotated[list[str], _list_of(_WORD)] | None = None
     script: Annotated[str, _form(SCRIPT)] | None = Field(
         None, description="A file below the home directory's 'scripts'."

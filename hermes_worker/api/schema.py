@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
-from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TextFormat, text
+from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TextFormat, text, text_or_nothing
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.messages import NO_USAGE
@@ -152,7 +152,7 @@ class CreateRun(BaseModel):
         | None
     ) = Field(None, max_length=16)
     deliver: (
-        Annotated[str, text(TextFormat.TARGETS)]
+        Annotated[str, text_or_nothing(TextFormat.TARGETS)]
         | Annotated[list[Annotated[str, text(TextFormat.TARGETS)]], Field(max_length=TARGETS_MAX)]
         | None
     ) = Field(
@@ -160,7 +160,11 @@ class CreateRun(BaseModel):
         description="Targets that are sent the answer, or the failure: 'telegram:123', 'email:me@example.org', ...",
     )
     webhook: (
-        Annotated[str, Field(max_length=_ADDRESS_CHARS_MAX), text(TextFormat.HTTP_URL, maxLength=_ADDRESS_CHARS_MAX)]
+        Annotated[
+            str,
+            Field(max_length=_ADDRESS_CHARS_MAX),
+            text_or_nothing(TextFormat.HTTP_URL, maxLength=_ADDRESS_CHARS_MAX),
+        ]
         | None
     ) = Field(None, description="A URL that is sent the same, signed: a target.")
     multitask: Literal["queue", "interrupt", "steer", "reject"] = Field(
