@@ -74,6 +74,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "command.judged": "A model said what it makes of a dangerous command.",
         "command.not_judged": "No model could be asked about a dangerous command; a person is.",
         "tool_call.refused": "A result came too late, or its start was no longer safe; nothing was stored.",
+        "tool_call.unchecked": "A tool was not run: the schema of its arguments cannot be judged.",
         "tool_call.raised": "A tool raised instead of returning an error.",
         "untrusted.suspicious": "Text from outside looks like an attack; it was marked and shown as data.",
         "delivery.claimed": "This worker took a delivery.",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_worker.agent.tools.arguments import coerce, violations
+from hermes_worker.agent.tools.judging_time import UnusableSchema
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import ANSWER_CHARS_MAX
@@ -67,9 +68,13 @@ def _fitting(arguments: Mapping[str, Any], asked: WaitView) -> str:
     """The arguments as they are stored. Raises ``InvalidAnswer`` when they do not fit the tool that was asked about."""
     functions = [definition["function"] for definition in json.loads(asked.tools)]
     schema: Mapping[str, Any] = next((f["parameters"] for f in functions if f["name"] == asked.tool), {})
-    wanted = coerce(arguments, schema)
+    try:
+        wanted = coerce(arguments, schema)
+        problems = violations(wanted, schema)
+    except UnusableSchema as error:
+        raise InvalidAnswer(f"the arguments cannot be checked: the schema of {asked.tool} {error}") from error
     unknown = sorted(wanted.keys() - schema.get("properties", {}).keys())
-    problems = [*violations(wanted, schema), *(f"{name!r} is not an argument" for name in unknown)]
+    problems = (*problems, *(f"{name!r} is not an argument" for name in unknown))
     if problems:
         raise InvalidAnswer(f"the arguments do not fit {asked.tool}: {'; '.join(problems)}")
     command = wanted.get("command")

@@ -1,8 +1,11 @@
 """From the JSON a model wrote to the arguments a tool declared (docs/behaviour.md, "Arguments").
 
-Only the part of JSON Schema that tool definitions use is understood: ``type`` (also a list of types), ``anyOf``,
-``enum``, ``properties``, ``required``, ``items``, ``minimum``, ``maximum`` and ``nullable``. Keys the schema does not
-name are left alone.
+Values are first brought to the types that the schema asks for, where a value plainly means one: models write ``"5"``
+for 5 and ``"null"`` for nothing. Then ``json_schema`` judges them, and what is wrong is told in sentences that a model
+can act on. Keys the schema does not name are left alone unless it forbids them.
+
+A schema may come from a stranger: both functions work within the bounds of ``json_schema`` and raise
+``UnusableSchema`` beyond them.
 """
 
 from __future__ import annotations
@@ -10,12 +13,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
+from hermes_worker.agent.tools.judging_time import Schema, bounded, spend
 from hermes_worker.core.recovery.repair import arguments_text, plain_json
 
-Schema = Mapping[str, Any]
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+_ERRORS_MAX = 100
+_SENTENCES_MAX = 10
+_SENTENCE_CHARS_MAX = 400
+_REFERENCES_MAX = 16
+"""References in a row that a coercion follows."""
 
 _NUMBER: Final = re.compile(r"[+-]?\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,3})?")
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -26,58 +38,112 @@ _UNCHANGED: Final = object()
 def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """The arguments with values of the types the schema asks for, where a value plainly means one.
 
-    ``null`` for an optional argument that cannot be null is dropped: models write it for "not given".
+    ``null`` for an optional argument that cannot be null is dropped: models write it for "not given". Raises
+    ``UnusableSchema``.
     """
-    properties = schema.get("properties", {})
-    required = schema.get("required", ())
-    coerced: dict[str, Any] = {}
-    for name, value in arguments.items():
-        wanted = properties.get(name)
-        if wanted is None:
-            coerced[name] = value
-        elif value is not None or name in required or _is_nullable(wanted):
-            coerced[name] = _coerce_value(value, wanted)
-    return coerced
+    _require_usable(schema)
+    with bounded():
+        return _Coercion(schema).members(arguments, schema)
 
 
 def violations(arguments: Mapping[str, Any], schema: Schema) -> tuple[str, ...]:
-    """What is wrong with the arguments, one sentence each; empty when they can be used."""
-    missing = [name for name in schema.get("required", ()) if name not in arguments]
-    unknown = sorted(arguments.keys() - schema.get("properties", {}).keys())
-    instead = f" (you gave {', '.join(map(repr, unknown))})" if unknown else ""
-    return (
-        *(f"{name!r} is required{instead}" for name in missing),
-        *(
-            problem
-            for name, wanted in schema.get("properties", {}).items()
-            if name in arguments
-            for problem in _problems(name, arguments[name], wanted)
-        ),
-    )
+    """What is wrong with the arguments, one sentence each; empty when they can be used. Raises ``UnusableSchema``."""
+    _require_usable(schema)
+    from hermes_worker.agent.tools.json_schema import errors_of
+
+    with bounded():
+        errors = sorted(
+            islice(errors_of(arguments, schema), _ERRORS_MAX), key=lambda error: error.validator != "required"
+        )
+        told = islice(_sentences(errors), _SENTENCES_MAX + 1)
+        found = [sentence[:_SENTENCE_CHARS_MAX] for sentence in told]
+    if len(found) > _SENTENCES_MAX:
+        return (*found[:_SENTENCES_MAX], "and more")
+    return tuple(found)
+
+
+def _require_usable(schema: Schema) -> None:
+    # Here and not above, because most processes judge nothing, and it takes long to import.
+    from hermes_worker.agent.tools.json_schema import require_usable
+
+    require_usable(schema)
 
 
 # --- coercion ---
 
 
-def _coerce_value(value: Any, schema: Schema) -> Any:
-    if value == "null" and _is_nullable(schema):
-        return None
-    for alternative in _alternatives(schema):
-        kind = alternative.get("type")
-        if _is_kind(value, kind):
-            return _coerce_inside(value, alternative)
-        converted = _COERCIONS.get(kind, _cannot)(value)
-        if converted is not _UNCHANGED:
-            return _coerce_inside(converted, alternative)
-    return value
+class _Coercion:
+    """Brings values to the types of one schema. Its references are followed inside of it, and nowhere else."""
 
+    def __init__(self, root: Schema) -> None:
+        self._root = root
 
-def _coerce_inside(value: Any, schema: Schema) -> Any:
-    if isinstance(value, list) and "items" in schema:
-        return [_coerce_value(item, schema["items"]) for item in value]
-    if isinstance(value, dict) and "properties" in schema:
-        return coerce(value, schema)
-    return value
+    def members(self, value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+        properties = schema.get("properties", {})
+        required = schema.get("required", ())
+        coerced: dict[str, Any] = {}
+        for name, member in value.items():
+            wanted = self._resolved(properties.get(name, True))
+            if name not in properties:
+                coerced[name] = member
+            elif member is not None or name in required or _is_nullable(wanted):
+                coerced[name] = self._value(member, wanted)
+        return coerced
+
+    def _value(self, value: Any, schema: Schema) -> Any:
+        spend()
+        if value == "null" and _is_nullable(schema):
+            return None
+        for alternative in self._alternatives(schema):
+            kind = alternative.get("type")
+            if _is_kind(value, kind):
+                return self._inside(value, alternative)
+            converted = _COERCIONS.get(kind, _cannot)(value)
+            if converted is not _UNCHANGED:
+                return self._inside(converted, alternative)
+        return value
+
+    def _inside(self, value: Any, schema: Schema) -> Any:
+        if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
+            items = self._resolved(schema["items"])
+            return [self._value(item, items) for item in value]
+        if isinstance(value, dict) and "properties" in schema:
+            return self.members(value, schema)
+        return value
+
+    def _alternatives(self, schema: Schema) -> Iterator[Schema]:
+        """The types a value may have, each as a schema of one type, in the order to try them."""
+        spend()
+        options = schema.get("anyOf") or schema.get("oneOf")
+        if options:
+            for option in options:
+                yield from self._alternatives(self._resolved(option))
+            return
+        kinds = schema.get("type")
+        if isinstance(kinds, str) or kinds is None:
+            yield schema
+            return
+        yield from ({**schema, "type": kind} for kind in kinds if kind != "null")
+
+    def _resolved(self, schema: Any) -> Schema:
+        """The schema that ``schema`` refers to; one that allows anything for what cannot be followed."""
+        for _ in range(_REFERENCES_MAX):
+            if not isinstance(schema, Mapping):
+                return {}
+            reference = schema.get("$ref")
+            if not isinstance(reference, str):
+                return schema
+            schema = self._target(reference)
+        return {}
+
+    def _target(self, reference: str) -> Any:
+        if not reference.startswith("#/"):
+            return self._root if reference == "#" else None
+        found: Any = self._root
+        for part in reference[2:].split("/"):
+            name = part.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
 
 
 def _to_number(value: Any) -> Any:
@@ -139,53 +205,118 @@ _COERCIONS: Final[Mapping[object, Callable[[Any], Any]]] = {
 }
 
 
-# --- validation ---
+# --- sentences ---
 
 
-def _problems(name: str, value: Any, schema: Schema) -> Iterator[str]:
-    if value is None and _is_nullable(schema):
+def _sentences(errors: Iterable[ValidationError]) -> Iterator[str]:
+    for error in errors:
+        yield from _told(error, list(error.absolute_path))
+
+
+def _told(error: ValidationError, path: list[str | int]) -> Iterator[str]:
+    """``path`` leads to the value from the arguments. An error inside of an alternative knows a part of it only."""
+    *outer, name = _places(path) or [""]
+    within = "".join(f"in {place!r}: " for place in outer)
+    if error.validator == "required":
+        inside = f"in {name!r}: " if name else ""
+        yield f"{within}{inside}{_missing(error)}"
+    elif error.validator in ("anyOf", "oneOf") and error.context:
+        yield from _told_of_alternatives(error, path)
+    else:
+        what = repr(name) if name else "the whole of the arguments"
+        yield f"{within}{what} {_wrong(error)}"
+
+
+def _places(path: Sequence[str | int]) -> list[str]:
+    """The path in words: ``["items", 1, "id"]`` is ``items[1]`` and in it ``id``."""
+    places: list[str] = []
+    for step in path:
+        if isinstance(step, int) and places:
+            places[-1] += f"[{step}]"
+        else:
+            places.append(str(step))
+    return places
+
+
+def _missing(error: ValidationError) -> str:
+    given: Any = error.instance
+    schema: Any = error.schema
+    unknown = sorted(given.keys() - schema.get("properties", {}).keys())
+    instead = f" (you gave {', '.join(map(repr, unknown))})" if unknown else ""
+    return f"{error.message!r} is required{instead}"
+
+
+def _told_of_alternatives(error: ValidationError, path: list[str | int]) -> Iterator[str]:
+    """The first alternative of the value's type says what is wrong with it; if it is of no such type, that is it."""
+    alternatives: dict[object, list[ValidationError]] = {}
+    for inner in error.context or ():
+        alternatives.setdefault(inner.relative_schema_path[0], []).append(inner)
+    types = [inner for inner in error.context or () if inner.validator == "type" and not inner.relative_path]
+    strangers = {inner.relative_schema_path[0] for inner in types}
+    fitting = next((found for number, found in alternatives.items() if number not in strangers), None)
+    if fitting is not None:
+        for inner in fitting:
+            yield from _told(inner, [*path, *inner.relative_path])
         return
-    fitting = [alternative for alternative in _alternatives(schema) if _is_kind(value, alternative.get("type"))]
-    if not fitting:
-        kinds = " or ".join(str(alternative.get("type")) for alternative in _alternatives(schema))
-        yield f"{name!r} must be of type {kinds}, not {_kind_of(value)}"
-        return
-    yield from _problems_inside(name, value, fitting[0])
+    *outer, name = _places(path) or [""]
+    within = "".join(f"in {place!r}: " for place in outer)
+    kinds = dict.fromkeys(kind for inner in types for kind in _kinds(inner.validator_value))
+    what = repr(name) if name else "the whole of the arguments"
+    yield f"{within}{what} must be of type {' or '.join(kinds)}, not {_kind_of(error.instance)}"
 
 
-def _problems_inside(name: str, value: Any, schema: Schema) -> Iterator[str]:
-    if "enum" in schema and value not in schema["enum"]:
-        yield f"{name!r} must be one of {', '.join(map(repr, schema['enum']))}"
-    if isinstance(value, int | float):
-        if value < schema.get("minimum", value):
-            yield f"{name!r} must be at least {schema['minimum']}"
-        if value > schema.get("maximum", value):
-            yield f"{name!r} must be at most {schema['maximum']}"
-    if isinstance(value, list) and "items" in schema:
-        for index, item in enumerate(value):
-            yield from _problems(f"{name}[{index}]", item, schema["items"])
-    if isinstance(value, dict) and "properties" in schema:
-        for problem in violations(value, schema):
-            yield f"in {name!r}: {problem}"
+def _wrong(error: ValidationError) -> str:
+    wanted: Any = error.validator_value
+    match error.validator:
+        case "type":
+            kinds = [kind for kind in _kinds(wanted) if kind != "null"] or ["null"]
+            return f"must be of type {' or '.join(kinds)}, not {_kind_of(error.instance)}"
+        case "enum":
+            return f"must be one of {', '.join(map(repr, wanted))}"
+        case "const":
+            return f"must be {wanted!r}"
+        case "minimum":
+            return f"must be at least {wanted}"
+        case "maximum":
+            return f"must be at most {wanted}"
+        case "exclusiveMinimum":
+            return f"must be more than {wanted}"
+        case "exclusiveMaximum":
+            return f"must be less than {wanted}"
+        case "pattern":
+            return f"must match the pattern {wanted!r}"
+        case "minLength" | "minItems" | "minProperties":
+            return f"is too short; it must have at least {wanted} {_MEMBERS[error.validator[3:]]}"
+        case "maxLength" | "maxItems" | "maxProperties":
+            return f"is too long; it may have at most {wanted} {_MEMBERS[error.validator[3:]]}"
+        case "uniqueItems":
+            return "has an element twice"
+        case "additionalProperties":
+            return f"has something {error.message}"
+        case "oneOf":
+            return "fits more than one of the forms of which it must have one"
+        case "not":
+            return "has a form that is not allowed"
+    return f"does not fit {error.validator!r} of the tool's schema"
 
 
-# --- both ---
+_MEMBERS: Final = {"Length": "characters", "Items": "elements", "Properties": "members"}
 
 
-def _alternatives(schema: Schema) -> Sequence[Schema]:
-    """The types a value may have, each as a schema of one type, in the order to try them."""
-    if "anyOf" in schema:
-        return [alternative for option in schema["anyOf"] for alternative in _alternatives(option)]
-    kinds = schema.get("type")
-    if isinstance(kinds, str) or kinds is None:
-        return [schema]
-    return [{**schema, "type": kind} for kind in kinds if kind != "null"]
+def _kinds(wanted: object) -> list[str]:
+    return [wanted] if isinstance(wanted, str) else [str(kind) for kind in wanted] if isinstance(wanted, list) else []
+
+
+# --- kinds of values ---
 
 
 def _is_nullable(schema: Schema) -> bool:
     kinds = schema.get("type")
     listed = kinds == "null" or (isinstance(kinds, list | tuple) and "null" in kinds)
-    return listed or bool(schema.get("nullable")) or any(map(_is_nullable, schema.get("anyOf", ())))
+    options = schema.get("anyOf") or schema.get("oneOf") or ()
+    return (
+        listed or bool(schema.get("nullable")) or any(isinstance(one, Mapping) and _is_nullable(one) for one in options)
+    )
 
 
 def _is_kind(value: Any, kind: object) -> bool:

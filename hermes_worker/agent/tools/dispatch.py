@@ -10,6 +10,7 @@ from typing import Any
 from hermes_worker.agent.tools.arguments import coerce, violations
 from hermes_worker.agent.tools.base import ConsultingTool, Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, interruptible
+from hermes_worker.agent.tools.judging_time import UnusableSchema
 from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limited
 from hermes_worker.core.auxiliary import Consulted
 from hermes_worker.core.messages import canonical_json
@@ -123,8 +124,12 @@ def _arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolResult:
         value = {}
     if not isinstance(value, dict):
         return error_result(f"the arguments of {tool.spec.name} must be one JSON object")
-    arguments = coerce(value, tool.spec.parameters)
-    problems = violations(arguments, tool.spec.parameters)
+    try:
+        arguments = coerce(value, tool.spec.parameters)
+        problems = violations(arguments, tool.spec.parameters)
+    except UnusableSchema as error:
+        log.warning("tool_call.unchecked", tool=tool.spec.name, reason=str(error))
+        return error_result(f"{tool.spec.name} was not run: its arguments cannot be checked, for its schema {error}")
     if problems:
         return error_result(f"{tool.spec.name} was not run: {'; '.join(problems)}")
     return arguments

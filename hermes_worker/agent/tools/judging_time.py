@@ -1,0 +1,93 @@
+"""How long a schema and a value may keep a worker busy.
+
+Apart from ``json_schema`` because its library takes longer to import than everything else that a worker for tools
+needs: it is imported when the first call is judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from hermes_worker.core.errors import HermesError
+
+TIME_MAX_S = 1.0
+"""Processor time for one judgement."""
+
+KEYWORDS_DEEP_MAX = 100
+"""Keywords that are judged inside of each other; each takes about four frames of Python's thousand."""
+TOO_DEEP = "refers to itself without end, or is nested too deeply"
+
+Schema = Mapping[str, Any]
+
+
+class UnusableSchema(HermesError):
+    """A schema, or a value against it, cannot be judged; the message says why, as the end of a sentence."""
+
+
+class _JudgingBudget:
+    """What the present judgement may still take."""
+
+    def __init__(self, time_max_s: float) -> None:
+        self.ends = time.thread_time() + time_max_s
+        self.depth = 0
+
+
+_budget: ContextVar[_JudgingBudget | None] = ContextVar("_budget", default=None)
+
+
+@contextmanager
+def bounded(time_max_s: float = TIME_MAX_S) -> Iterator[None]:
+    """What is judged inside shares one budget. Raises ``UnusableSchema`` when it is used up, or when the schema or the
+    value is nested too deeply. Inside another ``bounded`` it is that one's budget that counts."""
+    if _budget.get() is not None:
+        yield
+        return
+    token = _budget.set(_JudgingBudget(time_max_s))
+    try:
+        yield
+    except RecursionError:
+        raise UnusableSchema(TOO_DEEP) from None
+    finally:
+        _budget.reset(token)
+
+
+def left_s() -> float:
+    """Processor time that is left. Raises ``UnusableSchema`` when there is none, ``LookupError`` outside of
+    ``bounded``."""
+    left = _present().ends - time.thread_time()
+    if left <= 0:
+        raise UnusableSchema("takes too long to check")
+    return left
+
+
+def spend() -> None:
+    """One piece of work is done. Raises as ``left_s``."""
+    left_s()
+
+
+@contextmanager
+def deeper() -> Iterator[None]:
+    """One piece of work inside of another. Raises as ``left_s``, and ``UnusableSchema`` when it goes on like this.
+
+    Well before Python's own limit: what is written in Rust below ``jsonschema`` panics when it meets that one.
+    """
+    left_s()
+    budget = _present()
+    if budget.depth >= KEYWORDS_DEEP_MAX:
+        raise UnusableSchema(TOO_DEEP)
+    budget.depth += 1
+    try:
+        yield
+    finally:
+        budget.depth -= 1
+
+
+def _present() -> _JudgingBudget:
+    budget = _budget.get()
+    if budget is None:
+        raise LookupError("nothing is judged without a budget")
+    return budget
