@@ -1,6 +1,7 @@
 """The scripted model over HTTP, asked through the provider and, where it must not be trusted, by hand."""
 
 import json
+import logging
 import re
 import signal
 import socket
@@ -19,6 +20,7 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, assistant_body, user_body
 from hermes_worker.models.endpoint import Endpoint
+from hermes_worker.models.scripted import server as server_module
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall
 from hermes_worker.models.scripted.server import Options, ScriptedServer
 from hermes_worker.models.scripted.wire import events, usage
@@ -42,17 +44,23 @@ def ask(server: ScriptedServer, *rows: str, deltas: list[Delta] | None = None) -
 
 
 def exchange(server: ScriptedServer, data: bytes) -> bytes:
-    """Send bytes, close our side, and read until the server closes its own."""
+    """Send bytes and read until the server closes the connection, as the last request asks it to."""
     port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
     with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
         sock.sendall(data)
-        sock.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: sock.recv(65_536), b""))
+
+
+CLOSE = b"Connection: close"
 
 
 def post(body: bytes, *headers: bytes) -> bytes:
     fields = [b"POST /v1/chat/completions HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *headers]
     return b"\r\n".join(fields) + b"\r\n\r\n" + body
+
+
+def get(path: bytes) -> bytes:
+    return b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n" % (path, CLOSE)
 
 
 REQUEST = b'{"messages":[{"role":"user","content":"scripted: {\\"final\\":\\"hi\\"}"}]}'
@@ -87,7 +95,7 @@ def test_calls_arrive_as_they_were_written(server: ScriptedServer) -> None:
 
 
 def test_a_request_that_does_not_stream_gets_one_document(server: ScriptedServer) -> None:
-    answer = exchange(server, post(REQUEST))
+    answer = exchange(server, post(REQUEST, CLOSE))
 
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"200 OK" in head
@@ -97,7 +105,11 @@ def test_a_request_that_does_not_stream_gets_one_document(server: ScriptedServer
 
 def test_the_same_request_gets_the_same_bytes_from_any_replica(server: ScriptedServer) -> None:
     with ScriptedServer() as other:
-        assert exchange(server, post(REQUEST)) == exchange(other, post(REQUEST)) == exchange(server, post(REQUEST))
+        assert (
+            exchange(server, post(REQUEST, CLOSE))
+            == exchange(other, post(REQUEST, CLOSE))
+            == exchange(server, post(REQUEST, CLOSE))
+        )
 
 
 def test_a_script_sets_the_pace(server: ScriptedServer) -> None:
@@ -240,25 +252,25 @@ def test_usage_is_streamed_only_when_asked_for() -> None:
 def test_requests_on_one_connection_are_answered_in_order(server: ScriptedServer) -> None:
     other = REQUEST.replace(b"hi", b"ho")
 
-    answer = exchange(server, post(REQUEST) + post(other) + b"GET /health HTTP/1.1\r\n\r\n")
+    answer = exchange(server, post(REQUEST) + post(other) + get(b"/health"))
 
     assert answer.count(b"HTTP/1.1 200 OK") == 3
     assert answer.index(b'"hi"') < answer.index(b'"ho"')
 
 
 def test_a_body_in_chunks_is_read(server: ScriptedServer) -> None:
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n%s\r\nTransfer-Encoding: chunked\r\n\r\n" % CLOSE
     body = b"5\r\n%s\r\n%x;x=y\r\n%s\r\n0\r\nTrailer: x\r\n\r\n" % (REQUEST[:5], len(REQUEST) - 5, REQUEST[5:])
 
     assert b'"hi"' in exchange(server, head + body)
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(server: ScriptedServer) -> None:
-    assert exchange(server, post(REQUEST, b"Expect: 100-continue")).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert exchange(server, post(REQUEST, b"Expect: 100-continue", CLOSE)).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def test_a_connection_closes_when_asked(server: ScriptedServer) -> None:
-    answer = exchange(server, post(REQUEST, b"Connection: close") + post(REQUEST))
+    answer = exchange(server, post(REQUEST, CLOSE) + post(REQUEST))
 
     assert answer.count(b"HTTP/1.1 200") == 1
 
@@ -266,30 +278,15 @@ def test_a_connection_closes_when_asked(server: ScriptedServer) -> None:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"nonsense\r\n\r\n", 400),
-        (b"GET /health HTTP/2.0\r\n\r\n", 400),
-        (b"GET /health HTTP/1.1\r\nbroken header\r\n\r\n", 400),
-        (b"GET /health HTTP/1.1\r\nX: a\r\n folded\r\n\r\n", 400),
-        (b"GET /health HTTP/1.1\r\nContent-Len", 400),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}", 400),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
-        (b"POST /x HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400),
-        (b"POST /x HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
-        (b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", 400),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431),
-        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
-        (b"GET /v1/chat/completions HTTP/1.1\r\n\r\n", 405),
-        (post(b"not json"), 400),
-        (post(b"[" * 100_000), 400),
-        (post(b"[]"), 400),
-        (post(b'{"messages":"x"}'), 400),
-        (post(b'{"messages":[1]}'), 400),
-        (post(b""), 400),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (get(b"/nothing"), 404),
+        (get(b"/v1/chat/completions"), 405),
+        (post(b"not json", CLOSE), 400),
+        (post(b"[" * 100_000, CLOSE), 400),
+        (post(b"[]", CLOSE), 400),
+        (post(b'{"messages":"x"}', CLOSE), 400),
+        (post(b'{"messages":[1]}', CLOSE), 400),
+        (post(b"", CLOSE), 400),
     ],
 )
 def test_what_cannot_be_answered_is_refused_politely(server: ScriptedServer, data: bytes, status: int) -> None:
@@ -297,11 +294,51 @@ def test_what_cannot_be_answered_is_refused_politely(server: ScriptedServer, dat
 
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:200]
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
-    assert b"200 OK" in exchange(server, b"GET /health HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in exchange(server, get(b"/health"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nbroken header\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    ],
+)
+def test_what_is_no_http_is_refused_and_disturbs_nobody(server: ScriptedServer, data: bytes) -> None:
+    """In what words is uvicorn's matter."""
+    assert exchange(server, data).startswith(b"HTTP/1.1 400 ")
+    assert b"200 OK" in exchange(server, get(b"/health"))
+
+
+def test_a_body_that_grows_too_large_is_refused(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "BODY_BYTES_MAX", 1_000)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert exchange(server, head + b"3e9\r\n" + b"x" * 1_001).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_step_can_break_the_connection_of_a_request_that_does_not_stream(server: ScriptedServer) -> None:
+    breaking = script(steps=[{"text": "whole", "drop": {"after_chunks": 0}}])
+    body = json.dumps({"messages": [json.loads(breaking)]}).encode()
+
+    assert exchange(server, post(body)) == b""
+    assert b"whole" in exchange(server, post(body, CLOSE))
+
+
+def test_a_broken_stream_has_sent_what_came_before(server: ScriptedServer, caplog: pytest.LogCaptureFixture) -> None:
+    breaking = script(steps=[{"text": "one two three", "chunks": 3, "drop": {"after_chunks": 2}}])
+    body = json.dumps({"messages": [json.loads(breaking)], "stream": True}).encode()
+
+    answer = exchange(server, post(body))
+
+    assert answer.count(b"data: ") == 2
+    assert not answer.endswith(b"0\r\n\r\n")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "a script asked for it"
 
 
 def test_models_are_listed(server: ScriptedServer) -> None:
-    answer = exchange(server, b"GET /v1/models HTTP/1.1\r\n\r\n")
+    answer = exchange(server, get(b"/v1/models"))
 
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["data"][0]["id"] == "scripted"
 

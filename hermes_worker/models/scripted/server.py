@@ -1,41 +1,44 @@
 """The scripted model over HTTP: ``POST /v1/chat/completions``, ``GET /v1/models``, ``GET /health``, on loopback only.
 
 Asks for no key. ``python -m hermes_worker.models.scripted --port 0`` serves until it is ended; ``ScriptedServer``
-serves from a thread of the process that needs it.
+serves from a thread of the process that needs it. HTTP is uvicorn's; what a script wants to go wrong is done here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import logging
+import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
-from hermes_worker.models.scripted.http11 import (
-    HEAD_BYTES_MAX,
-    STREAM_END,
-    STREAM_HEAD,
-    BadRequest,
-    ScriptedRequest,
-    http_chunk,
-    json_response,
-    read_request,
-)
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from hermes_worker.models.scripted.procedure import next_reply
 from hermes_worker.models.scripted.reply import Reply, ScriptedFault
 from hermes_worker.models.scripted.wire import document, events
 
 HOST = "127.0.0.1"
 MODEL = "scripted"
+BODY_BYTES_MAX = 64 * 1024 * 1024
 _FAULTS_MAX = 10_000
-_log = logging.getLogger(__name__)
+_BACKLOG = 1_024
+_KEEP_ALIVE_S = 3_600
+"""Nobody here waits for connections that idle, and a client must not send into one that is just being closed."""
+_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Requests:
     """Clients that left before their reply was sent."""
 
 
-class _Model:
+class _ScriptedModel:
     """The state of one server: counters, and how often which step of a script has failed."""
 
     def __init__(self, options: Options) -> None:
@@ -86,92 +89,119 @@ class _Model:
         return fault
 
 
-class _Broken(Exception):
-    """A script wants the connection to break here."""
+# --- completions ---
 
 
-class _Connection:
-    """One client connection: requests are answered one after the other."""
+class _Completions:
+    """``POST /v1/chat/completions``, as an ASGI application: it decides on every byte."""
 
-    def __init__(self, model: _Model, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, model: _ScriptedModel) -> None:
         self._model = model
-        self._reader = reader
-        self._writer = writer
 
-    async def serve(self) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._model.count(completions=1, in_flight=1)
         try:
-            while (request := await read_request(self._reader, self._writer)) is not None:
-                await self._answer(request)
-                if not request.keeps_alive:
-                    return
-        except BadRequest as error:
-            self._writer.write(_error(error.status, str(error), keeps_alive=False))
-        except ConnectionError:
+            body = await _body(Request(scope, receive))
+            # From here on all that can be received is that the client has left.
+            leaving = asyncio.ensure_future(receive())
+            try:
+                await self._complete(body, _ScriptedExchange(scope, receive, send, leaving))
+            finally:
+                leaving.cancel()
+        except (_ScriptedClientLeft, ClientDisconnect):
             self._model.count(disconnects=1)
-        except _Broken:
-            _log.debug("scripted.connection_broken")
-        except Exception:
-            # The entry point of every request: one that we cannot answer must not leave its client without a word.
-            _log.exception("scripted.reply_failed")
-            self._writer.write(_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the reply failed", keeps_alive=False))
+        except _ConnectionBroken:
+            pass
         finally:
-            self._writer.close()
+            self._model.count(in_flight=-1)
 
-    async def _answer(self, request: ScriptedRequest) -> None:
-        match request.method, request.path.removeprefix("/v1"):
-            case "POST", "/chat/completions":
-                self._model.count(completions=1, in_flight=1)
-                try:
-                    await self._complete(request.body)
-                finally:
-                    self._model.count(in_flight=-1)
-            case "GET", "/models":
-                models = [{"id": MODEL, "object": "model", "created": 0, "owned_by": "hermes-worker"}]
-                self._writer.write(json_response(200, {"object": "list", "data": models}))
-            case "GET", "/health":
-                self._writer.write(json_response(200, {"status": "ok"}))
-            case _, "/chat/completions" | "/models" | "/health":
-                self._writer.write(_error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not allowed here"))
-            case _:
-                self._writer.write(_error(HTTPStatus.NOT_FOUND, "there is only /v1/chat/completions and /v1/models"))
-        await self._writer.drain()
-
-    async def _complete(self, body: bytes) -> None:
+    async def _complete(self, body: bytes, exchange: _ScriptedExchange) -> None:
         request = _parsed(body)
         if request is None:
-            self._writer.write(_error(HTTPStatus.BAD_REQUEST, "the body is not a JSON object with a list of messages"))
-            return
+            raise HTTPException(400, "the body is not a JSON object with a list of messages")
         reply = next_reply(request["messages"], request.get("tools"))
-        delay_s = self._model.options.latency_s if reply.pace.delay_s is None else reply.pace.delay_s
-        if delay_s > 0:
-            await asyncio.sleep(delay_s)
+        await exchange.wait(self._model.options.latency_s if reply.pace.delay_s is None else reply.pace.delay_s)
         fault = self._model.due_fault(reply)
         if fault is not None and fault.status is not None:
-            self._writer.write(_failure(fault))
+            await exchange.answer(_failure(fault))
         elif request.get("stream"):
             self._model.count(streamed=1)
-            await self._stream(request, reply, fault)
+            await self._stream(request, reply, fault, exchange)
         elif fault is not None:
-            raise _Broken
+            await exchange.break_off()
         else:
-            self._writer.write(json_response(200, document(request, reply)))
+            await exchange.answer(_json(document(request, reply)))
 
-    async def _stream(self, request: Mapping[str, Any], reply: Reply, fault: ScriptedFault | None) -> None:
+    async def _stream(
+        self, request: Mapping[str, Any], reply: Reply, fault: ScriptedFault | None, exchange: _ScriptedExchange
+    ) -> None:
         options, pace = self._model.options, reply.pace
         gap_s = options.chunk_gap_s if pace.chunk_gap_s is None else pace.chunk_gap_s
         chunks = options.chunks if pace.chunks is None else pace.chunks
-        self._writer.write(STREAM_HEAD)
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         for number, data in enumerate(events(request, reply, int(chunks))):
-            if self._writer.is_closing():
-                raise ConnectionResetError("the client has gone")  # asyncio would complain of every further write
             if fault is not None and number >= fault.after_chunks:
-                await self._writer.drain()
-                raise _Broken
-            if number and gap_s > 0:
-                await self._writer.drain()
-                await asyncio.sleep(gap_s)
-            self._writer.write(http_chunk(f"data: {data}\n\n".encode("utf-8", "replace")))
-        self._writer.write(STREAM_END)
+                await exchange.break_off()
+            if number:
+                await exchange.wait(gap_s)
+            piece = f"data: {data}\n\n".encode("utf-8", "replace")
+            await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _ScriptedClientLeft(Exception):
+    """The client left before its reply was sent."""
+
+
+class _ConnectionBroken(Exception):
+    """A script wanted the connection to break, and it is broken."""
+
+
+class _ScriptedExchange:
+    """A request whose body has been read, and the connection that it came over."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, leaving: asyncio.Future[Message]) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._leaving = leaving
+
+    async def wait(self, seconds: float) -> None:
+        """Raises ``_ScriptedClientLeft``."""
+        if seconds > 0:
+            await asyncio.wait([self._leaving], timeout=seconds)
+
+    async def send(self, message: Message) -> None:
+        """Raises ``_ScriptedClientLeft``."""
+        if self._leaving.done():
+            raise _ScriptedClientLeft
+        await self._send(message)
+
+    async def answer(self, response: Response) -> None:
+        if self._leaving.done():
+            raise _ScriptedClientLeft
+        await response(self._scope, self._receive, self._send)
+
+    async def break_off(self) -> None:
+        """Send what was written and close the connection in the middle. Raises ``_ConnectionBroken``."""
+        self._scope["state"]["transport"].close()
+        await self._leaving
+        raise _ConnectionBroken
+
+
+async def _body(request: Request) -> bytes:
+    length = request.headers.get("content-length", "0")
+    pieces, received = [], int(length) if length.isascii() and length.isdigit() else 0
+    if received <= BODY_BYTES_MAX:
+        received = 0
+        async for piece in request.stream():
+            pieces.append(piece)
+            received += len(piece)
+            if received > BODY_BYTES_MAX:
+                break
+    if received > BODY_BYTES_MAX:
+        raise HTTPException(413, f"the body exceeds {BODY_BYTES_MAX} bytes", headers={"Connection": "close"})
+    return b"".join(pieces)
 
 
 def _parsed(body: bytes) -> dict[str, Any] | None:
@@ -184,56 +214,120 @@ def _parsed(body: bytes) -> dict[str, Any] | None:
     return request if all(isinstance(row, dict) for row in request["messages"]) else None
 
 
-def _error(status: HTTPStatus, message: str, *, keeps_alive: bool = True) -> bytes:
-    error = {"message": message, "type": "invalid_request_error", "code": None}
-    return json_response(status, {"error": error}, keeps_alive=keeps_alive)
-
-
-def _failure(fault: ScriptedFault) -> bytes:
+def _failure(fault: ScriptedFault) -> Response:
     assert fault.status is not None
     headers = {} if fault.retry_after_s is None else {"Retry-After": f"{fault.retry_after_s:g}"}
     error = {"message": fault.message, "type": "scripted_error", "code": fault.code}
-    return json_response(fault.status, {"error": error}, headers=headers)
+    return _json({"error": error}, status=fault.status, headers=headers)
 
 
-class _Listener:
-    """A listening socket and the connections it has accepted."""
+# --- the application ---
 
-    def __init__(self, model: _Model, server: asyncio.Server, tasks: set[asyncio.Task[None]]) -> None:
-        self.model = model
-        self._server = server
-        self._tasks = tasks
 
-    @classmethod
-    async def open(cls, model: _Model, port: int) -> _Listener:
-        """Raises ``OSError`` when the port cannot be had."""
-        tasks: set[asyncio.Task[None]] = set()
+def application(model: _ScriptedModel) -> Starlette:
+    async def models(request: Request) -> Response:
+        listed = [{"id": MODEL, "object": "model", "created": 0, "owned_by": "hermes-worker"}]
+        return _json({"object": "list", "data": listed})
 
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Tasks of our own: those that asyncio makes of a coroutine complain on 3.11 when they are cancelled.
-            task = asyncio.get_running_loop().create_task(_Connection(model, reader, writer).serve())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    async def health(request: Request) -> Response:
+        return _json({"status": "ok"})
 
-        server = await asyncio.start_server(connected, HOST, port, limit=HEAD_BYTES_MAX, backlog=1_024)
-        return cls(model, server, tasks)
+    routes = [
+        route
+        for prefix in ("", "/v1")
+        for route in (
+            Route(f"{prefix}/chat/completions", _Completions(model), methods=["POST"]),
+            Route(f"{prefix}/models", models),
+            Route(f"{prefix}/health", health),
+        )
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
 
-    @property
-    def port(self) -> int:
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
 
-    @property
-    def base_url(self) -> str:
-        return f"http://{HOST}:{self.port}/v1"
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = {
+        404: "there is only /v1/chat/completions and /v1/models",
+        405: f"{request.method} is not allowed here",
+    }.get(error.status_code, error.detail)
+    return _error(error.status_code, message, error.headers)
 
-    async def close(self) -> None:
-        """Stop listening and break every connection."""
-        self._server.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _error(500, "the reply failed")
+
+
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "code": None}
+    return _json({"error": error}, status=status, headers=headers)
+
+
+def _json(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A script may hold what UTF-8 cannot say."""
+    body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
+
+
+# --- the server ---
+
+
+class _ScriptedHttp(H11Protocol):
+    """Hands each request the connection that it came over, so that a script can break it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "transport": transport}
+
+
+class _ScriptedUvicorn(uvicorn.Server):
+    """uvicorn, until ``stopping`` is set; then every connection breaks at once."""
+
+    def __init__(self, model: _ScriptedModel, stopping: asyncio.Event) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application(model),
+                http=_ScriptedHttp,
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                backlog=_BACKLOG,
+            )
+        )
+        self._stopping = stopping
+
+    async def main_loop(self) -> None:
+        await self._stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        # They hear that their clients have gone.
+        await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are for whoever sets ``stopping``."""
+        yield
+
+
+def _listen(port: int) -> socket.socket:
+    """Raises ``OSError`` when the port cannot be had."""
+    listening = socket.create_server((HOST, port), backlog=_BACKLOG)
+    # asyncio does it only for sockets that were made for TCP by name; without it every reply takes 40 ms.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def _base_url(listening: socket.socket) -> str:
+    return f"http://{HOST}:{listening.getsockname()[1]}/v1"
 
 
 class ScriptedServer:
@@ -242,15 +336,11 @@ class ScriptedServer:
     def __init__(self, *, port: int = 0, options: Options | None = None) -> None:
         """``port`` 0 picks a free one. Nothing is opened yet."""
         self._given_port = port
-        self._model = _Model(options or Options())
-        self._started: Future[str] = Future()
-        self._stop: Callable[[], object] = lambda: None
+        self._model = _ScriptedModel(options or Options())
+        self._started: Future[Callable[[], object]] = Future()
         self._thread = threading.Thread(target=self._run, name="scripted-model", daemon=True)
-
-    @property
-    def base_url(self) -> str:
+        self.base_url = ""
         """Valid once the block has been entered."""
-        return self._started.result(timeout=0)
 
     @property
     def requests(self) -> Requests:
@@ -259,8 +349,10 @@ class ScriptedServer:
 
     def __enter__(self) -> ScriptedServer:
         """Listening when it returns. Raises ``OSError`` when the port cannot be had."""
+        self._listening = _listen(self._given_port)
+        self.base_url = _base_url(self._listening)
         self._thread.start()
-        self._started.result()
+        self._stop = self._started.result()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -271,21 +363,13 @@ class ScriptedServer:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        try:
-            listener = await _Listener.open(self._model, self._given_port)
-        except OSError as error:
-            self._started.set_exception(error)
-            return
         stopping = asyncio.Event()
-        self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set)
-        self._started.set_result(listener.base_url)
-        await stopping.wait()
-        await listener.close()
+        self._started.set_result(partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set))
+        await _ScriptedUvicorn(self._model, stopping).serve([self._listening])
 
 
 async def serve_until(stopping: asyncio.Event, *, port: int, options: Options, announce: Callable[[str], None]) -> None:
     """Serve until ``stopping`` is set; ``announce`` gets the base URL once it listens. Raises ``OSError``."""
-    listener = await _Listener.open(_Model(options), port)
-    announce(listener.base_url)
-    await stopping.wait()
-    await listener.close()
+    listening = _listen(port)
+    announce(_base_url(listening))
+    await _ScriptedUvicorn(_ScriptedModel(options), stopping).serve([listening])
