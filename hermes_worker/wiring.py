@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -24,16 +25,22 @@ from hermes_worker.broker.queue import STANDING_QUEUES, Publisher, QueueName, la
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
-from hermes_worker.local.paths import embedded_broker_url, embedded_database_url, output_dir
+from hermes_worker.local.paths import (
+    embedded_broker_url,
+    embedded_database_url,
+    output_dir,
+    tenants_workspaces_dir,
+)
 from hermes_worker.models.credentials import CredentialPool, FirstKey, Pooling
 from hermes_worker.models.governor import ConfiguredLimits, Governor
 from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Runs
@@ -69,6 +76,7 @@ if TYPE_CHECKING:
     from hermes_worker.workspaces.sandbox.network import NetworkRules
 
 _TENANT_WORKSPACE_MB = 10_240
+_TENANTS_EVERY_S = 10.0
 _POOL_SIZE = 12
 """Database connections per process: transactions are short, so many more threads than this share them."""
 SWITCH_INTERVAL_S = 0.05
@@ -463,8 +471,9 @@ def _file_outbox(settings: Settings, workspace: str) -> FileOutbox:
     )
 
 
-def sandbox_of(settings: Settings) -> Sandbox:
-    """How this configuration confines commands; what works here is tried when it is first asked for."""
+def sandbox_of(settings: Settings, is_shared: Callable[[], bool] = lambda: False) -> Sandbox:
+    """How this configuration confines commands; what works here is tried when it is first asked for. ``is_shared``
+    says whether there are other tenants than the default one."""
     import hermes_worker
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.workspaces.sandbox.egress import EgressProxy
@@ -500,6 +509,7 @@ def sandbox_of(settings: Settings) -> Sandbox:
         hidden=hidden,
         limits=limits,
     )
+    guests = replace(policy, profile=Profile.TENANT, readable=unseen(interpreter, Profile.TENANT, hidden))
     default = SandboxMode.AUTO if settings.server.is_loopback else SandboxMode.REQUIRE
     return Sandbox(
         SandboxMode(chosen.sandbox) if chosen.sandbox else default,
@@ -507,6 +517,8 @@ def sandbox_of(settings: Settings) -> Sandbox:
         network=network_rules(settings),
         proxy=EgressProxy(UrlPolicy(allows_private=settings.agent.allow_private_urls)),
         may_call_us=chosen.allow_hermes_worker,
+        guests=guests,
+        is_shared=is_shared if chosen.sandbox is None else lambda: False,
     )
 
 
@@ -523,12 +535,31 @@ def network_rules(settings: Settings) -> NetworkRules:
     )
 
 
-def workspace_bytes_max(settings: Settings) -> int:
-    """What a workspace may hold; 0 for no limit."""
+def workspace_bytes_max(settings: Settings, root: str | None = None) -> int:
+    """What a workspace may hold; 0 for no limit. ``root`` is its directory."""
     chosen = settings.terminal.workspace_mb_max
     if chosen is None:
-        chosen = _TENANT_WORKSPACE_MB if settings.terminal.profile == "tenant" else 0
+        is_guests = root is not None and Path(root).is_relative_to(tenants_workspaces_dir(settings.home))
+        chosen = _TENANT_WORKSPACE_MB if is_guests or settings.terminal.profile == "tenant" else 0
     return chosen * 1024**2
+
+
+def _sharing(database: Database) -> Callable[[], bool]:
+    """Whether there are other tenants than the default one, looked up a few times a minute at most. Who cannot be
+    asked is believed to have some."""
+    is_shared, look_at = False, 0.0
+
+    def looked_up() -> bool:
+        nonlocal is_shared, look_at
+        if not is_shared and time.monotonic() >= look_at:
+            try:
+                is_shared = Tenants(database).has_others()
+            except UnavailableError:
+                return True
+            look_at = time.monotonic() + _TENANTS_EVERY_S
+        return is_shared
+
+    return looked_up
 
 
 def _private_paths(settings: Settings) -> Iterator[str]:
@@ -635,7 +666,7 @@ def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
         options=options,
         client=client,
         leases=leases,
-        sandbox=sandbox_of(settings),
+        sandbox=sandbox_of(settings, _sharing(client.database)),
         redactor=redactor_of(settings),
     )
 
@@ -705,13 +736,13 @@ def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str],
         hermes_home=str(settings.home),
         sandbox=sandbox,
         free_bytes_min=settings.terminal.free_mb_min * 1024**2,
-        bytes_max=workspace_bytes_max(settings),
         umask=settings.terminal.umask,
     )
 
     @lru_cache(_WORKSPACES_OPEN_MAX)
     def workspace(ref: str) -> Workspace:
-        return open_workspace(WorkspaceRef.from_json(ref), opening)
+        place = WorkspaceRef.from_json(ref)
+        return open_workspace(place, replace(opening, bytes_max=workspace_bytes_max(settings, place.root)))
 
     return workspace
 

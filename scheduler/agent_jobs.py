@@ -11,6 +11,7 @@ from typing import Any
 
 from hermes_worker.channels.catalog import platform_named
 from hermes_worker.channels.targets import ChatRef, parse_targets, text_of
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.safety.approvals import Unattended
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import ChainLimits, Jobs
@@ -37,8 +38,13 @@ class AgentJobs:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    def act(self, action: str, arguments: Mapping[str, Any], *, session_id: str) -> Mapping[str, Any]:
+    def act(
+        self, action: str, arguments: Mapping[str, Any], *, session_id: str, tenant: str = DEFAULT_TENANT
+    ) -> Mapping[str, Any]:
         """Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
+        return AgentJobs(self._jobs.of(tenant))._act(action, arguments, session_id)
+
+    def _act(self, action: str, arguments: Mapping[str, Any], session_id: str) -> Mapping[str, Any]:
         if action == "create":
             bounded = partial(_held_to, self._jobs.limits_on(session_id))
             request = self._new(arguments, session_id)

@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Protocol, TypeVar
 
 from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.principals import Principal
 from hermes_worker.observe import log
 from hermes_worker.safety.threats import scan_assembled_prompt
 from hermes_worker.safety.untrusted import Provenance, marked
@@ -240,6 +241,7 @@ def _run_of(asked: _JobAsked, spec: JobSpec, settings: Settings, collected: Coll
         network=spec.network,
         cost_usd_max=_least_usd(spec.cost_usd_max, limits.cost_usd),
         directory=spec.directory,
+        principal=Principal(tenant=asked.row.tenant, name=f"cron:{asked.row.job_id}"),
         source="cron",
         metadata={
             JOB_ID: asked.row.job_id,

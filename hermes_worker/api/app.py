@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker import installed
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Guard, require_safe
+from hermes_worker.api.auth import FOR_OPERATORS, Guard, Keyholders, needs_key, require_safe, scopes_of
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
@@ -22,6 +23,7 @@ from hermes_worker.api.operations import unknown_parameter
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import load
 from hermes_worker.settings.server_key import keep_server_key, keyring_of
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
 
@@ -59,7 +61,7 @@ class Api(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         stack = super().build_middleware_stack()
-        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(stack), key=self.state.key))))
+        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(stack), holders=self.state.holders))))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -110,13 +112,25 @@ def create_app(client: Client, policy: FollowPolicy | None = None) -> FastAPI:
         dependencies=[Depends(_known_parameters_only)],
     )
     app.openapi_version = OPENAPI_VERSION
-    app.state.key = key
+    tenants = Tenants(client.database)
+    app.state.holders = Keyholders(key, tenants.principal_of)
     app.state.context = ApiContext(
-        client=client, followers=followers, policy=policy, keyring=keyring_of(client.settings)
+        client=client,
+        followers=followers,
+        policy=policy,
+        keyring=keyring_of(client.settings),
+        tenants=tenants,
     )
     install_handlers(app)
     _serve_routes(app)
     return app
+
+
+def _is_scoped(router: APIRouter) -> bool:
+    """Whether each of its routes says which scope it needs, or needs no key."""
+    return all(
+        isinstance(route, APIRoute) and (scopes_of(route) or not needs_key(route.path)) for route in router.routes
+    )
 
 
 def _serve_routes(app: FastAPI) -> None:
@@ -135,4 +149,5 @@ def _serve_routes(app: FastAPI) -> None:
                         f"{' '.join(operation)}: disable one of them"
                     )
                 claimed[operation] = declared.name
-        app.include_router(router)
+        # Whose a thing is, and what a key allows, its routes say themselves; those that do not are for operators.
+        app.include_router(router, dependencies=() if _is_scoped(router) else [FOR_OPERATORS])

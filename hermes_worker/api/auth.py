@@ -1,4 +1,8 @@
-"""Who may talk to the API: whoever sends its key. Events for webhook routes are let in by their signature instead.
+"""Who may talk to the API: whoever sends a key. Events for webhook routes are let in by their signature instead.
+
+There is one key of the installation, which may do everything for the default tenant, and there are those that were
+given out (``store.access.principals``). Who sent a request, for which tenant, is found out once, here, and stands in
+the request's scope.
 
 This machine alone is no reason to let somebody in. An agent's commands run here, and so does a browser, with pages of
 strangers: such a page can send requests here (it then has an ``Origin``), or have its own name resolve to 127.0.0.1 and
@@ -7,18 +11,25 @@ count as the same origin (then ``Host`` is its name).
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import re
-from typing import Annotated
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, cast
 
+import anyio
+import anyio.to_thread
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hermes_worker.api.errors import ApiError
-from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import holder_of_key
+from hermes_worker.api.errors import ApiError, unavailable
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal, holder_of_key
+from hermes_worker.observe import log
 from hermes_worker.settings import Secret, ServerSettings
 from hermes_worker.settings.server_key import fingerprint_of
 
@@ -29,7 +40,7 @@ SIGNED_PATHS = "/webhooks/"
 _MISSING = (
     "Invalid API key. Send the key as a bearer token, in the header Authorization. It is the content of the file "
     "api.key in the server's home directory (~/.hermes-worker, unless HERMES_HOME or --home names another), or what "
-    "HERMES_SERVER_KEY (server.key) says where that is set."
+    "HERMES_SERVER_KEY (server.key) says where that is set, or a key that 'hermes-worker keys create' made."
 )
 
 
@@ -47,51 +58,135 @@ def require_safe(server: ServerSettings) -> None:
         )
 
 
+class Keyholders:
+    """Whose keys are. Those that were found are remembered for a few seconds, so that a caller costs no statement."""
+
+    def __init__(self, key: Secret, find: Callable[[str], Principal | None]) -> None:
+        """``key`` is the installation's; ``find`` looks others up, and may raise ``UnavailableError``."""
+        self._key = key.reveal().encode("utf-8")
+        self._operator = Principal(name=holder_of_key(fingerprint_of(key)))
+        self._find = find
+        self._found: dict[bytes, tuple[Principal, float]] = {}
+        self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
+
+    async def principal_of(self, token: str) -> Principal | None:
+        """Raises ``UnavailableError``."""
+        given = token.encode("utf-8", "surrogatepass")
+        if hmac.compare_digest(given, self._key):
+            return self._operator
+        digest = hashlib.sha256(given).digest()
+        principal, until = self._found.get(digest, (None, 0.0))
+        if time.monotonic() < until:
+            return principal
+        # Apart from other calls of the store: whoever tries keys must not keep those waiting who have one.
+        principal = await anyio.to_thread.run_sync(self._find, token, limiter=self._threads)
+        if len(self._found) >= _REMEMBERED_MAX:
+            self._found.clear()
+        if principal is not None:
+            self._found[digest] = (principal, time.monotonic() + REMEMBERED_S)
+        else:
+            self._found.pop(digest, None)
+        return principal
+
+
+REMEMBERED_S = 5.0
+"""So long a key still opens after it was revoked."""
+_REMEMBERED_MAX = 10_000
+_LOOKUP_THREADS = 4
+
+
 class Guard:
     """Lets a request through, or answers it."""
 
-    def __init__(self, app: ASGIApp, *, key: Secret) -> None:
+    def __init__(self, app: ASGIApp, *, holders: Keyholders) -> None:
         self._app = app
-        self._key = key
-        self._principal = holder_of_key(fingerprint_of(key))
+        self._holders = holders
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            refusal = self._refusal(Headers(scope=scope), scope["path"])
-            if refusal is not None:
+            try:
+                principal = await self._admitted(Headers(scope=scope), scope["path"])
+            except ApiError as refusal:
                 await refusal.response(scope, receive, send)
                 return
-            if needs_key(scope["path"]):
-                scope.setdefault("state", {})[_PRINCIPAL] = self._principal
+            if principal is not None:
+                scope.setdefault("state", {})[_PRINCIPAL] = principal
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: Headers, path: str) -> ApiError | None:
+    async def _admitted(self, headers: Headers, path: str) -> Principal | None:
+        """Who asks; ``None`` where nobody is asked for a key. Raises ``ApiError``."""
         if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
-        if not needs_key(path) or _has_key(headers, self._key):
+            raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
+        if not needs_key(path):
             return None
-        return ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        token = _token(headers)
+        try:
+            principal = await self._holders.principal_of(token) if token else None
+        except UnavailableError as error:
+            log.warning("database.unreachable", doing="look up a key", error=str(error))
+            raise unavailable() from None
+        if principal is None:
+            raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return principal
 
 
 _PRINCIPAL = "principal"
 
 
-async def principal_of(request: Request) -> str:
-    """Who sent a request that the guard let through with the key."""
-    return str(request.scope["state"][_PRINCIPAL])
+async def principal_of(request: Request) -> Principal:
+    """Who sent a request that the guard let through with a key."""
+    return cast("Principal", request.scope["state"][_PRINCIPAL])
 
 
-Caller = Annotated[str, Depends(principal_of)]
-"""Who asks: for what is recorded with the name of who did it."""
+Caller = Annotated[Principal, Depends(principal_of)]
+"""Who asks, and for which tenant."""
 
 
-def _has_key(headers: Headers, key: Secret) -> bool:
+class ScopeCheck:
+    """Refuses a caller whose key lacks a scope."""
+
+    def __init__(self, scope: KeyScope, *, is_for_operators: bool = False) -> None:
+        self.scope = scope
+        self._is_for_operators = is_for_operators
+
+    async def __call__(self, caller: Caller) -> None:
+        if not caller.may(self.scope):
+            message = (
+                f"This key lacks the scope {self.scope.value!r}. Ask an operator for a key that has it: "
+                f"hermes-worker keys create HOLDER --scope {self.scope.value}."
+            )
+            raise ApiError(403, message, code="missing_scope")
+        if self._is_for_operators and not caller.is_operator:
+            message = (
+                f"This is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r} with the scope "
+                f"{self.scope.value!r}."
+            )
+            raise ApiError(403, message, code="missing_scope")
+
+
+def needs(scope: KeyScope, *, is_for_operators: bool = False) -> Any:
+    """Of a route: only a key with this scope opens it. Every route that needs a key says so."""
+    return Depends(ScopeCheck(scope, is_for_operators=is_for_operators))
+
+
+READS = needs(KeyScope.RUNS_READ)
+WRITES = needs(KeyScope.RUNS_WRITE)
+APPROVES = needs(KeyScope.APPROVE)
+FOR_OPERATORS = needs(KeyScope.ADMIN, is_for_operators=True)
+"""Of a route: what its caller's key must allow; the last is for what concerns the whole installation."""
+
+
+def scopes_of(route: APIRoute) -> list[KeyScope]:
+    """What ``needs`` says of a route."""
+    return [each.call.scope for each in route.dependant.dependencies if isinstance(each.call, ScopeCheck)]
+
+
+def _token(headers: Headers) -> str | None:
     given = headers.getlist("authorization")
     if len(given) != 1:
-        return False
+        return None
     scheme, _, token = given[0].partition(" ")
-    is_right = hmac.compare_digest(token.strip().encode("utf-8"), key.reveal().encode("utf-8"))
-    return is_right and scheme.lower() == "bearer"
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def is_for_loopback(headers: Headers) -> bool:

@@ -12,6 +12,7 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from hermes_worker.settings.sealing import Keyring
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client
 
@@ -41,6 +42,7 @@ class ApiContext:
     policy: FollowPolicy
     keyring: Keyring
     """Opens the secrets of webhook routes."""
+    tenants: Tenants
     _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
     _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
     _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))

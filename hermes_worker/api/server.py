@@ -61,9 +61,9 @@ def seal_routes(client: Client) -> None:
 
     def change(row: RouteRow) -> str | None:
         try:
-            return resealed_secret(keyring, row.name, row.secret)
+            return resealed_secret(keyring, row.place, row.secret)
         except SealedElsewhere as error:
-            log.error("webhook.locked", route=row.name, reason=str(error))
+            log.error("webhook.locked", route=row.place, reason=str(error))
             return None
 
     if changed := Webhooks(client.database).reseal(change):

@@ -24,6 +24,7 @@ from hermes_worker.channels.catalog import (
     platforms,
 )
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
 
 TARGETS_MAX = 50
@@ -105,6 +106,25 @@ class Resolution:
 
     targets: tuple[Target, ...]
     unresolved: tuple[Unresolved, ...] = ()
+
+
+_WITHOUT_CREDENTIALS = frozenset({LOCAL, WEBHOOK, APPRISE})
+"""What is reached with nothing that the installation keeps."""
+
+
+def require_open_to(tenant: str, references: Sequence[TargetRef]) -> None:
+    """Raises ``TargetError`` for what only the default tenant may send to: the bots, mailboxes and home channels that
+    the installation's credentials open are its own."""
+    for reference in references:
+        if isinstance(reference, ChatRef):
+            is_open = reference.target.platform in _WITHOUT_CREDENTIALS
+        else:
+            is_open = isinstance(reference, SpecialRef) and reference.word == "local"
+        if tenant != DEFAULT_TENANT and not is_open:
+            raise TargetError(
+                f"{text_of(reference)!r} is sent with the installation's own credentials, which tenant {tenant!r} may "
+                "not use; choose 'local', 'webhook:<url>' or 'apprise:<url>'"
+            )
 
 
 Lookup = Callable[[str, str], Target | None]

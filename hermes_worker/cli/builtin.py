@@ -48,6 +48,16 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.webhook:webhook",
         ),
         CommandDeclaration(
+            name="tenants",
+            summary="List and create tenants: each has runs, jobs, routes and keys of its own.",
+            implementation="hermes_worker.cli.tenants:tenants",
+        ),
+        CommandDeclaration(
+            name="keys",
+            summary="Create, list, rotate and revoke keys of the HTTP API.",
+            implementation="hermes_worker.cli.tenants:keys",
+        ),
+        CommandDeclaration(
             name="extensions",
             summary="List, enable and disable what others wrote for Hermes worker.",
             implementation="hermes_worker.cli.extensions:extensions",

@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from hermes_worker.cli.layout import in_words, moment, table
-from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, prompt_text
+from hermes_worker.cli.options import TEXT, OneOf, chosen_tenant, client_settings, common, of_tenant, prompt_text
 from hermes_worker.cli.preflight import Needs, require_all
 from hermes_worker.cli.records import records_of
 from hermes_worker.cli.screen import clean, one_line
 from hermes_worker.safety.approvals import Unattended
+from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import Jobs
 from scheduler import jobs as work
@@ -31,7 +32,13 @@ def cron() -> None:
 
 
 def _open(home: Path | None) -> Jobs:
-    return Jobs(records_of(client_settings(home)).database)
+    return _jobs(client_settings(home))
+
+
+def _jobs(settings: Settings) -> Jobs:
+    """Those of the tenant that the command line names."""
+    records = records_of(settings)
+    return Jobs(records.database, records.tenant)
 
 
 _WHEN = (
@@ -140,6 +147,7 @@ _REQUEST_OPTIONS = ("name", "deliver", "repeat", "timezone", "starts_at", "ends_
 
 @cron.command(epilog='Example: hermes-worker cron create "every day at 9am" "Summarise the news" --deliver telegram')
 @common
+@of_tenant
 @click.argument("schedule", type=TEXT)
 @click.argument("prompt", type=TEXT, required=False)
 @_fields
@@ -149,9 +157,9 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
     """Keep a job. SCHEDULE: 'every 30m', '0 9 * * 1-5', 'every monday 08:30', '2027-01-31T08:00', '30m' (once).
     A job with a script or skills may do without PROMPT."""
     settings = client_settings(home)
-    jobs = Jobs(records_of(settings).database)
+    jobs = _jobs(settings)
     if not force:
-        require_all(settings, _needs(given))
+        require_all(settings, _needs(given), chosen_tenant())
     row = work.create(jobs, _request(prompt, schedule, given), source="cli")
     click.echo(
         json.dumps(document(row)) if as_json else f"{row.job_id} {one_line(row.name, 60)}, next {moment(row.next_slot)}"
@@ -160,6 +168,7 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
 
 @cron.command(epilog="Example: hermes-worker cron edit news --schedule 'every 2h'")
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--schedule", type=TEXT)
 @click.option("--prompt", type=TEXT)
@@ -177,9 +186,9 @@ def edit(
 ) -> None:
     """Change what is named; an empty value takes it back to its default. JOB is an id or a name."""
     settings = client_settings(home)
-    jobs = Jobs(records_of(settings).database)
+    jobs = _jobs(settings)
     if not force:
-        require_all(settings, _needs(given))
+        require_all(settings, _needs(given), chosen_tenant())
     request = _request(prompt, schedule, given)
     if clear_skills:
         request = replace(request, more={**request.more, "skills": None})
@@ -189,6 +198,7 @@ def edit(
 
 @cron.command("list")
 @common
+@of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_jobs(home: Path | None, as_json: bool) -> None:
     """All jobs."""
@@ -209,6 +219,7 @@ def list_jobs(home: Path | None, as_json: bool) -> None:
 
 @cron.command()
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, job: str, as_json: bool) -> None:
@@ -225,6 +236,7 @@ def show(home: Path | None, job: str, as_json: bool) -> None:
 
 @cron.command()
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--reason", type=TEXT)
 def pause(home: Path | None, job: str, reason: str | None) -> None:
@@ -235,6 +247,7 @@ def pause(home: Path | None, job: str, reason: str | None) -> None:
 
 @cron.command()
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 def resume(home: Path | None, job: str) -> None:
     """Go on with the next slot; those of the pause are not made up for."""
@@ -245,6 +258,7 @@ def resume(home: Path | None, job: str) -> None:
 
 @cron.command()
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 def run(home: Path | None, job: str) -> None:
     """Run a job now, beside its schedule."""
@@ -254,6 +268,7 @@ def run(home: Path | None, job: str) -> None:
 
 @cron.command()
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 def remove(home: Path | None, job: str) -> None:
     """Forget a job. What it ran is kept."""
@@ -265,6 +280,7 @@ def remove(home: Path | None, job: str) -> None:
 
 @cron.command()
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
 @click.option("--before", type=float, help="Only slots before this one: the 'slot' that ended the page before.")
@@ -292,6 +308,7 @@ def history(home: Path | None, job: str, limit: int, before: float | None, as_js
 
 @cron.command("next")
 @common
+@of_tenant
 @click.argument("job", type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True)
 def next_slots(home: Path | None, job: str, limit: int) -> None:

@@ -363,15 +363,15 @@ def _webhooks(settings: Settings) -> tuple[Grade, str]:
     keyring = keyring_of(settings)
     database = open_database(settings)
     try:
-        rows = Webhooks(database).all()
+        rows = Webhooks(database).of_everybody()
     finally:
         database.close()
     for row in rows:
         try:
-            opened_secret(keyring, row.name, row.secret)
+            opened_secret(keyring, row.place, row.secret)
         except SealedElsewhere as error:
             return Grade.BROKEN, str(error)
-    if old := [row.name for row in rows if resealed_secret(keyring, row.name, row.secret)]:
+    if old := [row.place for row in rows if resealed_secret(keyring, row.place, row.secret)]:
         return (
             Grade.NOTE,
             f"not encrypted with the current server key: {', '.join(old)}; an API that starts does it",

@@ -19,6 +19,7 @@ import click
 
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.extension import CommandDeclaration, load
 from hermes_worker.settings import handover
 from hermes_worker.system import heap
@@ -35,6 +36,8 @@ class Invocation:
 
     is_debugging: bool = False
     """Show tracebacks."""
+    tenant: str = DEFAULT_TENANT
+    """Whose things are meant."""
 
 
 class _Commands(click.Group):

@@ -18,7 +18,7 @@ import click
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.entry import Invocation
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.principals import user_of_machine
+from hermes_worker.core.principals import DEFAULT_TENANT, user_of_machine
 from hermes_worker.settings import Settings
 from hermes_worker.settings.handover import show_memory
 
@@ -73,6 +73,32 @@ def common(command: _Command) -> _Command:
         help="Show the traceback of an error.",
     )
     return home(debug(command))
+
+
+def _note_tenant(ctx: click.Context, _: click.Parameter, tenant: str) -> None:
+    ctx.ensure_object(Invocation).tenant = tenant
+
+
+def of_tenant(command: _Command) -> _Command:
+    """``--tenant``: the command sees and changes what is that tenant's, and nothing else."""
+    option = click.option(
+        "--tenant",
+        type=TEXT,
+        envvar="HERMES_TENANT",
+        default=DEFAULT_TENANT,
+        metavar="NAME",
+        expose_value=False,
+        is_eager=True,
+        callback=_note_tenant,
+        help=f"Whose runs, jobs and routes are meant. Default: $HERMES_TENANT, else {DEFAULT_TENANT}.",
+    )
+    return option(command)
+
+
+def chosen_tenant() -> str:
+    """What ``--tenant`` says; the default one for a command without it."""
+    ctx = click.get_current_context(silent=True)
+    return ctx.ensure_object(Invocation).tenant if ctx is not None else DEFAULT_TENANT
 
 
 def this_user() -> str:

@@ -14,13 +14,14 @@ from hermes_worker import wiring
 from hermes_worker.broker.queue import Publisher, redis_client
 from hermes_worker.cli.follow import Sources
 from hermes_worker.cli.layout import clock
-from hermes_worker.cli.options import client_settings
+from hermes_worker.cli.options import chosen_tenant, client_settings
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.standing import StandingReason
 from hermes_worker.local.paths import embedded_broker_url
 from hermes_worker.models.identity import STAND_IN, endpoint_identity
 from hermes_worker.settings import Settings
+from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.families import Families
@@ -49,6 +50,8 @@ class Records:
 
     settings: Settings
     database: Database
+    tenant: str
+    """Whose runs, jobs and routes are meant."""
     views: Views
     standings: Standings
     families: Families
@@ -57,8 +60,9 @@ class Records:
     workers: Workers
 
     def run_id(self, written: str) -> str:
-        """The id of the run that is meant by an id or by its beginning. Raises ``AmbiguousId``."""
-        return self.views.full_id(written)
+        """The id of the tenant's run that is meant by an id or by its beginning. Raises ``AmbiguousId``,
+        ``RunNotFound``."""
+        return Tenants(self.database).require_run(self.tenant, self.views.full_id(written, tenant=self.tenant))
 
     @property
     def sources(self) -> Sources:
@@ -132,12 +136,14 @@ def open_records(home: Path | None) -> Records:
 
 
 def records_of(settings: Settings) -> Records:
-    """Raises ``ConfigurationError``, ``UnavailableError``."""
+    """Of the tenant that the command line names. Raises ``ConfigurationError``, ``UnavailableError``,
+    ``TenantNotFound``."""
     require_begun(settings)
     database = wiring.open_database(settings)
     return Records(
         settings=settings,
         database=database,
+        tenant=Tenants(database).require_tenant(chosen_tenant()),
         views=Views(database),
         standings=Standings(database),
         families=Families(database),

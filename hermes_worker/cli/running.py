@@ -29,11 +29,13 @@ from hermes_worker.cli.options import (
     home_option,
     load_settings,
     prompt_text,
+    this_user,
     toolset_names,
     toolsets_option,
 )
 from hermes_worker.cli.stack import Stack, StackPlan
 from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.principals import Principal
 from hermes_worker.local.children import ChildSpec
 from hermes_worker.local.paths import (
     HeldHome,
@@ -245,6 +247,7 @@ class _Task:
             endpoint=endpoint,
             toolsets=self._asked.toolsets,
             directory=str(self._asked.workspace),
+            principal=Principal(name=this_user()),
             source="cli",
         )
         with closing(client):

@@ -17,7 +17,7 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.family import FamilyWatch, family_lines
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.layout import clock, moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, this_user
+from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, this_user
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
 from hermes_worker.core.run import RunStatus
@@ -39,6 +39,7 @@ def runs() -> None:
 
 @runs.command("list", epilog="Example: hermes-worker runs list --status failed")
 @common
+@of_tenant
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--status", type=OneOf([status.value for status in RunStatus]), help="Only runs of this status.")
 @click.option(
@@ -51,7 +52,7 @@ def list_runs(home: Path | None, limit: int, status: str | None, session: str | 
     """The newest runs first."""
     records = open_records(home)
     wanted = RunStatus(status) if status else None
-    found = records.views.runs(limit=limit, status=wanted, session_id=session, source="cli")
+    found = records.views.runs(limit=limit, status=wanted, session_id=session, tenant=records.tenant, source="cli")
     if as_json:
         for view in found:
             click.echo(json.dumps(run_document(view, ())))
@@ -64,6 +65,7 @@ def list_runs(home: Path | None, limit: int, status: str | None, session: str | 
 
 @runs.command(epilog="Example: hermes-worker runs show run_0123...")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def show(home: Path | None, run_id: str, as_json: bool) -> None:
@@ -92,6 +94,7 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
 
 @runs.command(epilog="Example: hermes-worker runs export --trajectories samples run_0123...")
 @common
+@of_tenant
 @click.argument("run_ids", metavar="RUN_ID...", nargs=-1, required=True, type=TEXT)
 @click.option(
     "--trajectories",
@@ -119,6 +122,7 @@ def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) 
 
 @runs.command(epilog="The exit code is 0 when the run completes and 1 when it fails or is cancelled.")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event.")
 def watch(home: Path | None, run_id: str, as_json: bool) -> int:
@@ -131,6 +135,7 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
     epilog="Stopping a run that has ended stops what it caused and that goes on; otherwise it changes nothing."
 )
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 def stop(home: Path | None, run_id: str) -> None:
     """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began."""
@@ -150,6 +155,7 @@ def stop(home: Path | None, run_id: str) -> None:
 
 @runs.command(epilog="What is in flight ends as it would; 'runs resume' lets the run go on.")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 def pause(home: Path | None, run_id: str) -> None:
     """Begin nothing new in one run and in all that it caused."""
@@ -160,6 +166,7 @@ def pause(home: Path | None, run_id: str) -> None:
 
 @runs.command(epilog="Resuming a run that is not paused changes nothing.")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 def resume(home: Path | None, run_id: str) -> None:
     """Let a paused run, and all that it caused, go on."""
@@ -172,6 +179,7 @@ def resume(home: Path | None, run_id: str) -> None:
 
 @runs.command(epilog="Example: hermes-worker runs steer run_0123... 'leave the tests alone'")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 @click.argument("text", type=TEXT)
 def steer(home: Path | None, run_id: str, text: str) -> None:
@@ -191,6 +199,7 @@ _wait_option = click.option(
 
 @runs.command(epilog="Example: hermes-worker runs approve run_0123... --choice session")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--choice", type=OneOf(["once", "session", "always"]), default="once", show_default=True)
 @_wait_option
@@ -201,6 +210,7 @@ def approve(home: Path | None, run_id: str, choice: str, wait_id: int | None) ->
 
 @runs.command(epilog="Example: hermes-worker runs deny run_0123... --reason 'not on this machine'")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--reason", type=TEXT, help="For the model.")
 @_wait_option
@@ -211,6 +221,7 @@ def deny(home: Path | None, run_id: str, reason: str | None, wait_id: int | None
 
 @runs.command(epilog="Example: hermes-worker runs answer run_0123... 2")
 @common
+@of_tenant
 @click.argument("run_id", type=TEXT)
 @click.argument("text", type=TEXT)
 @_wait_option

@@ -7,16 +7,30 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, prompt_text, toolset_names, toolsets_option
+from hermes_worker.cli.options import (
+    TEXT,
+    OneOf,
+    chosen_tenant,
+    client_settings,
+    common,
+    of_tenant,
+    prompt_text,
+    this_user,
+    toolset_names,
+    toolsets_option,
+)
 from hermes_worker.cli.records import records_of, require_begun
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.principals import Principal
 from hermes_worker.local.paths import StackNote, running_stack
 from hermes_worker.settings import Settings
+from hermes_worker.store.access.principals import Tenants
 
 
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
 @common
+@of_tenant
 @click.argument("prompt", type=TEXT)
 @click.option("--session", type=TEXT, help="Continue the conversation of this name or id, or start one of this name.")
 @click.option(
@@ -67,6 +81,7 @@ def submit(
         model=model or (stack.model_name if stack else None),
         endpoint=stack.model_key if stack else None,
         directory=str(workspace.absolute()) if workspace else None,
+        principal=Principal(tenant=chosen_tenant(), name=this_user()),
         source="cli",
         iterations_max=max_iterations,
         tokens_max=max_tokens,
@@ -77,6 +92,7 @@ def submit(
         idempotency_key=idempotency_key,
     )
     client = open_client(settings)
+    Tenants(client.database).require_tenant(submission.principal.tenant)
     created = accept(client, submission)
     client.close()
     if as_json:

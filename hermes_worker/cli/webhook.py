@@ -19,7 +19,7 @@ from hermes_worker.channels.webhooks.sealed import opened_secret, sealed_secret
 from hermes_worker.channels.webhooks.template import PLACEHOLDER, missing_fields
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import table
-from hermes_worker.cli.options import TEXT, common
+from hermes_worker.cli.options import TEXT, common, of_tenant
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, reason_of
@@ -30,7 +30,7 @@ from hermes_worker.net.wire import send
 from hermes_worker.settings import Settings
 from hermes_worker.settings.sealing import Keyring, SealedElsewhere
 from hermes_worker.settings.server_key import keyring_of
-from hermes_worker.store.outbox.webhooks import RouteNotFound, RouteRow, Webhooks
+from hermes_worker.store.outbox.webhooks import RouteNotFound, RouteRow, Webhooks, place_of_route
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,6 +43,7 @@ def webhook() -> None:
     "--deliver telegram:-1001"
 )
 @common
+@of_tenant
 @click.argument("name", type=TEXT)
 @click.option("--prompt", type=TEXT, default="", help="What to do; {a.b} stands for a part of the payload.")
 @click.option("--events", type=TEXT, default="", help="Types of events that count, with commas. Default: all.")
@@ -64,11 +65,11 @@ def webhook() -> None:
 def add(home: Path | None, name: str, replace: bool, secret: str | None, disabled: bool, **given: Any) -> None:
     """Keep a route, and say where to send events and how to sign them."""
     records = open_records(home)
-    webhooks = Webhooks(records.database)
+    webhooks = Webhooks(records.database, records.tenant)
     before = webhooks.find(name) if replace else None
     keyring = keyring_of(records.settings, makes=True)
     secret = sys.stdin.readline().strip() if secret == "-" else secret
-    kept = opened_secret(keyring, name, before.secret) if before and not secret else None
+    kept = opened_secret(keyring, before.place, before.secret) if before and not secret else None
     route = checked(
         Route(
             name=name,
@@ -86,19 +87,21 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
             enabled=not disabled,
         )
     )
-    sealed = sealed_secret(keyring, route.name, route.secret)
+    place = place_of_route(records.tenant, route.name)
+    sealed = sealed_secret(keyring, place, route.secret)
     webhooks.add(route.name, sealed, route.to_json(), replaces=replace)
-    click.echo(f"url     {_address(records.settings)}/webhooks/{route.name}")
+    click.echo(f"url     {_address(records.settings)}/webhooks/{place}")
     click.echo("secret  (as before)" if kept else f"secret  {route.secret}")
 
 
 @webhook.command("list")
 @common
+@of_tenant
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_routes(home: Path | None, as_json: bool) -> None:
     """Every route, without its secret."""
     records = open_records(home)
-    found = Webhooks(records.database).all()
+    found = Webhooks(records.database, records.tenant).all()
     keyring = keyring_of(records.settings)
     if as_json:
         for row in found:
@@ -111,15 +114,18 @@ def list_routes(home: Path | None, as_json: bool) -> None:
 
 @webhook.command()
 @common
+@of_tenant
 @click.argument("name", type=TEXT)
 def remove(home: Path | None, name: str) -> None:
     """Forget a route; its runs stay."""
-    Webhooks(open_records(home).database).remove(name)
+    records = open_records(home)
+    Webhooks(records.database, records.tenant).remove(name)
     click.echo(f"{name} removed")
 
 
 @webhook.command(epilog="The request looks like GitHub's, and is signed with a timestamp.")
 @common
+@of_tenant
 @click.argument("name", type=TEXT)
 @click.option("--payload", type=TEXT, default='{"test": true}', show_default=True, help="A JSON object.")
 @click.option("--event", type=TEXT, default="test", show_default=True, help="The type of the event.")
@@ -128,11 +134,11 @@ def remove(home: Path | None, name: str) -> None:
 def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: str, url: str | None) -> None:
     """Send an event to a route of a running server, and show its answer."""
     records = open_records(home)
-    row = Webhooks(records.database).find(name)
+    row = Webhooks(records.database, records.tenant).find(name)
     if row is None:
         raise RouteNotFound(f"there is no route {name!r}")
     body = payload.encode()
-    secret = opened_secret(keyring_of(records.settings), name, row.secret)
+    secret = opened_secret(keyring_of(records.settings), row.place, row.secret)
     headers = {
         "Content-Type": "application/json",
         "X-GitHub-Event": event,
@@ -141,7 +147,7 @@ def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: 
         **sign(body, secret, datetime.now(UTC)),
     }
     address = (url or _address(records.settings)).rstrip("/")
-    request = HttpRequest(method="POST", url=f"{address}/webhooks/{name}", headers=headers, body=body)
+    request = HttpRequest(method="POST", url=f"{address}/webhooks/{row.place}", headers=headers, body=body)
     try:
         response = send(request, UrlPolicy(allows_private=True))
     except (NoAnswer, UnsafeUrl) as error:
@@ -187,7 +193,7 @@ def _address(settings: Settings) -> str:
 
 def _state(row: RouteRow, route: Route, keyring: Keyring) -> str:
     try:
-        opened_secret(keyring, row.name, row.secret)
+        opened_secret(keyring, row.place, row.secret)
     except SealedElsewhere:
         return "locked"  # 'webhook test' says why
     return "enabled" if route.enabled else "disabled"

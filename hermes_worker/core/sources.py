@@ -1,8 +1,9 @@
 """Who asked, and whose names count: every source has names of its own.
 
 A *source* is whoever hands work in: ``api``, ``cli``, ``cron``, ``webhook:ROUTE``. What callers choose themselves
-(names of sessions, idempotency keys) means something within their source only: the same word from another source is
-another thing, so nobody can take a name before its owner does. What the product chose (ids) means the same everywhere.
+(names of sessions, idempotency keys) means something within their tenant and source only: the same word from another
+source is another thing, so nobody can take a name before its owner does. What the product chose (ids) means the same
+for every source of a tenant.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from hermes_worker.core.principals import DEFAULT_TENANT
 
 SOURCE_CHARS_MAX = 100
 
@@ -72,6 +75,7 @@ class Repetition(StrEnum):
 class RequestKeys:
     """By what a request is known again, for a day."""
 
+    tenant: str = DEFAULT_TENANT
     source: str
     key: str | None = None
     """The caller's own name for the request."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.observe import log
 from hermes_worker.system.plainfiles import read_note
 
@@ -71,9 +72,14 @@ def job_data_dir(home: Path, job_id: str) -> Path:
     return home / "cron" / "data" / job_id
 
 
-def workspaces_dir(home: Path) -> Path:
-    """Where sessions that name no directory get one of their own."""
-    return home / "workspaces"
+def workspaces_dir(home: Path, tenant: str = DEFAULT_TENANT) -> Path:
+    """Where sessions of a tenant that name no directory get one of their own."""
+    return home / "workspaces" if tenant == DEFAULT_TENANT else tenants_workspaces_dir(home) / tenant
+
+
+def tenants_workspaces_dir(home: Path) -> Path:
+    """Where the workspaces of all tenants but the default one are. No session is called so."""
+    return home / "workspaces" / "tenants"
 
 
 def logs_dir(home: Path) -> Path:

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.agent.tools.catalog import declared_catalog
-from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, text_of
+from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.pricing import own_price
+from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.local.paths import workspaces_dir
+from hermes_worker.local.paths import tenants_workspaces_dir, workspaces_dir
 from hermes_worker.models.catalog import find_provider, provider_of_host
 from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
 from hermes_worker.models.prices import is_priced
@@ -101,8 +102,11 @@ class Submission:
     """Seconds that somebody has to allow one."""
     network: str | None = None
     """Less network for commands than the installation gives them: ``proxy`` or ``none``."""
+    principal: Principal = OPERATOR
+    """Who asks, and for which tenant: the run is that tenant's, and so is all that it causes."""
     source: str = "api"
-    """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it."""
+    """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it, and
+    within the tenant."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     multitask: Multitask = Multitask.QUEUE
     """What to do when another run is at work in the session."""
@@ -230,6 +234,8 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
         instructions=submission.instructions or "",
     )
     return NewRun(
+        tenant=submission.principal.tenant,
+        principal=submission.principal.name,
         spec=replace(_spec(settings, submission, model, toolsets), endpoint=endpoint),
         run_id=run_id,
         session_id=submission.session_id,
@@ -240,7 +246,7 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
         multitask=submission.multitask,
         fingerprint=_fingerprint(submission),
         proof=submission.proof,
-        deliver=deliver_list(submission.deliver),
+        deliver=deliver_list(submission.deliver, submission.principal.tenant),
     )
 
 
@@ -249,12 +255,14 @@ def _usual_toolsets(kind: str) -> tuple[str, ...]:
     return ("hermes-cli",) if kind == "cli" else ("hermes-api-server",)
 
 
-def deliver_list(deliver: str | Sequence[str] | None) -> list[str]:
+def deliver_list(deliver: str | Sequence[str] | None, tenant: str = DEFAULT_TENANT) -> list[str]:
     """The targets one by one, as they are written. Raises ``InvalidSubmission``."""
     if not deliver:
         return []
     try:
-        return [text_of(reference) for reference in parse_targets(normalize_deliver(deliver))]
+        references = parse_targets(normalize_deliver(deliver))
+        require_open_to(tenant, references)
+        return [text_of(reference) for reference in references]
     except TargetError as error:
         raise InvalidSubmission("deliver", str(error)) from error
 
@@ -335,7 +343,7 @@ def _fingerprint(submission: Submission) -> str:
     for name in ("deliver", "idle_s_max"):
         if asked_for[name] in (None, "", [], ()):
             del asked_for[name]  # so that a key from before there was this still fits its request
-    for name in ("idempotency_key", "endpoint", "request", "proof"):
+    for name in ("idempotency_key", "endpoint", "request", "proof", "principal"):
         del asked_for[name]
     return fingerprint(asked_for)
 
@@ -352,14 +360,19 @@ def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[frozen
 
 def _workspace(settings: Settings, submission: Submission, run_id: str) -> WorkspaceRef:
     """Called as the session's id, and never as its name: two callers may have chosen the same."""
+    tenant = submission.principal.tenant
+    own = workspaces_dir(settings.home, tenant)
     if submission.directory is None:
-        return session_workspace(str(workspaces_dir(settings.home)), run_id, kind=settings.terminal.workspace)
+        return session_workspace(str(own), run_id, kind=settings.terminal.workspace)
     path = Path(submission.directory)
     if not path.is_absolute() or not path.is_dir():
         raise InvalidSubmission("directory", f"{submission.directory!r} is not an absolute path of a directory")
     root = path.resolve()
     home = settings.home.resolve()
-    if root.is_relative_to(home) and not root.is_relative_to(workspaces_dir(home)):
+    if tenant != DEFAULT_TENANT and not root.is_relative_to(own.resolve()):
+        raise InvalidSubmission("directory", f"{str(root)!r} is not in a workspace of the tenant {tenant!r}")
+    is_others = tenant == DEFAULT_TENANT and root.is_relative_to(tenants_workspaces_dir(home))
+    if is_others or (root.is_relative_to(home) and not root.is_relative_to(own.resolve())):
         raise InvalidSubmission(
             "directory", f"{str(root)!r} holds the state of hermes-worker; choose another directory"
         )

@@ -25,6 +25,12 @@ metadata = sa.MetaData(
 
 BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Seconds: sa.Double[float] = sa.Double()
+Tenant = sa.String(40)
+"""Whose a row is: the name in ``tenants``. It stands in every table whose rows are found otherwise than through a
+row that has it, and in each of their keys that callers can choose a part of. What the product draws (ids, tokens) is
+unique everywhere."""
+OF_OTHERS = "tenant <> 'default'"
+"""Rows of all tenants but the one that every installation has, which need no index to be found among its own."""
 
 
 def _partial(name: str, *columns: str | sa.Column[object], where: str) -> sa.Index:
@@ -55,6 +61,7 @@ sessions = sa.Table(
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("session_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("tenant", Tenant, nullable=False),
     sa.Column("source", sa.String(100)),
     sa.Column("name", sa.String(256)),
     sa.Column("active_run_pk", BigId),
@@ -64,12 +71,12 @@ sessions = sa.Table(
     sa.Column("workspace", sa.Text(), nullable=False),
     sa.Column("title", sa.String(80)),
     sa.Column("created_at", Seconds, nullable=False),
-    sa.UniqueConstraint("source", "name"),
+    sa.UniqueConstraint("tenant", "source", "name"),
     sa.CheckConstraint("(source is null) = (name is null)", name="named_by_somebody"),
 )
 """A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order.
-``session_id`` is ours, the id of the run that opened it; ``name`` is a caller's, and means something within its
-``source`` only."""
+``session_id`` is ours, the id of the run that opened it; ``name`` is a caller's, and means something within its tenant
+and ``source`` only."""
 
 session_documents = sa.Table(
     "session_documents",
@@ -85,6 +92,8 @@ runs = sa.Table(
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("run_id", sa.String(40), nullable=False, unique=True),
     sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk"), nullable=False),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("principal", sa.String(200)),
     sa.Column("model", sa.String(200), nullable=False),
     sa.Column("endpoint", sa.Text()),
     sa.Column("origin", sa.String(20)),
@@ -193,6 +202,7 @@ runs = sa.Table(
         "pk",
         where="parent_pk is not null and status = 'queued' and hinted_at is null",
     ),
+    _partial("ix_runs_tenant", "tenant", "pk", where=OF_OTHERS),
     _partial("ix_runs_tree", "root_pk", where="root_pk is not null"),
     _partial("ix_runs_caused", "cause_pk", "pk", where="cause_pk is not null"),
     _partial("ix_runs_halting", "pk", where="halt = 'stopping'"),
@@ -207,8 +217,8 @@ runs = sa.Table(
 """A run that nobody asked for has a ``root_pk``: the first run of the chain that it belongs to. It is either a child,
 and ``parent_pk`` handed it its task, or a turn that begins with what the background children of ``cause_pk`` left.
 
-``origin`` is the kind of source that the first run of the chain came from (``core.sources``), ``network`` what was
-asked for its commands.
+``origin`` is the kind of source that the first run of the chain came from (``core.sources``), ``principal`` who asked
+for that run, and ``network`` what was asked for its commands.
 
 ``halt`` is what was said to a run together with everything that it caused, and it holds when the run itself has ended:
 while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told."""
@@ -340,6 +350,7 @@ waits = sa.Table(
 allowed_patterns = sa.Table(
     "allowed_patterns",
     metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("pattern_key", sa.String(200), primary_key=True),
     sa.Column("created_at", Seconds, nullable=False),
 )
@@ -404,6 +415,7 @@ tree_events = sa.Table(
 idempotency_keys = sa.Table(
     "idempotency_keys",
     metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("source", sa.String(100), primary_key=True),
     sa.Column("key", sa.String(256), primary_key=True),
     sa.Column("fingerprint", sa.String(64), nullable=False),
@@ -429,6 +441,7 @@ jobs = sa.Table(
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("job_id", sa.String(12), nullable=False, unique=True),
+    sa.Column("tenant", Tenant, nullable=False),
     sa.Column("name", sa.String(200), nullable=False),
     sa.Column("definition", sa.Text(), nullable=False),
     sa.Column("state", sa.String(10), nullable=False),
@@ -504,6 +517,7 @@ deliveries = sa.Table(
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("delivery_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("tenant", Tenant, nullable=False),
     sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE")),
     sa.Column("job_pk", BigId, sa.ForeignKey("jobs.pk")),
     sa.Column("target", sa.Text(), nullable=False),
@@ -533,6 +547,7 @@ deliveries = sa.Table(
     sa.CheckConstraint("hinted_at is null or (state = 'pending' and not_before is null)", name="due_is_pending"),
     sa.CheckConstraint("(state in ('delivered', 'failed', 'abandoned')) = (settled_at is not null)", name="settled"),
     sa.Index("ix_deliveries_run_pk", "run_pk"),
+    _partial("ix_deliveries_tenant", "tenant", "pk", where=OF_OTHERS),
     _partial("ix_deliveries_due", "hinted_at", where="hinted_at is not null"),
     _partial("ix_deliveries_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
     _partial("ix_deliveries_later", "not_before", where="not_before is not null"),
@@ -545,6 +560,7 @@ attempts that ended with their worker; ``deaths``: as those of a run."""
 dead_targets = sa.Table(
     "dead_targets",
     metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("key", sa.String(300), primary_key=True),
     sa.Column("reason", sa.Text(), nullable=False),
     sa.Column("marked_at", Seconds, nullable=False),
@@ -572,6 +588,7 @@ logins = sa.Table(
 webhook_routes = sa.Table(
     "webhook_routes",
     metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("secret", sa.Text(), nullable=False),
     sa.Column("definition", sa.Text(), nullable=False),
@@ -583,9 +600,47 @@ webhook_events = sa.Table(
     "webhook_events",
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
     sa.Column("route", sa.String(64), nullable=False),
     sa.Column("received_at", Seconds, nullable=False),
     sa.Index("ix_webhook_events_received", "received_at"),
-    sa.Index("ix_webhook_events_rate", "route", "received_at"),
+    sa.Index("ix_webhook_events_rate", "tenant", "route", "received_at"),
 )
 """Events that came, to count them. Those that were taken in are known by ``idempotency_keys``."""
+
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("name", Tenant, primary_key=True),
+    sa.Column("created_at", Seconds, nullable=False),
+)
+"""Whom the rows belong to. The tenant ``default`` is there without a row."""
+
+principals = sa.Table(
+    "principals",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, sa.ForeignKey("tenants.name"), nullable=False),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.UniqueConstraint("tenant", "name"),
+)
+"""Who acts for a tenant: a person or a program that holds keys."""
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("key_id", sa.String(20), nullable=False, unique=True),
+    sa.Column("tenant", Tenant, sa.ForeignKey("tenants.name"), nullable=False),
+    sa.Column("principal_pk", BigId, sa.ForeignKey("principals.pk"), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("scopes", sa.String(200), nullable=False),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("expires_at", Seconds),
+    sa.Column("last_used_at", Seconds),
+    sa.Column("revoked_at", Seconds),
+    sa.Column("replaced_by", sa.String(20)),
+    sa.Index("ix_api_keys_tenant", "tenant"),
+)
+"""Keys of the API. Only the SHA-256 of a key is kept. ``last_used_at`` is exact to the minute."""

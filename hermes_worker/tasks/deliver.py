@@ -27,7 +27,16 @@ from hermes_worker.channels.errors import (
 )
 from hermes_worker.channels.exchange import Outcome, Part
 from hermes_worker.channels.files import FileOutbox
-from hermes_worker.channels.targets import ChatRef, Resolution, Target, TargetError, parse_targets, resolve, text_of
+from hermes_worker.channels.targets import (
+    ChatRef,
+    Resolution,
+    Target,
+    TargetError,
+    parse_targets,
+    require_open_to,
+    resolve,
+    text_of,
+)
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, LeaseLost
@@ -131,7 +140,9 @@ class _Sending:
     def _resolved(self, reference: str) -> Resolution:
         """Raises ``TargetError``."""
         dispatcher = self._parts.dispatcher
-        return resolve(parse_targets(reference), origin=None, homes=dispatcher.homes(), lookup=dispatcher.named)
+        references = parse_targets(reference)
+        require_open_to(self._claim.tenant, references)
+        return resolve(references, origin=None, homes=dispatcher.homes(), lookup=dispatcher.named)
 
     def _meant_by_others(self, *, yields: bool = False) -> dict[Target, str]:
         """Where the run's other deliveries go that are served before this one: those that name the chat itself, and
@@ -223,7 +234,7 @@ class _Sending:
     def _why_dead(self, target: Target) -> str | None:
         if target.platform in _NEVER_DEAD:
             return None
-        return self._parts.outbox.why_dead(dead_target_key(target.platform, target.chat))
+        return self._parts.outbox.why_dead(dead_target_key(target.platform, target.chat), tenant=self._claim.tenant)
 
     def _conceal(self, text: str) -> str:
         return redact(mask_known(text, self._parts.secrets))

@@ -90,7 +90,8 @@ class World:
         self.session = asgi.get_client(app)
         self.session.auth = Signed()
         self.session.headers["Authorization"] = f"Bearer {KEY}"
-        add(store, "open", rate_per_min=10_000)
+        for tenant in ("default", "acme"):
+            add(store, "open", tenant=tenant, rate_per_min=10_000)
         schema = schemathesis.openapi.from_dict(app.openapi())
         schema.app = app
         schema.config.update(headers={"Authorization": f"Bearer {KEY}"})
@@ -119,6 +120,8 @@ class World:
             found["delivery_id"] = self.session.get("/v1/deliveries").json()["data"][0]["delivery_id"]
         if "{name}" in path:
             found["name"] = "open"
+        if "{tenant}" in path:
+            found["tenant"] = "acme"
         return found
 
     def job(self) -> str:

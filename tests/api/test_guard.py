@@ -331,6 +331,7 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/v1/deliveries/{delivery_id}",
         "/v1/deliveries/{delivery_id}/retry",
         "/webhooks/{name}",
+        "/webhooks/{tenant}/{name}",
     }
     body = document["paths"]["/v1/runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["input"]
@@ -343,7 +344,7 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
 def test_the_document_says_which_paths_need_the_key(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
-    open_ones = {"/health", "/v1/health", "/webhooks/{name}"}
+    open_ones = {"/health", "/v1/health", "/webhooks/{name}", "/webhooks/{tenant}/{name}"}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert operation["security"] == ([] if path in open_ones else [{"key": []}]), path

@@ -34,9 +34,9 @@ SECRET = "a-secret-of-the-route"
 JSON = {"content-type": "application/json"}
 
 
-def add(store: Store, name: str = "hook", **changes: Any) -> None:
+def add(store: Store, name: str = "hook", *, tenant: str = "default", **changes: Any) -> None:
     route = checked(Route(**{"name": name, "secret": SECRET, "prompt": "Look at {text}", **changes}))
-    Webhooks(store.database).add(route.name, route.secret, route.to_json())
+    Webhooks(store.database, tenant).add(route.name, route.secret, route.to_json())
 
 
 def signed(body: bytes, secret: str = SECRET) -> dict[str, str]:

@@ -14,6 +14,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.store.revisions import MIGRATIONS, newest
 from hermes_worker.store.tables import (
     allowed_patterns,
+    api_keys,
     auxiliary_calls,
     dead_targets,
     deliveries,
@@ -21,8 +22,10 @@ from hermes_worker.store.tables import (
     jobs,
     logins,
     metadata,
+    principals,
     session_documents,
     steers,
+    tenants,
     tree_events,
     waits,
     webhook_events,
@@ -43,9 +46,10 @@ _OTHERS = {
         "asked_at": 1.0,
     },
     tree_events: {"root_pk": 1, "seq": 1, "run_pk": 1, "event_seq": 1},
-    allowed_patterns: {"pattern_key": "rm", "created_at": 1.0},
+    allowed_patterns: {"tenant": "default", "pattern_key": "rm", "created_at": 1.0},
     jobs: {
         "job_id": "0123456789ab",
+        "tenant": "default",
         "name": "j",
         "definition": "{}",
         "state": "scheduled",
@@ -55,6 +59,7 @@ _OTHERS = {
     firings: {"job_pk": 1, "slot": 1.0, "outcome": "missed", "reason": "late", "settled_at": 1.0},
     deliveries: {
         "delivery_id": "d1",
+        "tenant": "default",
         "run_pk": 1,
         "target": "local",
         "state": "pending",
@@ -62,10 +67,20 @@ _OTHERS = {
         "created_at": 1.0,
         "updated_at": 1.0,
     },
-    dead_targets: {"key": "telegram:1", "reason": "blocked", "marked_at": 1.0},
+    dead_targets: {"tenant": "default", "key": "telegram:1", "reason": "blocked", "marked_at": 1.0},
     logins: {"name": "anthropic", "updated_at": 1.0},
-    webhook_routes: {"name": "r", "secret": "s", "definition": "{}", "created_at": 1.0},
-    webhook_events: {"route": "r", "received_at": 1.0},
+    webhook_routes: {"tenant": "default", "name": "r", "secret": "s", "definition": "{}", "created_at": 1.0},
+    webhook_events: {"tenant": "default", "route": "r", "received_at": 1.0},
+    tenants: {"name": "default", "created_at": 1.0},
+    principals: {"tenant": "default", "name": "ci", "created_at": 1.0},
+    api_keys: {
+        "key_id": "key_1",
+        "tenant": "default",
+        "principal_pk": 1,
+        "hash": "h",
+        "scopes": "admin",
+        "created_at": 1.0,
+    },
 }
 """What the played runs below leave empty."""
 

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,52 @@ def test_an_api_beyond_loopback_requires_a_sandbox_unless_somebody_decided(tmp_p
     assert mode() is SandboxMode.AUTO
     assert mode(**outside) is SandboxMode.REQUIRE
     assert mode(**outside, HERMES_SANDBOX="auto") is SandboxMode.AUTO
+
+
+GUEST = RunOrigin(source="api", tenant="acme")
+
+
+def test_commands_of_another_tenant_are_never_unconfined() -> None:
+    for mode in (SandboxMode.AUTO, SandboxMode.OFF):
+        with pytest.raises(WorkspaceError, match=r"more than one tenant.*An operator has to install bubblewrap"):
+            Sandbox(mode, SandboxPolicy(), [Stand("a", "no bwrap")]).confine("/work", GUEST)
+
+
+def test_with_more_than_one_tenant_the_default_is_to_require(tmp_path: Path) -> None:
+    nothing = [Stand("a", "no bwrap")]
+    is_shared = False
+    sandbox = Sandbox(SandboxMode.AUTO, SandboxPolicy(), nothing, is_shared=lambda: is_shared)
+    assert sandbox.confine("/work") is None
+    is_shared = True
+    with pytest.raises(WorkspaceError, match="more than one tenant"):
+        sandbox.confine("/work")
+    decided = sandbox_of(load({"HERMES_SANDBOX": "auto"}, home=tmp_path), lambda: True)
+    decided._rungs = nothing
+    assert decided.confine("/work") is None
+
+
+def test_another_tenants_commands_see_system_directories_and_have_the_proxy_at_most() -> None:
+    seen: list[SandboxPolicy] = []
+
+    class Noting(Stand):
+        def confine(self, policy: SandboxPolicy) -> Confinement:
+            seen.append(policy)
+            return Confinement()
+
+    sandbox = Sandbox(SandboxMode.AUTO, SandboxPolicy(), [Noting("a")])
+    for origin in (
+        RunOrigin(source="api"),
+        GUEST,
+        RunOrigin(source="cli", tenant="acme"),
+        replace(GUEST, asked="none"),
+    ):
+        sandbox.confine("/work", origin)
+    assert [(policy.profile, policy.network) for policy in seen] == [
+        (Profile.WORKSTATION, Network.OPEN),
+        (Profile.TENANT, Network.PROXY),
+        (Profile.TENANT, Network.PROXY),
+        (Profile.TENANT, Network.NONE),
+    ]
 
 
 def test_a_network_that_somebody_asked_for_is_refused_where_nothing_gives_it_and_a_usual_one_is_not() -> None:

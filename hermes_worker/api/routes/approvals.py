@@ -8,11 +8,12 @@ from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller
+from hermes_worker.api.auth import APPROVES, READS, WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NOT_BLANK
+from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.schema import WHOLE
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
@@ -99,12 +100,15 @@ class WaitList(BaseModel):
     data: list[WaitObject]
 
 
-@router.get("/approvals", response_model=WaitList, response_model_exclude_none=True)
+@router.get("/approvals", response_model=WaitList, response_model_exclude_none=True, dependencies=[READS])
 async def list_waits(
-    context: Context, limit: Annotated[int, Query(ge=1, le=500)] = 100, kind: WaitKind | None = None
+    context: Context,
+    caller: Caller,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    kind: WaitKind | None = None,
 ) -> WaitList:
     """The inbox: every approval and question that nobody has answered."""
-    found = await context.store(context.client.waits.open, limit=limit, kind=kind)
+    found = await context.store(context.client.waits.open, tenant=caller.tenant, limit=limit, kind=kind)
     return WaitList(data=[_object(view) for view in found])
 
 
@@ -113,9 +117,10 @@ async def list_waits(
     response_model=AnsweredQuestion,
     response_model_exclude_none=True,
     responses=schema.errors(404, 408, 409),
+    dependencies=[APPROVES],
 )
 async def answer_approval(
-    context: Context, run_id: str, body: Approval, caller: Caller, later: BackgroundTasks
+    context: Context, run_id: OwnRun, body: Approval, caller: Caller, later: BackgroundTasks
 ) -> AnsweredQuestion:
     """Allow or deny a command that a run waits for. The first answer counts."""
     try:
@@ -130,7 +135,7 @@ async def answer_approval(
             waits,
             run_id,
             choice,
-            by=caller,
+            by=caller.known_as,
             reason=body.reason,
             arguments=body.arguments,
             wait_id=body.wait_id,
@@ -144,7 +149,9 @@ async def answer_approval(
     except NothingAsked as error:
         raise ApiError(409, str(error), code="approval_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
-    return AnsweredQuestion(object="hermes.run.approval_response", run_id=run_id, choice=choice.value, by=caller)
+    return AnsweredQuestion(
+        object="hermes.run.approval_response", run_id=run_id, choice=choice.value, by=caller.known_as
+    )
 
 
 @router.post(
@@ -152,14 +159,15 @@ async def answer_approval(
     response_model=AnsweredQuestion,
     response_model_exclude_none=True,
     responses=schema.errors(404, 408, 409),
+    dependencies=[WRITES],
 )
 async def answer_question(
-    context: Context, run_id: str, body: Answer, caller: Caller, later: BackgroundTasks
+    context: Context, run_id: OwnRun, body: Answer, caller: Caller, later: BackgroundTasks
 ) -> AnsweredQuestion:
     """Answer a question of a run. The first answer counts."""
     try:
         waits = context.client.waits
-        hints = await context.store(answering.reply, waits, run_id, body.text, by=caller, wait_id=body.wait_id)
+        hints = await context.store(answering.reply, waits, run_id, body.text, by=caller.known_as, wait_id=body.wait_id)
     except answering.InvalidAnswer as error:
         raise invalid("text", f"Invalid 'text': {error}.") from None
     except NotWaiting as error:
@@ -167,7 +175,7 @@ async def answer_question(
     except NothingAsked as error:
         raise ApiError(409, str(error), code="input_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
-    return AnsweredQuestion(object="hermes.run.input_response", run_id=run_id, by=caller)
+    return AnsweredQuestion(object="hermes.run.input_response", run_id=run_id, by=caller.known_as)
 
 
 def _tell(context: ApiContext, run_id: str, hints: list[Hint]) -> None:

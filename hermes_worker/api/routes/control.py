@@ -6,11 +6,12 @@ from fastapi import APIRouter, BackgroundTasks
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller
+from hermes_worker.api.auth import WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NOT_BLANK
+from hermes_worker.api.owners import OwnRun
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.stream.live import Live
 
@@ -32,34 +33,41 @@ class Controlled(BaseModel):
     status: str
 
 
-@router.post("/{run_id}/pause", response_model=Controlled)
-async def pause_run(context: Context, run_id: str, caller: Caller) -> Controlled:
+@router.post("/{run_id}/pause", response_model=Controlled, dependencies=[WRITES])
+async def pause_run(context: Context, run_id: OwnRun, caller: Caller) -> Controlled:
     """Begin nothing new in a run and in all that it caused; what is in flight ends as it would. Idempotent."""
     try:
-        status = await context.store(Control(context.client.database).pause, run_id, by=caller)
+        status = await context.store(Control(context.client.database).pause, run_id, by=caller.known_as)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     return Controlled(run_id=run_id, status=status.value)
 
 
-@router.post("/{run_id}/resume", response_model=Controlled)
-async def resume_run(context: Context, run_id: str, caller: Caller, later: BackgroundTasks) -> Controlled:
+@router.post("/{run_id}/resume", response_model=Controlled, dependencies=[WRITES])
+async def resume_run(context: Context, run_id: OwnRun, caller: Caller, later: BackgroundTasks) -> Controlled:
     """Let a paused run, and all that it caused, go on where they were. Idempotent."""
     try:
-        status, hints = await context.store(Control(context.client.database).resume, run_id, by=caller)
+        status, hints = await context.store(Control(context.client.database).resume, run_id, by=caller.known_as)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
     return Controlled(run_id=run_id, status=status.value)
 
 
-@router.post("/{run_id}/steer", response_model=Controlled, responses=schema.errors(408))
-async def steer_run(context: Context, run_id: str, body: Steer, caller: Caller, later: BackgroundTasks) -> Controlled:
+@router.post(
+    "/{run_id}/steer",
+    response_model=Controlled,
+    responses=schema.errors(408),
+    dependencies=[WRITES],
+)
+async def steer_run(
+    context: Context, run_id: OwnRun, body: Steer, caller: Caller, later: BackgroundTasks
+) -> Controlled:
     """Say something to a run at work; it reads it with its next tool result."""
     if not body.text.strip():
         raise invalid("text", "Invalid 'text': it is empty.")
     try:
-        await context.store(Control(context.client.database).steer, run_id, body.text, by=caller)
+        await context.store(Control(context.client.database).steer, run_id, body.text, by=caller.known_as)
     except NotAtWork as error:
         raise _not_at_work(error) from None
     later.add_task(context.tell_broker, Live(context.client.redis).nudge, run_id)

@@ -7,8 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, BackgroundTasks, Query
 
 from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid
+from hermes_worker.api.owners import OwnDelivery
 from hermes_worker.channels.targets import shown
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
@@ -16,12 +18,15 @@ from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, 
 router = APIRouter(prefix="/v1/deliveries", tags=["deliveries"], responses=schema.errors(503))
 
 
-@router.get("", response_model=schema.DeliveryList, response_model_exclude_none=True)
-async def list_deliveries(context: Context, wanted: Annotated[schema.ListDeliveries, Query()]) -> schema.DeliveryList:
+@router.get("", response_model=schema.DeliveryList, response_model_exclude_none=True, dependencies=[READS])
+async def list_deliveries(
+    context: Context, caller: Caller, wanted: Annotated[schema.ListDeliveries, Query()]
+) -> schema.DeliveryList:
     """Deliveries, newest first."""
     try:
         views = await context.store(
             Deliveries(context.client.database).list,
+            tenant=caller.tenant,
             limit=wanted.limit + 1,
             before=wanted.before,
             state=wanted.state,
@@ -39,8 +44,9 @@ async def list_deliveries(context: Context, wanted: Annotated[schema.ListDeliver
     response_model=schema.DeliveryObject,
     response_model_exclude_none=True,
     responses=schema.errors(404),
+    dependencies=[READS],
 )
-async def get_delivery(context: Context, delivery_id: str) -> schema.DeliveryObject:
+async def get_delivery(context: Context, delivery_id: OwnDelivery) -> schema.DeliveryObject:
     """A delivery and what became of it."""
     return _delivery_object(await context.store(Deliveries(context.client.database).get, delivery_id))
 
@@ -51,8 +57,9 @@ async def get_delivery(context: Context, delivery_id: str) -> schema.DeliveryObj
     response_model=schema.DeliveryObject,
     response_model_exclude_none=True,
     responses=schema.errors(404, 409),
+    dependencies=[WRITES],
 )
-async def retry_delivery(context: Context, delivery_id: str, later: BackgroundTasks) -> schema.DeliveryObject:
+async def retry_delivery(context: Context, delivery_id: OwnDelivery, later: BackgroundTasks) -> schema.DeliveryObject:
     """Send a settled delivery once more. One that may have arrived already is sent under the same idempotency key
     where the target knows such keys, else with a remark that it may be a duplicate."""
     outbox = Deliveries(context.client.database)

@@ -15,8 +15,10 @@ from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
 from hermes_worker.api import schema
+from hermes_worker.api.auth import READS
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
+from hermes_worker.api.owners import OwnRun
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
@@ -76,10 +78,11 @@ class EventStream(StreamingResponse):
     "/{run_id}/events",
     response_class=EventStream,
     responses=streamed(ANY_RUN_EVENT, sse.CURSOR_FORM),
+    dependencies=[READS],
 )
 async def run_events(
     context: Context,
-    run_id: str,
+    run_id: OwnRun,
     after: Annotated[EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
     last_event_id: Annotated[EventId | None, Header()] = None,
 ) -> EventStream:

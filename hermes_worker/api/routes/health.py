@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_OPERATORS
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.broker.queue import STANDING_QUEUES
 from hermes_worker.core.errors import UnavailableError
@@ -59,6 +60,7 @@ async def health() -> schema.Health:
     "/health/detailed",
     response_model=None,
     responses={200: {"model": schema.HealthInFull}, 503: {"model": schema.HealthInFull}},
+    dependencies=[FOR_OPERATORS],
 )
 async def health_detailed(context: Context, response: Response) -> dict[str, Any]:
     """Whether runs can be accepted and worked on, check by check. Status 503 when they cannot be accepted."""

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from hermes_worker.api.auth import Caller, needs
 from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
@@ -25,11 +26,13 @@ from hermes_worker.api.job_schema import (
 )
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, answers, errors
 from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
 
 router = APIRouter(
+    dependencies=[needs(KeyScope.JOBS)],
     prefix="/api/jobs",
     tags=["jobs"],
     responses={**errors(400, shape=EITHER_ERROR), **errors(503, shape=FlatError)},
@@ -47,8 +50,8 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message}, status_code=status)
 
 
-async def _answered(context: Context, call: Callable[[Jobs], Any]) -> JSONResponse:
-    jobs = Jobs(context.client.database)
+async def _answered(context: Context, caller: Principal, call: Callable[[Jobs], Any]) -> JSONResponse:
+    jobs = Jobs(context.client.database, caller.tenant)
     try:
         return JSONResponse(await context.store(call, jobs))
     except JobNotFound:
@@ -72,24 +75,24 @@ async def _body(request: Request) -> JobBody | JSONResponse:
         return _error(400, error.message)
 
 
-async def _on_job(context: Context, job_id: str, call: Callable[[Jobs], Any]) -> JSONResponse:
+async def _on_job(context: Context, caller: Principal, job_id: str, call: Callable[[Jobs], Any]) -> JSONResponse:
     if not _JOB_ID.fullmatch(job_id):
         return _error(400, "Invalid job ID format")
-    return await _answered(context, call)
+    return await _answered(context, caller, call)
 
 
 @router.get("", responses=answers(JobList))
-async def list_jobs(context: Context, include_disabled: bool = False) -> JSONResponse:
+async def list_jobs(context: Context, caller: Caller, include_disabled: bool = False) -> JSONResponse:
     """Every job that is scheduled, or every job."""
 
     def found(jobs: Jobs) -> Any:
         return {"jobs": [_with_latest(jobs, row) for row in jobs.all(include_disabled=include_disabled)]}
 
-    return await _answered(context, found)
+    return await _answered(context, caller, found)
 
 
 @router.post("", openapi_extra=NEW_JOB, responses=answers(OneJob) | errors(408))
-async def create_job(context: Context, request: Request) -> JSONResponse:
+async def create_job(context: Context, caller: Caller, request: Request) -> JSONResponse:
     """Keep a job."""
     body = await _body(request)
     if isinstance(body, JSONResponse):
@@ -97,7 +100,11 @@ async def create_job(context: Context, request: Request) -> JSONResponse:
     if not body.name or not body.name.strip() or not body.schedule:
         return _error(400, "Name and schedule are required")
     asked, seen = body.as_request, _seen(request)
-    return await _answered(context, lambda jobs: {"job": job_object(work.create(jobs, asked, seen, source="api"))})
+
+    def create(jobs: Jobs) -> Any:
+        return {"job": job_object(work.create(jobs, asked, seen, source="api"))}
+
+    return await _answered(context, caller, create)
 
 
 def _seen(request: Request) -> dict[str, str]:
@@ -110,13 +117,13 @@ def _seen(request: Request) -> dict[str, str]:
 
 
 @router.get("/{job_id}", responses=answers(OneJobInFull) | _OF_ONE_JOB)
-async def get_job(context: Context, job_id: _Id) -> JSONResponse:
+async def get_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """One job."""
-    return await _on_job(context, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
 
 
 @router.patch("/{job_id}", openapi_extra=CHANGED_JOB, responses=answers(OneJob) | _OF_ONE_JOB | errors(408))
-async def edit_job(context: Context, job_id: _Id, request: Request) -> JSONResponse:
+async def edit_job(context: Context, caller: Caller, job_id: _Id, request: Request) -> JSONResponse:
     """Change what the body names."""
     body = await _body(request)
     if isinstance(body, JSONResponse):
@@ -131,40 +138,42 @@ async def edit_job(context: Context, job_id: _Id, request: Request) -> JSONRespo
             row = work.resume(jobs, job_id) if enabled else work.pause(jobs, job_id)
         return {"job": job_object(row)}
 
-    return await _on_job(context, job_id, change)
+    return await _on_job(context, caller, job_id, change)
 
 
 @router.delete("/{job_id}", responses=answers(JobRemoved) | _OF_ONE_JOB)
-async def remove_job(context: Context, job_id: _Id) -> JSONResponse:
+async def remove_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Forget a job; its history is kept."""
 
     def remove(jobs: Jobs) -> Any:
         jobs.remove(job_id)
         return {"ok": True}
 
-    return await _on_job(context, job_id, remove)
+    return await _on_job(context, caller, job_id, remove)
 
 
 @router.post("/{job_id}/pause", responses=answers(OneJob) | _OF_ONE_JOB)
-async def pause_job(context: Context, job_id: _Id) -> JSONResponse:
+async def pause_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Nothing comes due until the job is resumed."""
-    return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.pause(jobs, job_id))})
 
 
 @router.post("/{job_id}/resume", responses=answers(OneJob) | _OF_ONE_JOB)
-async def resume_job(context: Context, job_id: _Id) -> JSONResponse:
+async def resume_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Go on with the next slot."""
-    return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.resume(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.resume(jobs, job_id))})
 
 
 @router.post("/{job_id}/run", responses=answers(OneJob) | _OF_ONE_JOB)
-async def run_job(context: Context, job_id: _Id) -> JSONResponse:
+async def run_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Due at the next tick."""
-    return await _on_job(context, job_id, lambda jobs: {"job": job_object(work.run_now(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: {"job": job_object(work.run_now(jobs, job_id))})
 
 
 @router.get("/{job_id}/history", responses=answers(JobHistory) | _OF_ONE_JOB)
-async def job_history(context: Context, job_id: _Id, limit: _Limit = 50, before: float | None = None) -> JSONResponse:
+async def job_history(
+    context: Context, caller: Caller, job_id: _Id, limit: _Limit = 50, before: float | None = None
+) -> JSONResponse:
     """What became of the job's slots, newest first; ``before`` is the slot that ended the page before."""
     if not 1 <= limit <= _HISTORY_MAX:
         return _error(400, f"limit must be from 1 to {_HISTORY_MAX}")
@@ -173,7 +182,7 @@ async def job_history(context: Context, job_id: _Id, limit: _Limit = 50, before:
         pk = jobs.get(job_id).pk
         return {"firings": [work.firing_object(view) for view in jobs.history(pk, limit=limit, before=before)]}
 
-    return await _on_job(context, job_id, found)
+    return await _on_job(context, caller, job_id, found)
 
 
 def _with_latest(jobs: Jobs, row: JobRow) -> dict[str, Any]:

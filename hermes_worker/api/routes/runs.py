@@ -8,12 +8,14 @@ from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request,
 from pydantic import ValidationError, WithJsonSchema
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller
+from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid, wrong_field
 from hermes_worker.api.messages import conversation
+from hermes_worker.api.owners import OwnRun
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.principals import Principal
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.results import TurnResult, turn_result
@@ -42,7 +44,7 @@ async def _create_run(request: Request) -> schema.CreateRun:
         raise wrong_field(error) from None
 
 
-def _submission(body: schema.CreateRun, idempotency_key: str | None) -> Submission:
+def _submission(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
     if body.previous_response_id is not None:
         message = "'previous_response_id' is not supported here yet; continue a conversation with 'session_id'."
         raise invalid("previous_response_id", message, "unsupported_parameter")
@@ -61,6 +63,7 @@ def _submission(body: schema.CreateRun, idempotency_key: str | None) -> Submissi
         tool_calls_max=body.max_tool_calls,
         cost_usd_max=body.max_cost_usd,
         budget=BudgetMode(body.budget_mode) if body.budget_mode else None,
+        principal=caller,
         source="api",
         metadata=body.metadata or {},
         deliver=_deliver(body),
@@ -88,16 +91,18 @@ _BODY_SCHEMA = {
     response_model=schema.StartedRun,
     openapi_extra=_BODY_SCHEMA,
     responses=schema.errors(408, 409, 429),
+    dependencies=[WRITES],
 )
 async def create_run(
     context: Context,
+    caller: Caller,
     body: Annotated[schema.CreateRun, Depends(_create_run)],
     response: Response,
     later: BackgroundTasks,
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> schema.StartedRun:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
-    submission = _submission(body, idempotency_key)
+    submission = _submission(body, caller, idempotency_key)
     created = await context.store(accept, context.client, submission)
     if created.was_replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -111,8 +116,8 @@ async def create_run(
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
-@router.get("", response_model=schema.RunList, response_model_exclude_none=True)
-async def list_runs(context: Context, wanted: Annotated[schema.ListRuns, Query()]) -> schema.RunList:
+@router.get("", response_model=schema.RunList, response_model_exclude_none=True, dependencies=[READS])
+async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> schema.RunList:
     """Runs, newest first."""
     try:
         views = await context.store(
@@ -121,6 +126,7 @@ async def list_runs(context: Context, wanted: Annotated[schema.ListRuns, Query()
             before=wanted.before,
             status=wanted.status,
             session_id=wanted.session_id,
+            tenant=caller.tenant,
         )
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
@@ -133,14 +139,20 @@ async def list_runs(context: Context, wanted: Annotated[schema.ListRuns, Query()
     response_model=schema.RunObject,
     response_model_exclude_none=True,
     responses=schema.errors(404),
+    dependencies=[READS],
 )
-async def get_run(context: Context, run_id: str) -> schema.RunObject:
+async def get_run(context: Context, run_id: OwnRun) -> schema.RunObject:
     """A run and what became of its tool calls."""
     return await context.store(_inspect, context.client, run_id)
 
 
-@router.get("/{run_id}/result", response_model=None, responses=schema.answers(TurnResult) | schema.errors(404))
-async def get_result(context: Context, run_id: str) -> TurnResult:
+@router.get(
+    "/{run_id}/result",
+    response_model=None,
+    responses=schema.answers(TurnResult) | schema.errors(404),
+    dependencies=[READS],
+)
+async def get_result(context: Context, run_id: OwnRun) -> TurnResult:
     """What a run left so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
     return await context.store(turn_result, context.client.views, run_id)
 
@@ -202,12 +214,13 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
     response_model=schema.Stopping,
     response_model_exclude_defaults=True,
     responses=schema.errors(404),
+    dependencies=[WRITES],
 )
-async def stop_run(context: Context, run_id: str, caller: Caller, later: BackgroundTasks) -> schema.Stopping:
+async def stop_run(context: Context, run_id: OwnRun, caller: Caller, later: BackgroundTasks) -> schema.Stopping:
     """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
     that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""
     client = context.client
-    stopped = await context.store(client.runs.stop_tree, run_id, by=caller)
+    stopped = await context.store(client.runs.stop_tree, run_id, by=caller.known_as)
 
     def tell() -> None:
         client.publisher.tell_stopped(stopped.run_ids, stopped.hints)

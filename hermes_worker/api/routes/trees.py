@@ -11,8 +11,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from pydantic import WithJsonSchema
 
+from hermes_worker.api.auth import READS
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
+from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.routes.events import EventStream, streamed
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
@@ -35,10 +37,11 @@ _EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{_ID
     "/{run_id}/tree/events",
     response_class=EventStream,
     responses=streamed(ANY_TREE_EVENT, _ID_FORM),
+    dependencies=[READS],
 )
 async def tree_events(
     context: Context,
-    run_id: str,
+    run_id: OwnRun,
     after: Annotated[_EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
     last_event_id: Annotated[_EventId | None, Header()] = None,
 ) -> EventStream:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Request
 from fastapi.responses import JSONResponse
@@ -29,6 +29,7 @@ from hermes_worker.channels.webhooks.events import Accepted, Ignored, Unreadable
 from hermes_worker.channels.webhooks.filters import LIST_CHARS_MAX, named_lists, read_list
 from hermes_worker.channels.webhooks.route import BODY_BYTES_MAX, NO_AUTH, Route
 from hermes_worker.channels.webhooks.sealed import opened_secret
+from hermes_worker.core.principals import DEFAULT_TENANT, Principal, tenant_home
 from hermes_worker.core.sources import RequestKeys, webhook_source
 from hermes_worker.observe import count, log
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
@@ -76,12 +77,11 @@ _EVENT = {"type": "object", "description": "What happened, as its sender writes 
 _BODY_SCHEMA = {"requestBody": {"required": True, "content": {JSON: {"schema": _EVENT}, FORM: {"schema": _EVENT}}}}
 
 
-@router.post(
-    "/{name}",
-    status_code=202,
-    response_model=None,
-    openapi_extra=_BODY_SCHEMA,
-    responses={
+_TAKES: dict[str, Any] = {
+    "status_code": 202,
+    "response_model": None,
+    "openapi_extra": _BODY_SCHEMA,
+    "responses": {
         200: {"model": Taken},
         202: {"model": Taken},
         **errors(401, 404, 429, shape=FlatError),
@@ -89,12 +89,29 @@ _BODY_SCHEMA = {"requestBody": {"required": True, "content": {JSON: {"schema": _
         **errors(408),
         **errors(400, 403, 413, 415, 503, shape=EITHER_ERROR),
     },
-)
+}
+
+
+@router.post("/{name}", **_TAKES)
 async def receive(context: Context, name: str, request: Request, later: BackgroundTasks) -> JSONResponse:
     """Take an event in."""
+    return await _received(context, DEFAULT_TENANT, name, request, later)
+
+
+@router.post("/{tenant}/{name}", **_TAKES)
+async def receive_for_tenant(
+    context: Context, tenant: str, name: str, request: Request, later: BackgroundTasks
+) -> JSONResponse:
+    """Take an event in for a tenant."""
+    return await _received(context, tenant, name, request, later)
+
+
+async def _received(
+    context: ApiContext, tenant: str, name: str, request: Request, later: BackgroundTasks
+) -> JSONResponse:
     try:
-        route, body, proof = await _genuine(context, name, request)
-        lists = await asyncio.to_thread(_lists, route, context.client.settings.home / "webhooks")
+        route, body, proof = await _genuine(context, tenant, name, request)
+        lists = await asyncio.to_thread(_lists, route, tenant_home(context.client.settings.home, tenant) / "webhooks")
         match read_event(route, _headers(request), body, lists):
             case UnreadableEvent(reason=reason):
                 raise _EventRefused(400, reason)
@@ -102,7 +119,7 @@ async def receive(context: Context, name: str, request: Request, later: Backgrou
                 ignored = {"status": "ignored", "event": event}
                 return JSONResponse(ignored | ({"reason": reason} if reason else {}))
             case Accepted() as event:
-                taken = _TakenEvent(route=route, event=event, body=body, proof=proof)
+                taken = _TakenEvent(tenant=tenant, route=route, event=event, body=body, proof=proof)
                 return await _answered(context, taken, later)
     except _EventRefused as refused:
         return refused.response
@@ -112,6 +129,7 @@ async def receive(context: Context, name: str, request: Request, later: Backgrou
 class _TakenEvent:
     """An event that a route wants."""
 
+    tenant: str
     route: Route
     event: Accepted
     body: bytes
@@ -121,6 +139,7 @@ class _TakenEvent:
     def keys(self) -> RequestKeys:
         """It is the same request when it has the same body; what the route makes of that may have changed."""
         return RequestKeys(
+            tenant=self.tenant,
             source=webhook_source(self.route.name),
             key=self.event.event_id,
             fingerprint=hashlib.sha256(self.body).hexdigest(),
@@ -128,9 +147,9 @@ class _TakenEvent:
         )
 
 
-async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Route, bytes, str | None]:
+async def _genuine(context: ApiContext, tenant: str, name: str, request: Request) -> tuple[Route, bytes, str | None]:
     """The route, the body that whoever holds its secret has sent, and what proves that. Raises ``_EventRefused``."""
-    webhooks = Webhooks(context.client.database)
+    webhooks = Webhooks(context.client.database, tenant)
     row = await context.store(webhooks.find, name)
     if row is None:
         raise _EventRefused(404, "Unknown route")
@@ -154,9 +173,9 @@ async def _genuine(context: ApiContext, name: str, request: Request) -> tuple[Ro
 
 def _secret_of(context: ApiContext, row: RouteRow) -> str:
     try:
-        return opened_secret(context.keyring, row.name, row.secret)
+        return opened_secret(context.keyring, row.place, row.secret)
     except SealedElsewhere as error:
-        log.error("webhook.locked", route=row.name, reason=str(error))
+        log.error("webhook.locked", route=row.place, reason=str(error))
         raise _EventRefused(503, "Route cannot be used now") from None
 
 
@@ -248,10 +267,12 @@ async def _begun(
     """A run in a session of its own; ``None`` for an event that has one. Raises ``IdempotencyConflict``,
     ``RequestReplayed``, ``_EventRefused``."""
     route, event, keys = taken.route, taken.event, taken.keys
+    home = tenant_home(context.client.settings.home, taken.tenant)
     submission = Submission(
-        input=await asyncio.to_thread(_with_skill, route, event.prompt, context.client.settings.home / "skills"),
+        input=await asyncio.to_thread(_with_skill, route, event.prompt, home / "skills"),
         toolsets=list(route.toolsets) or None,
         model=route.model,
+        principal=Principal(tenant=taken.tenant, name=keys.source, scopes=frozenset()),
         source=keys.source,
         metadata={"webhook_route": route.name, "webhook_event": event.event, "webhook_delivery": event_id},
         deliver=list(event.deliver),
@@ -274,7 +295,7 @@ async def _delivered(
 ) -> Mapping[str, object] | None:
     """The prompt as it is; ``None`` for an event that was delivered. Raises ``IdempotencyConflict``,
     ``RequestReplayed``."""
-    owe_once = Webhooks(context.client.database).owe_once
+    owe_once = Webhooks(context.client.database, taken.tenant).owe_once
     hints = await context.store(owe_once, taken.keys, taken.event.deliver, taken.event.prompt)
     if hints is None:
         return None

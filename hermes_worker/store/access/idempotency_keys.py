@@ -39,7 +39,9 @@ def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
         return None
     rows = connection.execute(
         sa.select(idempotency_keys.c.key, idempotency_keys.c.fingerprint, idempotency_keys.c.run_pk).where(
-            idempotency_keys.c.source == keys.source, idempotency_keys.c.key.in_(keys.names)
+            idempotency_keys.c.tenant == keys.tenant,
+            idempotency_keys.c.source == keys.source,
+            idempotency_keys.c.key.in_(keys.names),
         )
     ).all()
     match repetition(keys, {row.key: row.fingerprint for row in rows}):
@@ -58,10 +60,11 @@ def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
 def claim(connection: Connection, keys: RequestKeys, run_pk: int | None) -> None:
     """Write the names down, in the transaction that accepts the request. Of two at once one gets through: the other
     waits for it and raises ``KeyTaken``."""
+    known = {"tenant": keys.tenant, "source": keys.source, "fingerprint": keys.fingerprint, "run_pk": run_pk}
     for name in keys.names:
         written = connection.execute(
             insert_ignoring(connection, idempotency_keys)
-            .values(source=keys.source, key=name, fingerprint=keys.fingerprint, run_pk=run_pk, created_at=db_now())
+            .values(**known, key=name, created_at=db_now())
             .returning(idempotency_keys.c.key)
         )
         if written.first() is None:

@@ -40,6 +40,7 @@ class ExecutionClaim:
     token: str
     firing_id: int
     job_id: str
+    tenant: str
     name: str
     definition: str
     slot: float
@@ -76,6 +77,7 @@ class Executions:
             token=token,
             firing_id=firing_id,
             job_id=job.job_id,
+            tenant=job.tenant,
             name=job.name,
             definition=job.definition,
             slot=row.slot,

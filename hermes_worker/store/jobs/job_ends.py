@@ -189,7 +189,7 @@ def write_note(
     if firing is None:
         return True
     composed = compose(row, answer_of(connection, firing) or "")
-    if composed is not None and not _append_note(connection, *composed, run_pk=firing.run_pk or 0):
+    if composed is not None and not _append_note(connection, row.tenant, *composed, run_pk=firing.run_pk or 0):
         return False
     connection.execute(sa.update(firings).where(firings.c.pk == firing_pk).values(owes_note=False))
     return True
@@ -264,11 +264,11 @@ def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
     return [collect_hint(row.pk, at)]
 
 
-def _append_note(connection: Connection, session_id: str, text: str, *, run_pk: int) -> bool:
+def _append_note(connection: Connection, tenant: str, session_id: str, text: str, *, run_pk: int) -> bool:
     """Whether the note is written, or never can be; false while a run has the session's turn."""
     session = connection.execute(
         sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
-        .where(sessions.c.session_id == session_id)
+        .where(sessions.c.session_id == session_id, sessions.c.tenant == tenant)
         .with_for_update()
     ).first()
     if session is None:

@@ -31,6 +31,7 @@ class JobRow:
 
     pk: int
     job_id: str
+    tenant: str
     name: str
     definition: str
     state: str
@@ -129,8 +130,8 @@ class Collected:
     connection: Connection
 
     def latest_answer(self, job_id: str) -> str | None:
-        """What the latest run of a job answered that had an answer."""
-        return latest_answer(self.connection, job_id)
+        """What the latest run of a job of the same tenant answered that had an answer."""
+        return latest_answer(self.connection, self.row.tenant, job_id)
 
     def used_since(self, at: float) -> DayUse:
         return used_since(self.connection, self.row.pk, at)
@@ -188,8 +189,8 @@ class DueJob:
         return used_since(self.connection, self.row.pk, at)
 
     def latest_answer(self, job_id: str) -> str | None:
-        """What the latest run of a job answered that had an answer."""
-        return latest_answer(self.connection, job_id)
+        """What the latest run of a job of the same tenant answered that had an answer."""
+        return latest_answer(self.connection, self.row.tenant, job_id)
 
     def was_blocked_since(self, at: float) -> bool:
         """Whether a slot since ``at`` was blocked by the budget."""
@@ -223,15 +224,15 @@ _NANO_USD = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
 """As the budgets of runs count: attempts whose outcome nobody knows included."""
 
 
-def latest_answer(connection: Connection, job_id: str) -> str | None:
-    """What the latest run of a job answered that had an answer: the answer alone, not what led to it."""
+def latest_answer(connection: Connection, tenant: str, job_id: str) -> str | None:
+    """What the latest run of a job of a tenant answered that had an answer: the answer alone, not what led to it."""
     has_answer = sa.and_(runs.c.status == "completed", runs.c.output_seq.is_not(None))
     is_script = sa.and_(firings.c.run_pk.is_(None), firings.c.execution == ExecutionState.COMPLETED.value)
     answered = connection.execute(
         sa.select(firings.c.run_pk, firings.c.collected)
         .join(jobs, jobs.c.pk == firings.c.job_pk)
         .outerjoin(runs, runs.c.pk == firings.c.run_pk)
-        .where(jobs.c.job_id == job_id, sa.or_(has_answer, is_script))
+        .where(jobs.c.job_id == job_id, jobs.c.tenant == tenant, sa.or_(has_answer, is_script))
         .order_by(firings.c.slot.desc())
         .limit(1)
     )

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.jobs import job_ends, slots
 from hermes_worker.store.jobs.job_rows import (
@@ -86,14 +87,22 @@ class FiringView:
 
 
 class Jobs:
-    """The jobs of one database. Thread-safe."""
+    """The jobs of one tenant; for schedulers, those of all. Thread-safe."""
 
-    def __init__(self, database: Database, *, clock: sa.ColumnElement[float] | None = None) -> None:
+    def __init__(
+        self, database: Database, tenant: str = DEFAULT_TENANT, *, clock: sa.ColumnElement[float] | None = None
+    ) -> None:
         """``clock`` is an SQL expression for the current time; only a test has another than the database's."""
         self._database = database
+        self._tenant = tenant
+        self._theirs = JOBS.where(jobs.c.tenant == tenant)
         self._clock = clock if clock is not None else db_now_once()
         due = sa.select(jobs.c.pk).where(jobs.c.next_fire_at <= self._clock)
         self._due = due.order_by(jobs.c.next_fire_at).limit(sa.bindparam("most"))
+
+    def of(self, tenant: str) -> Jobs:
+        """The jobs of another tenant of the same database."""
+        return Jobs(self._database, tenant, clock=self._clock)
 
     def now(self) -> float:
         """Epoch seconds by the clock that slots are judged by."""
@@ -108,33 +117,35 @@ class Jobs:
         job_id = uuid.uuid4().hex[:12]
         with self._database.write() as connection:
             now = self._now(connection)
-            values = {"job_id": job_id, "name": plain(name), "definition": definition, "created_at": now}
-            connection.execute(sa.insert(jobs).values(**values, updated_at=now, **place_columns(place(job_id, now))))
+            values = {"job_id": job_id, "tenant": self._tenant, "name": plain(name), "definition": definition}
+            times = {"created_at": now, "updated_at": now}
+            connection.execute(sa.insert(jobs).values(**values, **times, **place_columns(place(job_id, now))))
             return job_row(connection.execute(JOBS.where(jobs.c.job_id == job_id)).one())
 
     def get(self, reference: str) -> JobRow:
         """By id, or by a name that only one job has, whatever its case. Raises ``JobNotFound``, ``AmbiguousJob``."""
         with self._database.read() as connection:
-            return _find(connection, reference)
+            return self._find(connection, reference)
 
     def full_id(self, written: str) -> str:
         """An id or a name as it is, else the id of the one job whose id begins so. Raises ``AmbiguousId``."""
         with self._database.read() as connection:
             named = sa.func.lower(jobs.c.name) == written.strip().lower()
-            if connection.execute(JOBS.where(named).limit(1)).first() is not None:
+            if connection.execute(self._theirs.where(named).limit(1)).first() is not None:
                 return written
-            return completed(connection, jobs.c.job_id, written, where=jobs.c.removed_at.is_(None))
+            kept = sa.and_(jobs.c.removed_at.is_(None), jobs.c.tenant == self._tenant)
+            return completed(connection, jobs.c.job_id, written, where=kept)
 
     def all(self, *, include_disabled: bool = True) -> list[JobRow]:
         """Oldest first."""
-        statement = JOBS if include_disabled else JOBS.where(jobs.c.state == "scheduled")
+        statement = self._theirs if include_disabled else self._theirs.where(jobs.c.state == "scheduled")
         with self._database.read() as connection:
             return [job_row(row) for row in connection.execute(statement.order_by(jobs.c.pk))]
 
     def change(self, reference: str, edit: Callable[[JobRow, float], JobEdit]) -> JobRow:
         """Change a job under its lock. Raises ``JobNotFound``, ``AmbiguousJob`` and what ``edit`` raises."""
         with self._database.write() as connection:
-            pk = _find(connection, reference).pk
+            pk = self._find(connection, reference).pk
             found = connection.execute(JOBS.where(jobs.c.pk == pk).with_for_update()).first()
             if found is None:
                 raise JobNotFound(f"there is no job {reference!r} any more")
@@ -153,7 +164,7 @@ class Jobs:
     def remove(self, reference: str) -> None:
         """Forget a job; its firings are kept. Raises ``JobNotFound``, ``AmbiguousJob``."""
         with self._database.write() as connection:
-            pk = _find(connection, reference).pk
+            pk = self._find(connection, reference).pk
             connection.execute(
                 sa.update(jobs).where(jobs.c.pk == pk).values(removed_at=db_now(), next_slot=None, next_fire_at=None)
             )
@@ -204,7 +215,7 @@ class Jobs:
     def session_id(self, source: str, reference: str) -> str | None:
         """The id of the session that a caller from ``source`` means; ``None`` when there is none."""
         with self._database.read() as connection:
-            wanted = sa.select(sessions.c.session_id).where(session_is(source, reference))
+            wanted = sa.select(sessions.c.session_id).where(session_is(self._tenant, source, reference))
             return connection.execute(wanted).scalar()
 
     def answered_to(self, session_id: str) -> Sequence[str]:
@@ -267,15 +278,15 @@ class Jobs:
         with self._database.write() as connection:
             return job_ends.write_note(connection, firing_pk, compose)
 
-
-def _find(connection: Connection, reference: str) -> JobRow:
-    row = connection.execute(JOBS.where(jobs.c.job_id == reference)).first()
-    if row is not None:
-        return job_row(row)
-    named = connection.execute(JOBS.where(sa.func.lower(jobs.c.name) == reference.strip().lower())).all()
-    if not named:
-        raise JobNotFound(f"there is no job {reference!r}")
-    if len(named) > 1:
-        ids = ", ".join(row.job_id for row in named)
-        raise AmbiguousJob(f"several jobs are called {reference!r}; name one of {ids}")
-    return job_row(named[0])
+    def _find(self, connection: Connection, reference: str) -> JobRow:
+        row = connection.execute(self._theirs.where(jobs.c.job_id == reference)).first()
+        if row is not None:
+            return job_row(row)
+        is_named = sa.func.lower(jobs.c.name) == reference.strip().lower()
+        named = connection.execute(self._theirs.where(is_named)).all()
+        if not named:
+            raise JobNotFound(f"there is no job {reference!r}")
+        if len(named) > 1:
+            ids = ", ".join(row.job_id for row in named)
+            raise AmbiguousJob(f"several jobs are called {reference!r}; name one of {ids}")
+        return job_row(named[0])

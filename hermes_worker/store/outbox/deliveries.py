@@ -21,9 +21,11 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.step import retry_delay_s
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import PkRow, Prepared, row_of, rows_of
+from hermes_worker.store.owners import owned_by, tenant_of_job, tenant_of_run
 from hermes_worker.store.row_keys import LostHintsBounds
 from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
 from hermes_worker.store.short_ids import completed
@@ -66,6 +68,7 @@ class DeliveryClaim:
 
     token: str
     delivery_id: str
+    tenant: str
     target: str
     """A target as it is written in ``deliver``."""
     body: str | None
@@ -122,16 +125,20 @@ def owe(
     run: tuple[int, str] | None = None,
     job_pk: int | None = None,
     body: str | None = None,
+    tenant: str = DEFAULT_TENANT,
 ) -> list[Hint]:
     """Write one delivery per target, due now, in the caller's transaction. ``run`` is the number and the id of the
-    run whose answer is sent; without it ``body`` is."""
+    run whose answer is sent; without it ``body`` is. They are the run's tenant's, or the job's; ``tenant`` says whose
+    they are without either."""
     hints = []
+    whose = _whose(run[0] if run else None, job_pk, tenant)
     for target in dict.fromkeys(targets):
         delivery_id = f"dlv_{uuid.uuid4().hex}"
         at = connection.execute(
             sa.insert(deliveries)
             .values(
                 delivery_id=delivery_id,
+                tenant=whose,
                 run_pk=run[0] if run else None,
                 job_pk=job_pk,
                 target=plain(target),
@@ -146,6 +153,14 @@ def owe(
         effect = SendDelivery(run_id=run[1] if run else delivery_id, delivery_id=delivery_id, attempt=1)
         hints.append(Hint(effect=effect, at=float(at)))
     return hints
+
+
+def _whose(run_pk: int | None, job_pk: int | None, tenant: str) -> str | sa.ScalarSelect[str]:
+    if run_pk is not None:
+        return tenant_of_run(run_pk)
+    if job_pk is not None:
+        return tenant_of_job(job_pk)
+    return tenant
 
 
 class Deliveries:
@@ -191,6 +206,7 @@ class Deliveries:
         return DeliveryClaim(
             token=token,
             delivery_id=row.delivery_id,
+            tenant=row.tenant,
             target=row.target,
             body=row.body,
             run_id=asked.run_id if asked else None,
@@ -216,7 +232,7 @@ class Deliveries:
             ended = _ended(DeliveryState.DELIVERED)
             self._change(connection, claim, **ended, receipt=receipt and plain(receipt)[:500], error=None)
             if revived is not None:
-                connection.execute(sa.delete(dead_targets).where(dead_targets.c.key == revived[:_KEY_CHARS_MAX]))
+                connection.execute(sa.delete(dead_targets).where(_is_dead_target(claim.tenant, revived)))
 
     def failed(
         self, claim: DeliveryClaim, failure: Failure, *, is_abandoned: bool, dead: tuple[str, str] | None = None
@@ -227,19 +243,18 @@ class Deliveries:
             self._change(connection, claim, **_ended(state), **_why(failure))
             if dead is not None:
                 key, reason = dead
-                mark = {"key": key[:_KEY_CHARS_MAX], "reason": plain(reason), "marked_at": db_now()}
-                connection.execute(insert_ignoring(connection, dead_targets).values(**mark))
+                mark = {"tenant": claim.tenant, "key": key[:_KEY_CHARS_MAX], "reason": plain(reason)}
+                connection.execute(insert_ignoring(connection, dead_targets).values(**mark, marked_at=db_now()))
 
-    def why_dead(self, key: str) -> str | None:
-        """Why nothing is sent to a target any more; ``None`` when it is."""
+    def why_dead(self, key: str, *, tenant: str = DEFAULT_TENANT) -> str | None:
+        """Why nothing is sent to a target of a tenant any more; ``None`` when it is."""
         with self._database.read() as connection:
-            return connection.execute(
-                sa.select(dead_targets.c.reason).where(dead_targets.c.key == key[:_KEY_CHARS_MAX])
-            ).scalar()
+            return connection.execute(sa.select(dead_targets.c.reason).where(_is_dead_target(tenant, key))).scalar()
 
-    def dead_targets(self, *, limit: int = 100) -> list[DeadTarget]:
-        """The targets that nothing is sent to any more, the newest first."""
-        newest = sa.select(dead_targets).order_by(dead_targets.c.marked_at.desc()).limit(limit)
+    def dead_targets(self, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> list[DeadTarget]:
+        """The targets of a tenant that nothing is sent to any more, the newest first."""
+        theirs = sa.select(dead_targets).where(dead_targets.c.tenant == tenant)
+        newest = theirs.order_by(dead_targets.c.marked_at.desc()).limit(limit)
         with self._database.read() as connection:
             return [
                 DeadTarget(key=row.key, reason=row.reason, marked_at=row.marked_at)
@@ -292,7 +307,7 @@ class Deliveries:
                 known = set(connection.execute(same_run).scalars())
             run = (row.run_pk, claim.run_id or "") if row.run_pk is not None else None
             missing = [target for target in targets if target not in known]
-            return owe(connection, missing, run=run, job_pk=row.job_pk, body=row.body)
+            return owe(connection, missing, run=run, job_pk=row.job_pk, body=row.body, tenant=claim.tenant)
 
     def retry(self, delivery_id: str) -> list[Hint]:
         """Send a settled delivery once more, whole, even to a target that counts as dead. Raises
@@ -326,10 +341,11 @@ class Deliveries:
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
         return [Hint(effect=effect, at=float(row.hinted_at))]
 
-    def full_id(self, written: str) -> str:
-        """The id of the one delivery whose id begins as ``written``. Raises ``AmbiguousId``."""
+    def full_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
+        """The id of the one delivery of a tenant whose id begins as ``written``. Raises ``AmbiguousId``."""
+        theirs = owned_by(tenant, deliveries)
         with self._database.read() as connection:
-            return completed(connection, deliveries.c.delivery_id, written, prefix="dlv_")
+            return completed(connection, deliveries.c.delivery_id, written, prefix="dlv_", where=theirs)
 
     def get(self, delivery_id: str) -> DeliveryView:
         """Raises ``DeliveryNotFound``."""
@@ -339,20 +355,23 @@ class Deliveries:
     def list(
         self,
         *,
+        tenant: str = DEFAULT_TENANT,
         limit: int = 50,
         before: str | None = None,
         state: DeliveryState | None = None,
         run_id: str | None = None,
     ) -> list[DeliveryView]:
-        """Newest first; with ``before``, those older than that delivery. Raises ``DeliveryNotFound`` for that one."""
-        statement = _VIEW.order_by(deliveries.c.pk.desc()).limit(limit)
+        """Of a tenant, newest first; with ``before``, those older than that delivery. Raises ``DeliveryNotFound`` for
+        that one."""
+        theirs = owned_by(tenant, deliveries)
+        statement = _VIEW.where(theirs).order_by(deliveries.c.pk.desc()).limit(limit)
         if state is not None:
             statement = statement.where(deliveries.c.state == state.value)
         if run_id is not None:
             statement = statement.where(runs.c.run_id == run_id)
         with self._database.read() as connection:
             if before is not None:
-                last = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == before)), before)
+                last = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == before, theirs)), before)
                 statement = statement.where(deliveries.c.pk < last.pk)
             return [_view(row) for row in rows_of(connection.execute(statement), _DeliveryRow)]
 
@@ -364,6 +383,10 @@ class Deliveries:
         )
         if changed.rowcount == 0:
             raise _lost(claim)
+
+
+def _is_dead_target(tenant: str, key: str) -> sa.ColumnElement[bool]:
+    return sa.and_(dead_targets.c.tenant == tenant, dead_targets.c.key == key[:_KEY_CHARS_MAX])
 
 
 _orphans = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.engine.database import Database, db_now
@@ -30,47 +31,67 @@ class RouteNotFound(HermesError):
 class RouteRow:
     """A route. ``created_at`` in epoch seconds."""
 
+    tenant: str
     name: str
     secret: str = field(repr=False)
     """Encrypted with the server key (``channels.webhooks.sealed``)."""
     definition: str
     created_at: float
 
+    @property
+    def place(self) -> str:
+        """What it is called in addresses, and among the routes of everybody."""
+        return place_of_route(self.tenant, self.name)
+
+
+def place_of_route(tenant: str, name: str) -> str:
+    """What a route is called in addresses, and among the routes of everybody."""
+    return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
+
 
 class Webhooks:
-    """The routes of one database. Thread-safe."""
+    """The routes of one tenant. Thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT) -> None:
         self._database = database
+        self._tenant = tenant
 
     def add(self, name: str, secret: str, definition: str, *, replaces: bool = False) -> None:
         """Keep a route. Raises ``RouteExists`` unless it may replace the one of its name."""
-        values = {"name": name, "secret": plain(secret), "definition": plain(definition), "created_at": db_now()}
+        values = {"tenant": self._tenant, "name": name, "secret": plain(secret), "definition": plain(definition)}
         with self._database.write() as connection:
             if replaces:
-                connection.execute(sa.delete(webhook_routes).where(webhook_routes.c.name == name))
-            added = insert_ignoring(connection, webhook_routes).values(**values).returning(webhook_routes.c.name)
-            if connection.execute(added).first() is None:
+                connection.execute(sa.delete(webhook_routes).where(self._is(name)))
+            added = insert_ignoring(connection, webhook_routes).values(**values, created_at=db_now())
+            if connection.execute(added.returning(webhook_routes.c.name)).first() is None:
                 raise RouteExists(f"there is a route {name!r} already; replace it with --replace")
 
     def find(self, name: str) -> RouteRow | None:
         with self._database.read() as connection:
-            row = connection.execute(sa.select(webhook_routes).where(webhook_routes.c.name == name)).first()
+            row = connection.execute(sa.select(webhook_routes).where(self._is(name))).first()
         return _route(row) if row is not None else None
 
     def all(self) -> list[RouteRow]:
+        return self._read(sa.select(webhook_routes).where(webhook_routes.c.tenant == self._tenant))
+
+    def of_everybody(self) -> list[RouteRow]:
+        """The routes of all tenants."""
+        return self._read(sa.select(webhook_routes))
+
+    def _read(self, wanted: sa.Select[tuple[object, ...]]) -> list[RouteRow]:
         with self._database.read() as connection:
-            return [_route(row) for row in connection.execute(sa.select(webhook_routes).order_by("name"))]
+            return [_route(row) for row in connection.execute(wanted.order_by("tenant", "name"))]
 
     def reseal(self, change: Callable[[RouteRow], str | None]) -> int:
-        """Store what ``change`` makes of the secret of each route; ``None`` leaves it. A route that was changed at the
-        same time stays as it is. How many were changed; safe for several at once."""
+        """Store what ``change`` makes of the secret of each route of everybody; ``None`` leaves it. A route that was
+        changed at the same time stays as it is. How many were changed; safe for several at once."""
         changed = 0
-        for row in self.all():
+        for row in self.of_everybody():
             if (secret := change(row)) is None:
                 continue
             with self._database.write() as connection:
-                same = (webhook_routes.c.name == row.name) & (webhook_routes.c.secret == row.secret)
+                same = (webhook_routes.c.tenant == row.tenant) & (webhook_routes.c.name == row.name)
+                same &= webhook_routes.c.secret == row.secret
                 update = sa.update(webhook_routes).where(same).values(secret=plain(secret))
                 changed += connection.execute(update).rowcount
         return changed
@@ -78,7 +99,7 @@ class Webhooks:
     def remove(self, name: str) -> None:
         """Raises ``RouteNotFound``."""
         with self._database.write() as connection:
-            removed = connection.execute(sa.delete(webhook_routes).where(webhook_routes.c.name == name))
+            removed = connection.execute(sa.delete(webhook_routes).where(self._is(name)))
             if removed.rowcount == 0:
                 raise RouteNotFound(f"there is no route {name!r}")
 
@@ -86,16 +107,16 @@ class Webhooks:
         """Count an event that came just now, unless too many came in the last minute. Exact, whichever servers they
         came to: the route's row is locked."""
         recent = sa.select(sa.func.count()).where(
+            webhook_events.c.tenant == self._tenant,
             webhook_events.c.route == name,
             webhook_events.c.received_at > db_now() - WINDOW_S,
         )
         with self._database.write() as connection:
-            connection.execute(
-                sa.select(webhook_routes.c.name).where(webhook_routes.c.name == name).with_for_update()
-            ).first()
+            connection.execute(sa.select(webhook_routes.c.name).where(self._is(name)).with_for_update()).first()
             if connection.execute(recent).scalar_one() >= rate_per_min:
                 return False
-            connection.execute(sa.insert(webhook_events).values(route=name, received_at=db_now()))
+            event = {"tenant": self._tenant, "route": name}
+            connection.execute(sa.insert(webhook_events).values(**event, received_at=db_now()))
         return True
 
     def owe_once(self, request: RequestKeys, targets: Sequence[str], body: str) -> list[Hint] | None:
@@ -107,14 +128,18 @@ class Webhooks:
                     if keys.earlier(connection, request) is not None:
                         return None
                     keys.claim(connection, request, None)
-                    return owe(connection, targets, body=body)
+                    return owe(connection, targets, body=body, tenant=request.tenant)
             except keys.KeyTaken:
                 continue  # by the same event, which came at the same time
+
+    def _is(self, name: str) -> sa.ColumnElement[bool]:
+        return sa.and_(webhook_routes.c.tenant == self._tenant, webhook_routes.c.name == name)
 
 
 def _route(row: sa.Row[tuple[object, ...]]) -> RouteRow:
     fields = row._mapping
     return RouteRow(
+        tenant=fields["tenant"],
         name=fields["name"],
         secret=fields["secret"],
         definition=fields["definition"],

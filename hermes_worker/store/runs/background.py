@@ -43,6 +43,21 @@ _ORIGIN = (
     .with_for_update(of=runs)
 )
 """Locked, so that whoever says stop to the run finds all turns it caused, or says it before there is another."""
+_INHERITED = (
+    "session_pk",
+    "tenant",
+    "principal",
+    "model",
+    "endpoint",
+    "origin",
+    "network",
+    "halt",
+    "attempts_max",
+    "deadline_at",
+    "idle_s_max",
+    "deliver",
+)
+"""Columns of a run that a turn it causes has as well."""
 _SESSION = (
     sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
     .where(sessions.c.pk == sa.bindparam("session"))
@@ -80,22 +95,13 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
         sa.insert(runs)
         .values(
             run_id=run_id,
-            session_pk=origin.session_pk,
-            model=origin.model,
-            endpoint=origin.endpoint,
-            origin=origin.origin,
-            network=origin.network,
+            **{name: getattr(origin, name) for name in _INHERITED},
             status=(RunStatus.PAUSED if is_paused else RunStatus.QUEUED).value,
-            halt=origin.halt,
             cause_pk=origin.pk,
             root_pk=origin.root_pk or origin.pk,
             has_budget=1,
             state_version=STATE_VERSION,
             iterations_max=spec.iterations_max,
-            attempts_max=origin.attempts_max,
-            deadline_at=origin.deadline_at,
-            idle_s_max=origin.idle_s_max,
-            deliver=origin.deliver,
             created_at=db_now(),
             updated_at=db_now(),
         )

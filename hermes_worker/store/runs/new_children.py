@@ -53,6 +53,8 @@ class _ParentRow(NamedTuple):
     idle_s_max: float | None
     attempts_max: int
     iterations_max: int
+    tenant: str
+    principal: str | None
     started: int
     tools: str | None
     """The hash, when the definitions are stored already."""
@@ -66,6 +68,8 @@ _PARENT = Prepared(
         runs.c.idle_s_max,
         runs.c.attempts_max,
         runs.c.iterations_max,
+        runs.c.tenant,
+        runs.c.principal,
         started_count.scalar_subquery().label("started"),
         sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("tools")).scalar_subquery().label("tools"),
         db_now().label("now"),
@@ -127,6 +131,7 @@ def _sessions_of(connection: Connection, children: Sequence[NewChild], found: _P
     return [
         {
             "session_id": child.run_id,
+            "tenant": found.tenant,
             "system_prompt": plain(child.system_prompt),
             "tools_hash": hashes[child.tools],
             "workspace": child.workspace,
@@ -143,6 +148,8 @@ def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow,
     ends_at = found.deadline_at - kept_s if found.deadline_at is not None else None
     return {
         "run_id": child.run_id,
+        "tenant": found.tenant,
+        "principal": found.principal,
         "model": child.spec.model,
         "endpoint": child.spec.endpoint,
         "origin": parent.origin,

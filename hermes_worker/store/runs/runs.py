@@ -29,6 +29,7 @@ from hermes_worker.core.pricing import (
     unpriced_calls_of,
     worst_of,
 )
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
@@ -113,6 +114,9 @@ class NewRun:
     """Everything ``Runs.create`` needs."""
 
     spec: RunSpec
+    tenant: str = DEFAULT_TENANT
+    principal: str | None = None
+    """Who asks (``core.principals``)."""
     run_id: str | None = None
     """``run_`` and 32 hexadecimal digits, for a caller who must know the id before the run exists."""
     session_id: str | None = None
@@ -139,7 +143,11 @@ class NewRun:
     @property
     def keys(self) -> RequestKeys:
         return RequestKeys(
-            source=self.spec.source, key=self.idempotency_key, fingerprint=self.fingerprint, proof=self.proof
+            tenant=self.tenant,
+            source=self.spec.source,
+            key=self.idempotency_key,
+            fingerprint=self.fingerprint,
+            proof=self.proof,
         )
 
 
@@ -195,6 +203,7 @@ class SessionContext:
     system_prompt: str
     tools: str
     workspace: str
+    tenant: str = DEFAULT_TENANT
 
 
 class _TurnKey(TypedDict):
@@ -212,6 +221,7 @@ class _TurnClaimed(_TurnKey):
 
 class _SessionRow(NamedTuple):
     session_id: str
+    tenant: str
     system_prompt: str
     workspace: str
     tools: str
@@ -245,7 +255,13 @@ _CLAIM_ITERATION = Prepared(
 )
 
 _READ_SESSION = Prepared(
-    sa.select(sessions.c.session_id, sessions.c.system_prompt, sessions.c.workspace, blobs.c.body.label("tools"))
+    sa.select(
+        sessions.c.session_id,
+        sessions.c.tenant,
+        sessions.c.system_prompt,
+        sessions.c.workspace,
+        blobs.c.body.label("tools"),
+    )
     .join(blobs, blobs.c.hash == sessions.c.tools_hash)
     .where(sessions.c.pk == sa.bindparam("session")),
     takes=SessionKey,
@@ -341,7 +357,11 @@ class Runs:
         with self._database.read() as connection:
             row = _READ_SESSION.one(connection, {"session": session_pk})
         context = SessionContext(
-            session_id=row.session_id, system_prompt=row.system_prompt, tools=row.tools, workspace=row.workspace
+            session_id=row.session_id,
+            tenant=row.tenant,
+            system_prompt=row.system_prompt,
+            tools=row.tools,
+            workspace=row.workspace,
         )
         if len(self._sessions) >= _SESSIONS_KEPT:
             self._sessions.clear()  # rare, and cheaper than keeping an order
@@ -592,9 +612,10 @@ def _exhausted(connection: Connection, loaded: LoadedRun, dimension: Dimension) 
     return replace(loaded, run=replace(loaded.run, exhausted=dimension), event_seq=loaded.event_seq + 1)
 
 
-def find(connection: Connection, run_id: str) -> int:
-    """The run's number. Raises ``RunNotFound``."""
-    pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar()
+def find(connection: Connection, run_id: str, tenant: str | None = None) -> int:
+    """The run's number; with ``tenant``, if it is theirs. Raises ``RunNotFound``."""
+    wanted = sa.select(runs.c.pk).where(runs.c.run_id == run_id)
+    pk = connection.execute(wanted if tenant is None else wanted.where(runs.c.tenant == tenant)).scalar()
     if pk is None:
         raise RunNotFound(f"there is no run {run_id!r}")
     return int(pk)
@@ -652,11 +673,11 @@ def label_of(row: LabelRow) -> SessionLabel:
     return SessionLabel(id=row.session_id, source=row.session_source, name=row.session_name)
 
 
-def session_is(source: str, reference: str) -> sa.ColumnElement[bool]:
-    """The session that a caller from ``source`` means: by its id, or by a name of theirs."""
+def session_is(tenant: str, source: str, reference: str) -> sa.ColumnElement[bool]:
+    """The session that a caller of ``tenant`` from ``source`` means: by its id, or by a name of theirs."""
     if is_session_id(reference):
-        return sessions.c.session_id == reference
-    return sa.and_(sessions.c.source == source, sessions.c.name == reference)
+        return sa.and_(sessions.c.session_id == reference, sessions.c.tenant == tenant)
+    return sa.and_(sessions.c.tenant == tenant, sessions.c.source == source, sessions.c.name == reference)
 
 
 def new_run_id() -> str:
@@ -669,7 +690,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     The run at work is locked before the session, as everybody does; if another run became active meanwhile, this
     raises ``_ActiveRunChanged``.
     """
-    this = session_is(new.spec.source, session_id)
+    this = session_is(new.tenant, new.spec.source, session_id)
     seen = connection.execute(sa.select(sessions.c.active_run_pk).where(this)).scalar()
     if seen is None:
         _, created = insert_run(connection, new)
@@ -712,6 +733,8 @@ def asked_values(new: NewRun) -> dict[str, Any]:
     """The columns of a run that say what was asked for."""
     spec = new.spec
     return {
+        "tenant": new.tenant,
+        "principal": new.principal,
         "model": spec.model,
         "endpoint": spec.endpoint,
         "origin": spec.source_kind,
@@ -772,6 +795,7 @@ def start_held(connection: Connection, run_pk: int) -> list[Hint]:
 def session_values(new: NewRun, tools_hash: str) -> dict[str, Any]:
     """The columns of a session that ``new`` opens, but for its id and its time."""
     return {
+        "tenant": new.tenant,
         "source": new.spec.source if new.session_id is not None else None,
         "name": new.session_id,
         "system_prompt": plain(new.system_prompt),
@@ -795,7 +819,7 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
     reference = new.session_id or run_id
     row = connection.execute(
         sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
-        .where(session_is(new.spec.source, reference))
+        .where(session_is(new.tenant, new.spec.source, reference))
         .with_for_update()
     ).first()
     if row is None:

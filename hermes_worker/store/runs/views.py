@@ -14,10 +14,12 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.messages import Message, Usage
 from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, exit_text
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.sources import SessionLabel
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.owners import owned_by
 from hermes_worker.store.rows import read_messages
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.runs import SESSION_LABEL, RunNotFound, find, label_of, session_is
@@ -150,10 +152,11 @@ class Views:
             said = steering.pending(connection, row.pk) if row.steers else []
         return replace(_view(row), pending_steer="\n".join(said) if said else None)
 
-    def full_id(self, written: str) -> str:
-        """The id of the one run whose id begins as ``written``, with ``run_`` or without. Raises ``AmbiguousId``."""
+    def full_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
+        """The id of the one run of a tenant whose id begins as ``written``, with ``run_`` or without. Raises
+        ``AmbiguousId``."""
         with self._database.read() as connection:
-            return completed(connection, runs.c.run_id, written, prefix="run_")
+            return completed(connection, runs.c.run_id, written, prefix="run_", where=owned_by(tenant, runs))
 
     def runs(
         self,
@@ -162,18 +165,19 @@ class Views:
         before: str | None = None,
         status: RunStatus | None = None,
         session_id: str | None = None,
+        tenant: str = DEFAULT_TENANT,
         source: str = "api",
     ) -> list[RunView]:
-        """Newest first. ``before`` is the run id that ended the page before. Raises ``RunNotFound`` for it.
-        ``session_id`` is an id, or what ``source`` calls a session."""
-        statement = _VIEW.order_by(runs.c.pk.desc()).limit(limit)
+        """Of a tenant, newest first. ``before`` is the run id that ended the page before. Raises ``RunNotFound`` for
+        it. ``session_id`` is an id, or what ``source`` calls a session."""
+        statement = _VIEW.where(owned_by(tenant, runs)).order_by(runs.c.pk.desc()).limit(limit)
         if status is not None:
             statement = statement.where(runs.c.status == status.value)
         if session_id is not None:
-            statement = statement.where(session_is(source, session_id))
+            statement = statement.where(session_is(tenant, source, session_id))
         with self._database.read() as connection:
             if before is not None:
-                statement = statement.where(runs.c.pk < find(connection, before))
+                statement = statement.where(runs.c.pk < find(connection, before, tenant))
             return [_view(row) for row in connection.execute(statement)]
 
     def calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:

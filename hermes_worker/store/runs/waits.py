@@ -38,6 +38,7 @@ from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
+from hermes_worker.store.owners import tenant_of_run
 from hermes_worker.store.row_keys import AtMost
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run, plain, tool_call_ids
 from hermes_worker.store.runs.call_claims import lock_held
@@ -225,7 +226,8 @@ class Waits:
         """What decides about a dangerous command of a run. Raises ``ValueError`` when its input is unreadable."""
         with self._database.read() as connection:
             text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
-            allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key)).scalars()
+            of_tenant = allowed_patterns.c.tenant == tenant_of_run(run_pk)
+            allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key).where(of_tenant)).scalars()
             spec = RunSpec.from_json(text)
             return Terms(
                 source=spec.source_kind,
@@ -245,9 +247,18 @@ class Waits:
             asked = _asked_event(claim, question, _insert(connection, claim, question))
             return save(connection, loaded, after, Additions(events=[asked]))
 
-    def open(self, *, run_id: str | None = None, kind: WaitKind | None = None, limit: int = 100) -> list[WaitView]:
-        """The questions nobody has answered, oldest first."""
+    def open(
+        self,
+        *,
+        tenant: str | None = None,
+        run_id: str | None = None,
+        kind: WaitKind | None = None,
+        limit: int = 100,
+    ) -> list[WaitView]:
+        """The questions of a tenant, or of a run, that nobody has answered, oldest first."""
         statement = _OPEN.limit(min(limit, _LISTED_MAX))
+        if tenant is not None:
+            statement = statement.where(runs.c.tenant == tenant)
         if run_id is not None:
             statement = statement.where(runs.c.run_id == run_id)
         if kind is not None:
@@ -445,7 +456,8 @@ def _remember(connection: Connection, loaded: LoadedRun, choice: Choice, pattern
     """Keep the permission beyond this one call, as far as ``choice`` says."""
     if choice is Choice.ALWAYS:
         statement = insert_ignoring(connection, allowed_patterns)
-        connection.execute(statement.values(pattern_key=pattern_key, created_at=db_now()))
+        allowed = {"tenant": tenant_of_run(loaded.pk), "pattern_key": pattern_key}
+        connection.execute(statement.values(**allowed, created_at=db_now()))
     if choice is not Choice.SESSION:
         return
     here = (session_documents.c.session_pk == loaded.session_pk) & (session_documents.c.key == APPROVED_KEY)

@@ -132,7 +132,7 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
         session=parts.calls.session_documents(claim.session_pk, _session_keys(tool)),
         cancelled=abort,
         progress=partial(_tell_progress, parts, claim),
-        origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network),
+        origin=RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=claim.loaded.network, tenant=session.tenant),
         redactor=parts.redactor,
     )
 

@@ -20,6 +20,7 @@ from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.core.principals import tenant_home
 from hermes_worker.local.paths import job_data_dir
 from hermes_worker.observe import bound, count, log
 from hermes_worker.safety.redaction import Redactor, redact
@@ -128,9 +129,10 @@ def _stops(parts: CollectingParts, claim: ExecutionClaim, abort: AbortSignal) ->
 
 def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[], bool]) -> CollectedTexts:
     spec = JobSpec.from_json(claim.definition)
-    found = {name: read_skill(parts.home / "skills", name) for name in spec.skills}
+    home = tenant_home(parts.home, claim.tenant)
+    found = {name: read_skill(home / "skills", name) for name in spec.skills}
     try:
-        script = _run_script(parts, claim.job_id, spec, stops) if spec.script is not None else None
+        script = _run_script(parts, claim, spec, stops) if spec.script is not None else None
     except (WorkspaceError, OSError) as error:
         return CollectedTexts(error=redact(str(error)))
     if script is not None and spec.no_agent:
@@ -145,15 +147,18 @@ def _collected(parts: CollectingParts, claim: ExecutionClaim, stops: Callable[[]
 # --- scripts ---------------------------------------------------------------------------------------------------------
 
 
-def _run_script(parts: CollectingParts, job_id: str, spec: JobSpec, stops: Callable[[], bool]) -> ScriptResult:
+def _run_script(
+    parts: CollectingParts, claim: ExecutionClaim, spec: JobSpec, stops: Callable[[], bool]
+) -> ScriptResult:
     """Raises ``WorkspaceError``, ``OSError``."""
-    path = script_path(parts.home / "scripts", spec.script or "")
+    home = tenant_home(parts.home, claim.tenant)
+    path = script_path(home / "scripts", spec.script or "")
     if stops_this_service(read_plain(path, bytes_max=_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
         raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
-    data = job_data_dir(parts.home, job_id)
+    data = job_data_dir(home, claim.job_id)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     begins_in = Path(spec.directory).resolve() if spec.no_agent and spec.directory else path.parent
-    is_among_scripts = begins_in.is_relative_to((parts.home / "scripts").resolve())
+    is_among_scripts = begins_in.is_relative_to((home / "scripts").resolve())
     workspace = LocalWorkspace(
         str(data if is_among_scripts else begins_in),
         base_env=parts.environ,
@@ -172,7 +177,7 @@ def _run_script(parts: CollectingParts, job_id: str, spec: JobSpec, stops: Calla
         output_bytes_max=SCRIPT_CHARS_MAX,
         should_stop=stops,
         has_own_errors=True,
-        origin=RunOrigin(source="cron", asked=spec.network),
+        origin=RunOrigin(source="cron", asked=spec.network, tenant=claim.tenant),
     )
     stderr = ran.errors.decode("utf-8", "replace")
     if ran.excess is not None:

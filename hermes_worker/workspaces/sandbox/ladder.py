@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -14,7 +14,7 @@ from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
 from hermes_worker.workspaces.sandbox.egress import EgressProxy, ProxyDoor
 from hermes_worker.workspaces.sandbox.landlock import Landlock
 from hermes_worker.workspaces.sandbox.network import PEOPLE, Egress, Network, NetworkRules, RunOrigin, access_of
-from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode, SandboxPolicy
+from hermes_worker.workspaces.sandbox.policy import CommandLimits, Profile, SandboxMode, SandboxPolicy
 
 NO_WALL = "none"
 """The name of rung 3: limits, and the guardian."""
@@ -66,15 +66,21 @@ class Sandbox:
         network: NetworkRules | None = None,
         proxy: EgressProxy | None = None,
         may_call_us: bool = False,
+        guests: SandboxPolicy | None = None,
+        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``network`` says who gets which network; without it everybody gets the policy's."""
+        """``network`` says who gets which network; without it everybody gets the policy's. ``guests`` is the policy for
+        runs of other tenants than the default one. ``is_shared`` says whether there are any: then mode auto confines
+        as strictly as require."""
         self.may_call_us = may_call_us
         """Whether the ``hermes-worker`` command does its work when a command calls it."""
         self._mode = mode
         self._policy = policy
+        self._guests = guests or replace(policy, profile=Profile.TENANT)
         self._rungs = rungs
         self._network = network or NetworkRules(people=policy.network)
         self._proxy = proxy or EgressProxy()
+        self._is_shared = is_shared
         self._standing: SandboxStanding | None = None
 
     @property
@@ -93,10 +99,10 @@ class Sandbox:
     def showing(self, path: str, *, writable: str) -> Sandbox:
         """The same sandbox, in which ``path`` can be read and ``writable`` be written although they may lie in what is
         hidden."""
-        policy = replace(
-            self._policy,
-            readable=(*self._policy.readable, path),
-            writable=(*self._policy.writable, os.path.realpath(writable)),
+        place = os.path.realpath(writable)
+        policy, guests = (
+            replace(each, readable=(*each.readable, path), writable=(*each.writable, place))
+            for each in (self._policy, self._guests)
         )
         shown = Sandbox(
             self._mode,
@@ -105,6 +111,8 @@ class Sandbox:
             network=self._network,
             proxy=self._proxy,
             may_call_us=self.may_call_us,
+            guests=guests,
+            is_shared=self._is_shared,
         )
         shown._standing = self.standing()
         return shown
@@ -123,9 +131,11 @@ class Sandbox:
         Raises ``WorkspaceError`` when what was asked for cannot be given here, ``OSError``.
         """
         access = access_of(self._network, origin)
-        policy = replace(self._policy, network=access.network, writable=(root, *self._policy.writable))
+        usual = self._guests if origin.is_guest else self._policy
+        policy = replace(usual, network=access.network, writable=(root, *usual.writable))
         rung = self.standing().rung
         if rung is None:
+            self._require_no_guest(origin)
             self._require_nothing(policy, is_network_required=access.is_required)
             return None
         if refusal := rung.refusal(policy):
@@ -135,6 +145,14 @@ class Sandbox:
             return Confined(confinement, policy.network)
         door = self._proxy.door(policy.egress)
         return Confined(replace(confinement, door=door), policy.network, door)
+
+    def _require_no_guest(self, origin: RunOrigin) -> None:
+        """Whether whoever else is here has nothing to fear. Raises ``WorkspaceError``."""
+        if origin.is_guest or (self._mode is SandboxMode.AUTO and self._is_shared()):
+            raise WorkspaceError(
+                f"commands must be confined because there is more than one tenant, but "
+                f"{'; '.join(self.standing().reasons)}. An operator has to {_HOW_TO_ENABLE}"
+            )
 
     def _require_nothing(self, policy: SandboxPolicy, *, is_network_required: bool) -> None:
         """Whether a command may run although nothing confines it. Raises ``WorkspaceError``."""

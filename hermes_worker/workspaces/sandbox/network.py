@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, parse_http_url
 
 
@@ -42,6 +43,13 @@ class RunOrigin:
     """``cli``, ``api``, ``cron`` or ``webhook``: who asked for the first run of the chain."""
     asked: str | None = None
     """The network that its job asked for."""
+    tenant: str = DEFAULT_TENANT
+    """Whose run it is: those of other tenants have the proxy at most and see system directories only."""
+
+    @property
+    def is_guest(self) -> bool:
+        """It is not the default tenant's, for whom the installation is."""
+        return self.tenant != DEFAULT_TENANT
 
 
 UNKNOWN: Final = "unknown"
@@ -85,6 +93,8 @@ def access_of(rules: NetworkRules, origin: RunOrigin) -> Access:
     chosen, usual = _rule_for(rules, origin.source)
     network = usual if chosen is None else chosen
     is_required = chosen is not None or network is rules.people
+    if origin.is_guest:
+        network, is_required = narrower(network, Network.PROXY), True
     if origin.asked is not None and narrower(network, Network(origin.asked)) is not network:
         network, is_required = Network(origin.asked), True
     return Access(network=network, is_required=is_required and network is not Network.OPEN)

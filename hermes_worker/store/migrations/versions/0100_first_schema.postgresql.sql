@@ -1,7 +1,8 @@
 CREATE TABLE allowed_patterns (
+	tenant VARCHAR(40) NOT NULL,
 	pattern_key VARCHAR(200) NOT NULL,
 	created_at DOUBLE PRECISION NOT NULL,
-	CONSTRAINT pk_allowed_patterns PRIMARY KEY (pattern_key)
+	CONSTRAINT pk_allowed_patterns PRIMARY KEY (tenant, pattern_key)
 );
 
 CREATE TABLE blobs (
@@ -11,19 +12,21 @@ CREATE TABLE blobs (
 );
 
 CREATE TABLE dead_targets (
+	tenant VARCHAR(40) NOT NULL,
 	key VARCHAR(300) NOT NULL,
 	reason TEXT NOT NULL,
 	marked_at DOUBLE PRECISION NOT NULL,
-	CONSTRAINT pk_dead_targets PRIMARY KEY (key)
+	CONSTRAINT pk_dead_targets PRIMARY KEY (tenant, key)
 );
 
 CREATE TABLE idempotency_keys (
+	tenant VARCHAR(40) NOT NULL,
 	source VARCHAR(100) NOT NULL,
 	key VARCHAR(256) NOT NULL,
 	fingerprint VARCHAR(64) NOT NULL,
 	run_pk BIGINT,
 	created_at DOUBLE PRECISION NOT NULL,
-	CONSTRAINT pk_idempotency_keys PRIMARY KEY (source, key)
+	CONSTRAINT pk_idempotency_keys PRIMARY KEY (tenant, source, key)
 );
 
 CREATE INDEX ix_idempotency_keys_created_at ON idempotency_keys (created_at);
@@ -31,6 +34,7 @@ CREATE INDEX ix_idempotency_keys_created_at ON idempotency_keys (created_at);
 CREATE TABLE jobs (
 	pk BIGSERIAL NOT NULL,
 	job_id VARCHAR(12) NOT NULL,
+	tenant VARCHAR(40) NOT NULL,
 	name VARCHAR(200) NOT NULL,
 	definition TEXT NOT NULL,
 	state VARCHAR(10) NOT NULL,
@@ -79,6 +83,7 @@ CREATE TABLE maintenance (
 CREATE TABLE sessions (
 	pk BIGSERIAL NOT NULL,
 	session_id VARCHAR(40) NOT NULL,
+	tenant VARCHAR(40) NOT NULL,
 	source VARCHAR(100),
 	name VARCHAR(256),
 	active_run_pk BIGINT,
@@ -89,28 +94,36 @@ CREATE TABLE sessions (
 	title VARCHAR(80),
 	created_at DOUBLE PRECISION NOT NULL,
 	CONSTRAINT pk_sessions PRIMARY KEY (pk),
-	CONSTRAINT uq_sessions_source_name UNIQUE (source, name),
+	CONSTRAINT uq_sessions_tenant_source_name UNIQUE (tenant, source, name),
 	CONSTRAINT ck_sessions_named_by_somebody CHECK ((source is null) = (name is null)),
 	CONSTRAINT uq_sessions_session_id UNIQUE (session_id)
 );
 
+CREATE TABLE tenants (
+	name VARCHAR(40) NOT NULL,
+	created_at DOUBLE PRECISION NOT NULL,
+	CONSTRAINT pk_tenants PRIMARY KEY (name)
+);
+
 CREATE TABLE webhook_events (
 	pk BIGSERIAL NOT NULL,
+	tenant VARCHAR(40) NOT NULL,
 	route VARCHAR(64) NOT NULL,
 	received_at DOUBLE PRECISION NOT NULL,
 	CONSTRAINT pk_webhook_events PRIMARY KEY (pk)
 );
 
-CREATE INDEX ix_webhook_events_rate ON webhook_events (route, received_at);
+CREATE INDEX ix_webhook_events_rate ON webhook_events (tenant, route, received_at);
 
 CREATE INDEX ix_webhook_events_received ON webhook_events (received_at);
 
 CREATE TABLE webhook_routes (
+	tenant VARCHAR(40) NOT NULL,
 	name VARCHAR(64) NOT NULL,
 	secret TEXT NOT NULL,
 	definition TEXT NOT NULL,
 	created_at DOUBLE PRECISION NOT NULL,
-	CONSTRAINT pk_webhook_routes PRIMARY KEY (name)
+	CONSTRAINT pk_webhook_routes PRIMARY KEY (tenant, name)
 );
 
 CREATE TABLE workers (
@@ -178,10 +191,22 @@ CREATE TABLE messages (
 	CONSTRAINT fk_messages_session_pk FOREIGN KEY(session_pk) REFERENCES sessions (pk) ON DELETE CASCADE
 );
 
+CREATE TABLE principals (
+	pk BIGSERIAL NOT NULL,
+	tenant VARCHAR(40) NOT NULL,
+	name VARCHAR(100) NOT NULL,
+	created_at DOUBLE PRECISION NOT NULL,
+	CONSTRAINT pk_principals PRIMARY KEY (pk),
+	CONSTRAINT uq_principals_tenant_name UNIQUE (tenant, name),
+	CONSTRAINT fk_principals_tenant FOREIGN KEY(tenant) REFERENCES tenants (name)
+);
+
 CREATE TABLE runs (
 	pk BIGSERIAL NOT NULL,
 	run_id VARCHAR(40) NOT NULL,
 	session_pk BIGINT NOT NULL,
+	tenant VARCHAR(40) NOT NULL,
+	principal VARCHAR(200),
 	model VARCHAR(200) NOT NULL,
 	endpoint TEXT,
 	origin VARCHAR(20),
@@ -284,6 +309,8 @@ CREATE INDEX ix_runs_resume ON runs (resume_at) WHERE resume_at is not null;
 
 CREATE INDEX ix_runs_suspect ON runs (hinted_at) WHERE hinted_at is not null and deaths is not null;
 
+CREATE INDEX ix_runs_tenant ON runs (tenant, pk) WHERE tenant <> 'default';
+
 CREATE INDEX ix_runs_tree ON runs (root_pk) WHERE root_pk is not null;
 
 CREATE INDEX ix_runs_waiting_children ON runs (parent_pk, pk) WHERE parent_pk is not null and status = 'queued' and hinted_at is null;
@@ -295,6 +322,27 @@ CREATE TABLE session_documents (
 	CONSTRAINT pk_session_documents PRIMARY KEY (session_pk, key),
 	CONSTRAINT fk_session_documents_session_pk FOREIGN KEY(session_pk) REFERENCES sessions (pk) ON DELETE CASCADE
 );
+
+CREATE TABLE api_keys (
+	pk BIGSERIAL NOT NULL,
+	key_id VARCHAR(20) NOT NULL,
+	tenant VARCHAR(40) NOT NULL,
+	principal_pk BIGINT NOT NULL,
+	hash VARCHAR(64) NOT NULL,
+	scopes VARCHAR(200) NOT NULL,
+	created_at DOUBLE PRECISION NOT NULL,
+	expires_at DOUBLE PRECISION,
+	last_used_at DOUBLE PRECISION,
+	revoked_at DOUBLE PRECISION,
+	replaced_by VARCHAR(20),
+	CONSTRAINT pk_api_keys PRIMARY KEY (pk),
+	CONSTRAINT uq_api_keys_key_id UNIQUE (key_id),
+	CONSTRAINT fk_api_keys_tenant FOREIGN KEY(tenant) REFERENCES tenants (name),
+	CONSTRAINT fk_api_keys_principal_pk FOREIGN KEY(principal_pk) REFERENCES principals (pk),
+	CONSTRAINT uq_api_keys_hash UNIQUE (hash)
+);
+
+CREATE INDEX ix_api_keys_tenant ON api_keys (tenant);
 
 CREATE TABLE auxiliary_calls (
 	run_pk BIGINT NOT NULL,
@@ -339,6 +387,7 @@ CREATE TABLE budgets (
 CREATE TABLE deliveries (
 	pk BIGSERIAL NOT NULL,
 	delivery_id VARCHAR(40) NOT NULL,
+	tenant VARCHAR(40) NOT NULL,
 	run_pk BIGINT,
 	job_pk BIGINT,
 	target TEXT NOT NULL,
@@ -382,6 +431,8 @@ CREATE INDEX ix_deliveries_later ON deliveries (not_before) WHERE not_before is 
 CREATE INDEX ix_deliveries_run_pk ON deliveries (run_pk);
 
 CREATE INDEX ix_deliveries_suspect ON deliveries (hinted_at) WHERE hinted_at is not null and deaths is not null;
+
+CREATE INDEX ix_deliveries_tenant ON deliveries (tenant, pk) WHERE tenant <> 'default';
 
 CREATE TABLE events (
 	run_pk BIGINT NOT NULL,

@@ -1,0 +1,28 @@
+"""Whose a thing is that a path names: one of another tenant is not there, in the same words as one that nobody has.
+
+A route takes an id of its path as one of these types, and thereby only gets an id of its caller's tenant. The store is
+asked once, here: ids never change their owner, so whatever is done with them afterwards needs no look at the tenant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends
+
+from hermes_worker.api.auth import Caller
+from hermes_worker.api.context import Context
+
+
+async def own_run(context: Context, caller: Caller, run_id: str) -> str:
+    """Raises ``RunNotFound``."""
+    return await context.store(context.tenants.require_run, caller.tenant, run_id)
+
+
+async def own_delivery(context: Context, caller: Caller, delivery_id: str) -> str:
+    """Raises ``DeliveryNotFound``."""
+    return await context.store(context.tenants.require_delivery, caller.tenant, delivery_id)
+
+
+OwnRun = Annotated[str, Depends(own_run)]
+OwnDelivery = Annotated[str, Depends(own_delivery)]

@@ -1,0 +1,269 @@
+"""Tenants, who acts for them, and the keys by which they are known."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.principals import (
+    DEFAULT_TENANT,
+    KeyScope,
+    Principal,
+    checked_holder,
+    checked_tenant,
+    named_holder,
+    scopes_of,
+)
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.outbox.deliveries import DeliveryNotFound
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.store.tables import api_keys, deliveries, principals, runs, tenants
+
+KEY_PREFIX = "hwk_"
+"""What our keys begin with, so that one that turns up in a text is known for a secret by its shape."""
+USED_EVERY_S = 60.0
+"""How exact ``last_used_at`` is: more often nothing is written."""
+_RANDOM_BYTES = 32
+
+
+class TenantNotFound(HermesError):
+    """No tenant has this name."""
+
+
+class TenantExists(HermesError):
+    """A tenant has this name already."""
+
+
+class KeyNotFound(HermesError):
+    """The tenant has no key of this id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantView:
+    """A tenant. ``created_at`` in epoch seconds; ``None`` for the default one before it was first written."""
+
+    name: str
+    created_at: float | None
+    keys: int
+    """That can be used."""
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyView:
+    """A key, without what makes it one. Times are epoch seconds."""
+
+    key_id: str
+    tenant: str
+    holder: str
+    scopes: tuple[str, ...]
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+    """To the minute."""
+    revoked_at: float | None
+    replaced_by: str | None
+    """The key that was made for its rotation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key that was just made: its ``token`` is shown once and kept nowhere."""
+
+    view: KeyView
+    token: str = field(repr=False)
+
+
+_USABLE = sa.and_(
+    api_keys.c.revoked_at.is_(None), sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > db_now())
+)
+_KEYS = sa.select(api_keys, principals.c.name.label("holder")).join(
+    principals, principals.c.pk == api_keys.c.principal_pk
+)
+
+
+class Tenants:
+    """Who may use one database's rows. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- tenants ---
+
+    def create_tenant(self, name: str) -> None:
+        """Raises ``InvalidName``, ``TenantExists``."""
+        values = {"name": checked_tenant(name), "created_at": db_now()}
+        with self._database.write() as connection:
+            made = insert_ignoring(connection, tenants).values(**values).returning(tenants.c.name)
+            if name == DEFAULT_TENANT or connection.execute(made).first() is None:
+                raise TenantExists(f"there is a tenant {name!r} already")
+
+    def require_tenant(self, name: str) -> str:
+        """Raises ``TenantNotFound``."""
+        if name == DEFAULT_TENANT:
+            return name
+        with self._database.read() as connection:
+            if connection.execute(sa.select(tenants.c.name).where(tenants.c.name == name)).first() is None:
+                raise _no_tenant(name)
+        return name
+
+    def has_others(self) -> bool:
+        """Whether there is a tenant beside the default one."""
+        others = sa.select(tenants.c.name).where(tenants.c.name != DEFAULT_TENANT).limit(1)
+        with self._database.read() as connection:
+            return connection.execute(others).first() is not None
+
+    def tenants(self) -> list[TenantView]:
+        """All of them, the default one first."""
+        with self._database.read() as connection:
+            made: dict[str, float] = _pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
+            usable = sa.select(api_keys.c.tenant, sa.func.count()).where(_USABLE).group_by(api_keys.c.tenant)
+            keys: dict[str, int] = _pairs(connection, usable)
+            counted = sa.select(runs.c.tenant, sa.func.count()).group_by(runs.c.tenant)
+            known: dict[str, int] = _pairs(connection, counted)
+        names = [DEFAULT_TENANT, *sorted(made.keys() - {DEFAULT_TENANT})]
+        return [
+            TenantView(name=name, created_at=made.get(name), keys=keys.get(name, 0), runs=known.get(name, 0))
+            for name in names
+        ]
+
+    # --- keys ---
+
+    def create_key(
+        self, tenant: str, holder: str, scopes: Collection[KeyScope], *, expires_in_s: float | None = None
+    ) -> NewKey:
+        """Make a key for somebody who acts for ``tenant``. Raises ``TenantNotFound``, ``InvalidName``."""
+        checked_holder(holder)
+        with self._database.write() as connection:
+            principal_pk = _principal(connection, tenant, holder)
+            return _insert_key(connection, tenant, principal_pk, sorted(scopes), expires_in_s)
+
+    def keys(self, tenant: str) -> list[KeyView]:
+        """The keys of a tenant, oldest first; those that cannot be used any more as well."""
+        with self._database.read() as connection:
+            found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
+            return [_key_view(row) for row in found]
+
+    def rotate_key(self, tenant: str, key_id: str, *, overlap_s: float) -> NewKey:
+        """Make a key that does what another does, which ends in ``overlap_s`` seconds unless it ends before. The new
+        one lasts as long from now as the other did from its making. Raises ``KeyNotFound``."""
+        with self._database.write() as connection:
+            row = _locked_key(connection, tenant, key_id)
+            lasts_s = None if row.expires_at is None else row.expires_at - row.created_at
+            made = _insert_key(connection, tenant, row.principal_pk, row.scopes.split(), lasts_s)
+            ends_at = db_now() + overlap_s
+            expires_at = sa.case((api_keys.c.expires_at < ends_at, api_keys.c.expires_at), else_=ends_at)
+            changes = {"expires_at": expires_at, "replaced_by": made.view.key_id}
+            connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(**changes))
+            return made
+
+    def revoke_key(self, tenant: str, key_id: str) -> None:
+        """End a key now. Idempotent. Raises ``KeyNotFound``."""
+        with self._database.write() as connection:
+            row = _locked_key(connection, tenant, key_id)
+            if row.revoked_at is None:
+                connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(revoked_at=db_now()))
+
+    def principal_of(self, token: str) -> Principal | None:
+        """Who holds a key; ``None`` for one that is none, or that ended. Notes that it was used, once a minute."""
+        now = db_now().label("now")
+        with self._database.read() as connection:
+            row = connection.execute(_KEYS.add_columns(now).where(api_keys.c.hash == _hash(token), _USABLE)).first()
+        if row is None:
+            return None
+        if row.last_used_at is None or row.last_used_at < row.now - USED_EVERY_S:
+            with self._database.statement() as connection:
+                connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(last_used_at=db_now()))
+        name = named_holder(row.holder, row.key_id)
+        return Principal(tenant=row.tenant, name=name, scopes=scopes_of(row.scopes.split()))
+
+    # --- whose a row is ---
+
+    def require_run(self, tenant: str, run_id: str) -> str:
+        """Raises ``RunNotFound`` for a run of another tenant as for none."""
+        if not self._is_theirs(runs.c.run_id, run_id, tenant):
+            raise RunNotFound(f"there is no run {run_id!r}")
+        return run_id
+
+    def require_delivery(self, tenant: str, delivery_id: str) -> str:
+        """Raises ``DeliveryNotFound``, likewise."""
+        if not self._is_theirs(deliveries.c.delivery_id, delivery_id, tenant):
+            raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
+        return delivery_id
+
+    def _is_theirs(self, column: sa.Column[Any], value: str, tenant: str) -> bool:
+        wanted = sa.select(sa.literal(1)).where(column == value, column.table.c.tenant == tenant)
+        with self._database.read() as connection:
+            return connection.execute(wanted).first() is not None
+
+
+def _pairs(connection: Connection, wanted: sa.Select[Any]) -> dict[str, Any]:
+    return {str(name): value for name, value in connection.execute(wanted)}
+
+
+def _no_tenant(name: str) -> TenantNotFound:
+    return TenantNotFound(f"there is no tenant {name!r}; make it with 'hermes-worker tenants create {name}'")
+
+
+def _principal(connection: Connection, tenant: str, holder: str) -> int:
+    if tenant == DEFAULT_TENANT:
+        connection.execute(insert_ignoring(connection, tenants).values(name=tenant, created_at=db_now()))
+    elif connection.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant)).first() is None:
+        raise _no_tenant(tenant)
+    values = {"tenant": tenant, "name": holder, "created_at": db_now()}
+    connection.execute(insert_ignoring(connection, principals).values(**values))
+    this = (principals.c.tenant == tenant) & (principals.c.name == holder)
+    return int(connection.execute(sa.select(principals.c.pk).where(this)).scalar_one())
+
+
+def _insert_key(
+    connection: Connection, tenant: str, principal_pk: int, scopes: Collection[str], expires_in_s: float | None
+) -> NewKey:
+    key_id = f"key_{secrets.token_hex(6)}"
+    token = f"{KEY_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
+    values = {
+        "key_id": key_id,
+        "tenant": tenant,
+        "principal_pk": principal_pk,
+        "hash": _hash(token),
+        "scopes": " ".join(scopes),
+        "created_at": db_now(),
+        "expires_at": None if expires_in_s is None else db_now() + expires_in_s,
+    }
+    connection.execute(sa.insert(api_keys).values(**values))
+    return NewKey(view=_key_view(connection.execute(_KEYS.where(api_keys.c.key_id == key_id)).one()), token=token)
+
+
+def _locked_key(connection: Connection, tenant: str, key_id: str) -> Any:
+    this = (api_keys.c.tenant == tenant) & (api_keys.c.key_id == key_id)
+    row = connection.execute(sa.select(api_keys).where(this).with_for_update()).first()
+    if row is None:
+        raise KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
+    return row
+
+
+def _hash(token: str) -> str:
+    """A key is 256 random bits: no salt and no slow hash would make it harder to find."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _key_view(row: Any) -> KeyView:
+    return KeyView(
+        key_id=row.key_id,
+        tenant=row.tenant,
+        holder=row.holder,
+        scopes=tuple(row.scopes.split()),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+        replaced_by=row.replaced_by,
+    )

@@ -1,0 +1,324 @@
+"""Nobody sees or changes what is another tenant's, through any operation that the application has.
+
+The operations are read from the application, so a new one is tried without anybody thinking of it: each is called with
+an id of the caller's own, with one of another tenant and with one that nobody has. The last two must not differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from fastapi.routing import APIRoute
+from serving import PATIENCE_S, Served
+from support.store import Store, asks
+from test_webhooks_api import JSON, add, signed
+
+from hermes_worker.api import auth
+from hermes_worker.api.auth import ScopeCheck, needs_key
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.questions import Question
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import WaitKind
+from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.tables import api_keys, runs
+
+UNKNOWN = {
+    "run_id": f"run_{uuid.uuid4().hex}",
+    "job_id": uuid.uuid4().hex[:12],
+    "delivery_id": f"dlv_{uuid.uuid4().hex}",
+}
+"""Ids that nobody has."""
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/runs/{run_id}/approval": {"choice": "deny"},
+    "/v1/runs/{run_id}/input": {"text": "yes"},
+    "/v1/runs/{run_id}/steer": {"text": "faster"},
+    "PATCH /api/jobs/{job_id}": {"name": "theirs"},
+    "POST /v1/runs": {"input": "hello"},
+    "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+    route: APIRoute = field(repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        return re.findall(r"\{(\w+)\}", self.path)
+
+    @property
+    def scope(self) -> ScopeCheck:
+        [check] = [each.call for each in self.route.dependant.dependencies if isinstance(each.call, ScopeCheck)]
+        return check
+
+    def ask(self, http: httpx.Client, ids: dict[str, str]) -> httpx.Response:
+        body = BODIES.get(f"{self.method} {self.path}", BODIES.get(self.path))
+        with http.stream(self.method, self.path.format(**ids), json=body) as answer:
+            # A stream that was opened does not end: that it was is enough.
+            if answer.headers["content-type"].startswith("application/json"):
+                answer.read()
+            return answer
+
+
+def operations(api: Served) -> list[Operation]:
+    """What needs a key."""
+    found = [
+        Operation(method, route.path, route)
+        for route in _routes(api.server.config.app)
+        for method in sorted(route.methods)
+        if needs_key(route.path)
+    ]
+    assert len(found) > 25
+    return sorted(found, key=lambda operation: operation.method == "DELETE")
+
+
+def _routes(app: Any) -> Iterator[APIRoute]:
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            yield route
+        else:
+            # Newer versions of FastAPI keep an included router as one route.
+            inner = getattr(route, "effective_route_contexts", None)
+            if inner is not None:
+                yield from inner()
+
+
+@dataclass
+class Side:
+    """A tenant, somebody who holds a key of it, and one of each thing that is theirs."""
+
+    http: httpx.Client
+    ids: dict[str, str]
+
+
+@pytest.fixture
+def tenants(api: Served) -> Tenants:
+    access = Tenants(api.client.database)
+    access.create_tenant("acme")
+    return access
+
+
+@pytest.fixture
+def client(api: Served) -> Iterator[Callable[[str], httpx.Client]]:
+    made: list[httpx.Client] = []
+
+    def opened(token: str) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"}
+        made.append(httpx.Client(base_url=api.url, headers=headers, timeout=PATIENCE_S, verify=False))
+        return made[-1]
+
+    yield opened
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def guest(tenants: Tenants, client: Callable[[str], httpx.Client], store: Store) -> Side:
+    http = client(tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token)
+    return Side(http, one_of_each(http, store))
+
+
+@pytest.fixture
+def host(api: Served, store: Store) -> Side:
+    return Side(api.http, one_of_each(api.http, store))
+
+
+def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
+    """A run that asks whether it may run a command, a job, and a delivery of a run that ended."""
+    ended = submit(http, deliver="webhook:https://example.org/hook")
+    store.answer(ended)
+    job = http.post("/api/jobs", json=BODIES["POST /api/jobs"]).json()["job"]["id"]
+    waiting = submit(http)
+    store.ask_tools(waiting, asks(Replay.ONCE))
+    question = Question(
+        kind=WaitKind.APPROVAL, request={"command": "rm -r x"}, choices=["once", "deny"], expires_s=None
+    )
+    Waits(store.database).ask(store.call(waiting), question)
+    sent = http.get("/v1/deliveries", params={"run_id": ended}).json()["data"][0]["delivery_id"]
+    return {"run_id": waiting, "job_id": job, "delivery_id": sent}
+
+
+def submit(http: httpx.Client, **body: Any) -> str:
+    answer = http.post("/v1/runs", json={"input": "hello", **body})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["run_id"])
+
+
+def seen(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str, dict[str, str]]:
+    """An answer without the id that was asked for, which it may repeat."""
+    text = answer.text
+    for name, value in ids.items():
+        text = text.replace(value, f"<{name}>")
+    headers = {name: value for name, value in answer.headers.items() if name != "date"}
+    return answer.status_code, text, headers
+
+
+def test_every_path_names_only_things_that_have_an_owner(api: Served) -> None:
+    known = set(UNKNOWN)
+    strange = {name for operation in operations(api) for name in operation.names} - known
+    assert not strange, f"say in one_of_each what {strange} are, so that they are tried as foreign ones"
+
+
+def test_what_is_another_tenants_is_not_there(api: Served, store: Store, guest: Side, host: Side) -> None:
+    for operation in operations(api):
+        if not operation.names:
+            continue
+        for asking, other in ((guest, host), (host, guest)):
+            foreign = operation.ask(asking.http, other.ids)
+            unknown = operation.ask(asking.http, UNKNOWN)
+            assert foreign.status_code == 404, operation
+            assert seen(foreign, other.ids) == seen(unknown, UNKNOWN), operation
+    # Nothing of it had an effect.
+    for side in (guest, host):
+        assert side.http.get(f"/v1/runs/{side.ids['run_id']}").json()["status"] == "waiting_for_approval"
+        assert side.http.get(f"/api/jobs/{side.ids['job_id']}").json()["job"]["name"] == "n"
+        assert side.http.get(f"/v1/deliveries/{side.ids['delivery_id']}").json()["state"] == "pending"
+
+
+def test_what_is_ones_own_is_there(api: Served, guest: Side, host: Side) -> None:
+    for operation in operations(api):
+        for side in (guest, host):
+            if operation.names:
+                assert operation.ask(side.http, side.ids).status_code != 404, operation
+
+
+def test_no_list_shows_what_is_another_tenants(api: Served, guest: Side, host: Side) -> None:
+    for operation in operations(api):
+        if operation.names or operation.method != "GET":
+            continue
+        for asking, other in ((guest, host), (host, guest)):
+            answer = operation.ask(asking.http, {})
+            assert not [value for value in other.ids.values() if value in answer.text], operation
+    assert [wait["run_id"] for wait in guest.http.get("/v1/approvals").json()["data"]] == [guest.ids["run_id"]]
+
+
+def test_a_cursor_or_a_filter_of_another_tenant_is_as_one_that_there_is_not(guest: Side, host: Side) -> None:
+    for path, name in (("/v1/runs", "run_id"), ("/v1/deliveries", "delivery_id")):
+        foreign = guest.http.get(path, params={"before": host.ids[name]})
+        unknown = guest.http.get(path, params={"before": UNKNOWN[name]})
+        assert foreign.status_code == 400
+        assert seen(foreign, host.ids) == seen(unknown, UNKNOWN)
+    for path, named in (("/v1/runs", "session_id"), ("/v1/deliveries", "run_id")):
+        assert guest.http.get(path, params={named: host.ids["run_id"]}).json()["data"] == []
+
+
+def test_a_job_refers_to_nothing_of_another_tenant(guest: Side, host: Side) -> None:
+    for field_name, value, absent in (
+        ("context_from", [host.ids["job_id"]], [UNKNOWN["job_id"]]),
+        ("attach_to_session", host.ids["run_id"], UNKNOWN["run_id"]),
+    ):
+        foreign = guest.http.post("/api/jobs", json={**BODIES["POST /api/jobs"], field_name: value})
+        unknown = guest.http.post("/api/jobs", json={**BODIES["POST /api/jobs"], field_name: absent})
+        assert foreign.status_code == 400
+        assert seen(foreign, host.ids) == seen(unknown, UNKNOWN)
+
+
+def test_names_of_sessions_and_keys_of_requests_are_each_tenants_own(guest: Side, host: Side) -> None:
+    sides = (guest, host)
+    named = [submit(side.http, session_id="review") for side in sides]
+    sessions = [side.http.get("/v1/runs", params={"session_id": "review"}).json()["data"] for side in sides]
+    assert [[run["run_id"] for run in each] for each in sessions] == [[run_id] for run_id in named]
+    headers = {"Idempotency-Key": "k1"}
+    once = [side.http.post("/v1/runs", json={"input": "x"}, headers=headers).json()["run_id"] for side in sides]
+    assert once[0] != once[1]
+    foreign = guest.http.post("/v1/runs", json={"input": "x", "session_id": host.ids["run_id"]})
+    unknown = guest.http.post("/v1/runs", json={"input": "x", "session_id": UNKNOWN["run_id"]})
+    assert foreign.status_code == 400
+    assert seen(foreign, host.ids) == seen(unknown, UNKNOWN)
+
+
+def test_an_event_goes_to_the_route_of_its_tenant(api: Served, store: Store, guest: Side, host: Side) -> None:
+    for tenant in ("default", "acme"):
+        add(store, "hook", tenant=tenant, secret=f"secret-of-tenant-{tenant}")
+    body = json.dumps({"text": "this"}).encode()
+    for tenant, path, side, other in (
+        ("default", "/webhooks/hook", host, guest),
+        ("acme", "/webhooks/acme/hook", guest, host),
+    ):
+        answer = httpx.post(api.url + path, content=body, headers=JSON | signed(body, f"secret-of-tenant-{tenant}"))
+        assert answer.status_code == 202, answer.text
+        run_id = answer.json()["run_id"]
+        assert side.http.get(f"/v1/runs/{run_id}").status_code == 200
+        assert other.http.get(f"/v1/runs/{run_id}").status_code == 404
+    crossed = httpx.post(
+        f"{api.url}/webhooks/acme/hook", content=b"{}", headers=JSON | signed(b"{}", "secret-of-tenant-default")
+    )
+    assert crossed.status_code == 401
+    foreign = httpx.post(f"{api.url}/webhooks/other/hook", content=body, headers=JSON)
+    assert (foreign.status_code, foreign.json()) == (404, {"error": "Unknown route"})
+
+
+def test_a_guest_sends_nothing_with_the_credentials_of_the_installation(guest: Side) -> None:
+    for target in ("telegram:1", "telegram", "all", "email:me@example.org"):
+        refused = guest.http.post("/v1/runs", json={"input": "x", "deliver": target})
+        assert refused.status_code == 400
+        assert "the installation's own credentials" in refused.json()["error"]["message"]
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_operation_needs_the_scope_it_names(
+    api: Served, tenants: Tenants, client: Callable[[str], httpx.Client], host: Side
+) -> None:
+    holders = {scope: client(tenants.create_key("default", scope.name, [scope]).token) for scope in KeyScope}
+    for operation in operations(api):
+        if operation.path == "/openapi.json":
+            continue
+        wanted = operation.scope.scope
+        for scope, http in holders.items():
+            answer = operation.ask(http, UNKNOWN)
+            if scope in (wanted, KeyScope.ADMIN):
+                assert answer.status_code != 403, (operation, scope)
+                continue
+            assert answer.status_code == 403, (operation, scope)
+            error = answer.json()["error"]
+            assert error["code"] == "missing_scope"
+            assert f"lacks the scope {wanted.value!r}" in error["message"]
+
+
+def test_only_an_operator_sees_the_whole_installation(guest: Side, host: Side) -> None:
+    assert host.http.get("/health/detailed").status_code == 200
+    refused = guest.http.get("/health/detailed")
+    assert refused.status_code == 403
+    assert "whole installation" in refused.json()["error"]["message"]
+
+
+def test_a_key_opens_until_it_is_revoked_and_shows_who_did_it(
+    api: Served, tenants: Tenants, client: Callable[[str], httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "REMEMBERED_S", 0.0)
+    made = tenants.create_key("acme", "ci", [KeyScope.RUNS_WRITE, KeyScope.RUNS_READ])
+    http = client(made.token)
+    run_id = submit(http)
+    with api.client.database.read() as connection:
+        row = connection.execute(sa.select(runs.c.tenant, runs.c.principal).where(runs.c.run_id == run_id)).one()
+        kept = connection.execute(sa.select(api_keys)).mappings().one()
+    assert tuple(row) == ("acme", f"api:ci/{made.view.key_id}")
+    assert made.token not in str(dict(kept))
+    assert kept["last_used_at"] is not None
+    tenants.revoke_key("acme", made.view.key_id)
+    assert http.get("/v1/runs").status_code == 401
+
+
+def test_a_key_that_was_just_seen_costs_no_statement(
+    api: Served, tenants: Tenants, client: Callable[[str], httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = client(tenants.create_key("acme", "ci", [KeyScope.RUNS_READ]).token)
+    assert http.get("/openapi.json").status_code == 200
+    asked: list[str] = []
+    for engine in api.client.database.engines:
+        sa.event.listen(engine, "before_cursor_execute", lambda *of: asked.append(of[2]))
+    assert http.get("/openapi.json").status_code == 200
+    assert asked == []

@@ -1,0 +1,128 @@
+"""``tenants`` and ``keys``; and what is another tenant's is not there for any command that names a thing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import click
+import pytest
+from support.commandline import CommandLine
+from support.store import Store
+
+from hermes_worker.cli.entry import commands
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.outbox.deliveries import Deliveries
+
+NAMED = {"run_id", "run_ids", "job", "delivery_id", "key_id"}
+"""Arguments that name something which has an owner."""
+MORE = {("runs", "steer"): ["faster"], ("runs", "answer"): ["yes"], ("cron", "edit"): ["--prompt", "x"]}
+
+
+def named_commands() -> Iterator[tuple[str, str, str]]:
+    """Every command that names such a thing: its group, its name and the name of its argument."""
+    context = click.Context(commands)
+    for group_name in commands.list_commands(context):
+        group = commands.get_command(context, group_name)
+        if not isinstance(group, click.Group):
+            continue
+        for name, command in group.commands.items():
+            for parameter in command.params:
+                if isinstance(parameter, click.Argument) and parameter.name in NAMED:
+                    yield group_name, name, str(parameter.name)
+
+
+COMMANDS = list(named_commands())
+
+
+@pytest.fixture
+def theirs(hermes: CommandLine, store: Store) -> dict[str, str]:
+    """One of each thing, of another tenant."""
+    tenants = Tenants(store.database)
+    tenants.create_tenant("acme")
+    run_id = store.submit(tenant="acme", deliver=["webhook:https://example.org/hook"]).run_id
+    store.answer(run_id)
+    made = hermes.inline("cron", "create", "every 1h", "Look", "--json", "--tenant", "acme")
+    [sent] = Deliveries(store.database).list(tenant="acme")
+    return {
+        "run_id": run_id,
+        "run_ids": run_id,
+        "job": json.loads(made.out)["job_id"],
+        "delivery_id": sent.delivery_id,
+        "key_id": tenants.create_key("acme", "ci", [KeyScope.ADMIN]).view.key_id,
+    }
+
+
+def test_every_group_that_names_things_is_tried() -> None:
+    assert {group for group, _, _ in COMMANDS} == {"runs", "cron", "deliveries", "keys"}
+    assert len(COMMANDS) > 20
+
+
+def test_what_is_another_tenants_is_not_there_for_any_command(hermes: CommandLine, theirs: dict[str, str]) -> None:
+    for group, name, argument in COMMANDS:
+        foreign = theirs[argument]
+        unknown = foreign[:-1] + ("0" if foreign[-1] != "0" else "1")
+        more = MORE.get((group, name), [])
+        answers = [hermes.inline(group, name, written, *more) for written in (foreign, unknown)]
+        assert [answer.code for answer in answers] == [2, 2], (group, name, answers[0].said)
+        said = [answer.said.replace(id_, "ID") for answer, id_ in zip(answers, (foreign, unknown), strict=True)]
+        assert said[0] == said[1], (group, name)
+        assert "there is no" in said[0], (group, name, said[0])
+
+
+def test_what_is_a_tenants_own_is_there(hermes: CommandLine, theirs: dict[str, str]) -> None:
+    for words in (
+        ["runs", "show", theirs["run_id"]],
+        ["runs", "export", theirs["run_id"][:10]],
+        ["cron", "show", theirs["job"]],
+        ["deliveries", "show", theirs["delivery_id"]],
+        ["keys", "revoke", theirs["key_id"]],
+    ):
+        ended = hermes.inline(*words, "--tenant", "acme")
+        assert ended.code == 0, ended.said
+
+
+@pytest.mark.parametrize("words", [["runs", "list"], ["cron", "list"], ["deliveries", "list"], ["keys", "list"]])
+def test_lists_show_what_is_the_tenants_own(hermes: CommandLine, theirs: dict[str, str], words: list[str]) -> None:
+    assert not [value for value in theirs.values() if value in hermes.inline(*words).said]
+    shown = hermes.inline(*words, "--tenant", "acme", "--json").out
+    assert [value for value in theirs.values() if value in shown]
+
+
+def test_a_tenant_that_there_is_not_is_refused_with_what_to_do(hermes: CommandLine) -> None:
+    for words in (["runs", "list"], ["submit", "Hello"], ["keys", "create", "ci"]):
+        ended = hermes.inline(*words, "--tenant", "other")
+        assert ended.code == 2
+        assert "there is no tenant 'other'; make it with 'hermes-worker tenants create other'" in ended.err
+
+
+def test_a_tenant_and_its_keys(hermes: CommandLine, store: Store) -> None:
+    assert hermes.inline("tenants", "create", "acme").code == 0
+    assert "there is a tenant 'acme' already" in hermes.inline("tenants", "create", "acme").err
+    made = hermes.inline("keys", "create", "ci", "--tenant", "acme", "--scope", "approve", "--days", "30", "--json")
+    document = json.loads(made.out)
+    assert (document["tenant"], document["holder"], document["scopes"]) == ("acme", "ci", ["approve"])
+    rotated = hermes.inline("keys", "rotate", document["key_id"], "--tenant", "acme", "--overlap-hours", "1")
+    key_id, token = rotated.out.split()
+    tenants = Tenants(store.database)
+    assert tenants.principal_of(document["key"]) is not None
+    assert tenants.principal_of(token) is not None
+    assert hermes.inline("keys", "revoke", key_id, "--tenant", "acme").code == 0
+    assert tenants.principal_of(token) is None
+    listed = hermes.inline("keys", "list", "--tenant", "acme").out
+    assert "revoked" in listed
+    assert token not in listed
+    rows = [json.loads(line) for line in hermes.inline("tenants", "list", "--json").out.splitlines()]
+    assert [(row["name"], row["keys"]) for row in rows] == [("default", 0), ("acme", 1)]
+    assert "acme" in hermes.inline("tenants", "list").out
+
+
+def test_a_tenant_works_in_directories_of_its_own(hermes: CommandLine, store: Store) -> None:
+    Tenants(store.database).create_tenant("acme")
+    refused = hermes.inline("submit", "Hello", "--tenant", "acme", "--workspace", str(hermes.home.parent))
+    assert "is not in a workspace of the tenant 'acme'" in refused.err
+    of_others = hermes.home / "workspaces" / "tenants" / "acme" / "x"
+    of_others.mkdir(parents=True)
+    refused = hermes.inline("submit", "Hello", "--workspace", str(of_others))
+    assert "holds the state of hermes-worker" in refused.err
