@@ -258,7 +258,7 @@ def test_a_worker_takes_every_message_that_is_sent() -> None:
 
 
 _LINES_MAX = 60
-_STILL_LONGER = {"install_handlers", "insert_children"}
+_STILL_LONGER = {"insert_children"}
 
 
 def test_no_function_is_longer_than_a_screen() -> None:

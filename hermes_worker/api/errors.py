@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -109,74 +110,86 @@ _PARAMS = {"idempotency_key": "Idempotency-Key", "cost_usd_max": "max_cost_usd"}
 """Fields of a submission that are called otherwise here."""
 
 
+def _http_error(request: Request, error: HTTPException) -> ApiError:
+    if error.status_code == 405:
+        # Starlette names the methods of the first route of this path only.
+        error.headers = {"Allow": ", ".join(sorted(operations_at(request.app.openapi(), request.url.path)))}
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    message = {404: "There is nothing at this path.", 405: "This path does not take this method."}
+    text = message.get(error.status_code, str(error.detail))
+    return ApiError(error.status_code, text, code=code, headers=error.headers)
+
+
+def _invalid_submission(_request: Request, error: InvalidSubmission) -> ApiError:
+    param = _PARAMS.get(error.field, error.field)
+    return invalid(param, f"Invalid {param!r}: {error}.")
+
+
+def _delivery_not_found(request: Request, _error: DeliveryNotFound) -> ApiError:
+    given = str(request.path_params.get("delivery_id", ""))[:80]
+    return ApiError(404, f"Delivery not found: {given}", code="delivery_not_found")
+
+
+def _delivery_busy(_request: Request, error: DeliveryBusy) -> ApiError:
+    return ApiError(409, f"{error}.", code="delivery_not_settled")
+
+
+def _idempotency_conflict(_request: Request, _error: IdempotencyConflict) -> ApiError:
+    message = "This Idempotency-Key was used with another request. Use a new key for a new request."
+    return ApiError(409, message, code="idempotency_key_reused", param="Idempotency-Key")
+
+
+def _session_active(_request: Request, error: SessionActive) -> ApiError:
+    return ApiError(409, str(error), code="session_active", param="session_id")
+
+
+def _session_busy(_request: Request, error: SessionBusy) -> ApiError:
+    headers = {"Retry-After": "5"}
+    return ApiError(429, str(error), code="rate_limit_exceeded", param="session_id", headers=headers)
+
+
+def _too_many_readers(_request: Request, error: TooManyReaders) -> ApiError:
+    status, code = (429, "rate_limit_exceeded") if error.is_of_run else (503, "too_many_readers")
+    message = f"No more streams: {error}. Close one that is no longer read, or try again later."
+    return ApiError(status, message, code=code, headers={"Retry-After": "5"})
+
+
+def _database_away(request: Request, error: UnavailableError) -> ApiError:
+    log.warning("database.unreachable", doing=f"{request.method} {request.url.path}", error=str(error))
+    return unavailable()
+
+
+def _defect(_request: Request, _error: Exception) -> ApiError:
+    # Starlette raises it again after this answer, for ``DefectLog``.
+    return ApiError(500, "Internal server error; the server's log says more.", code="internal_error")
+
+
+_ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
+    ApiError: lambda _request, error: error,
+    RequestValidationError: lambda _request, error: wrong_field(error),
+    HTTPException: _http_error,
+    InvalidSubmission: _invalid_submission,
+    DeliveryNotFound: _delivery_not_found,
+    DeliveryBusy: _delivery_busy,
+    RunNotFound: lambda request, _error: run_not_found(str(request.path_params.get("run_id", ""))),
+    IdempotencyConflict: _idempotency_conflict,
+    SessionActive: _session_active,
+    SessionBusy: _session_busy,
+    TooManyReaders: _too_many_readers,
+    UnavailableError: _database_away,
+    Exception: _defect,
+}
+"""What each exception that leaves a route is answered with."""
+
+
 def install_handlers(app: FastAPI) -> None:
     """Answer every exception that leaves a route."""
+    for kind, answer in _ANSWERS.items():
+        app.add_exception_handler(kind, partial(_answered, answer))
 
-    @app.exception_handler(ApiError)
-    async def _api_error(_request: Request, error: ApiError) -> JSONResponse:
-        return error.response
 
-    @app.exception_handler(RequestValidationError)
-    async def _fields(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return wrong_field(error).response
-
-    @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> JSONResponse:
-        if error.status_code == 405:
-            # Starlette names the methods of the first route of this path only.
-            error.headers = {"Allow": ", ".join(sorted(operations_at(app.openapi(), request.url.path)))}
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        message = {404: "There is nothing at this path.", 405: "This path does not take this method."}
-        text = message.get(error.status_code, str(error.detail))
-        return ApiError(error.status_code, text, code=code, headers=error.headers).response
-
-    @app.exception_handler(InvalidSubmission)
-    async def _submission(_request: Request, error: InvalidSubmission) -> JSONResponse:
-        param = _PARAMS.get(error.field, error.field)
-        return invalid(param, f"Invalid {param!r}: {error}.").response
-
-    @app.exception_handler(DeliveryNotFound)
-    async def _delivery(request: Request, _error: DeliveryNotFound) -> JSONResponse:
-        given = str(request.path_params.get("delivery_id", ""))[:80]
-        return ApiError(404, f"Delivery not found: {given}", code="delivery_not_found").response
-
-    @app.exception_handler(DeliveryBusy)
-    async def _under_way(_request: Request, error: DeliveryBusy) -> JSONResponse:
-        return ApiError(409, f"{error}.", code="delivery_not_settled").response
-
-    @app.exception_handler(RunNotFound)
-    async def _run(request: Request, _error: RunNotFound) -> JSONResponse:
-        return run_not_found(str(request.path_params.get("run_id", ""))).response
-
-    @app.exception_handler(IdempotencyConflict)
-    async def _conflict(_request: Request, _error: IdempotencyConflict) -> JSONResponse:
-        message = "This Idempotency-Key was used with another request. Use a new key for a new request."
-        return ApiError(409, message, code="idempotency_key_reused", param="Idempotency-Key").response
-
-    @app.exception_handler(SessionActive)
-    async def _active(_request: Request, error: SessionActive) -> JSONResponse:
-        return ApiError(409, str(error), code="session_active", param="session_id").response
-
-    @app.exception_handler(SessionBusy)
-    async def _busy(_request: Request, error: SessionBusy) -> JSONResponse:
-        headers = {"Retry-After": "5"}
-        return ApiError(429, str(error), code="rate_limit_exceeded", param="session_id", headers=headers).response
-
-    @app.exception_handler(TooManyReaders)
-    async def _readers(_request: Request, error: TooManyReaders) -> JSONResponse:
-        status, code = (429, "rate_limit_exceeded") if error.is_of_run else (503, "too_many_readers")
-        message = f"No more streams: {error}. Close one that is no longer read, or try again later."
-        return ApiError(status, message, code=code, headers={"Retry-After": "5"}).response
-
-    @app.exception_handler(UnavailableError)
-    async def _away(request: Request, error: UnavailableError) -> JSONResponse:
-        log.warning("database.unreachable", doing=f"{request.method} {request.url.path}", error=str(error))
-        return unavailable().response
-
-    @app.exception_handler(Exception)
-    async def _defect(_request: Request, _error: Exception) -> JSONResponse:
-        # Starlette raises it again after this answer, for ``DefectLog``.
-        return ApiError(500, "Internal server error; the server's log says more.", code="internal_error").response
+async def _answered(answer: Callable[[Request, Any], ApiError], request: Request, error: Exception) -> JSONResponse:
+    return answer(request, error).response
 
 
 class DefectLog:
