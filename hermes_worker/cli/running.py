@@ -310,10 +310,19 @@ def _supervised(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path:
         raise StartFailed("\n".join([f"{error}; the end of {log_path}:", *words])) from error
 
 
+_THE_REST = (
+    "hermes_worker.services.submission",
+    "hermes_worker.wiring",
+    "hermes_worker.cli.records",
+    "hermes_worker.cli.runs",
+    "hermes_worker.cli.screen",
+)
+
+
 def _import_the_rest() -> None:
     """Half a second of imports, beside those of the children instead of after them."""
-    for name in ("services.submission", "wiring", "cli.records", "cli.runs", "cli.screen"):
-        importlib.import_module(f"hermes_worker.{name}")
+    for name in _THE_REST:
+        importlib.import_module(name)
 
 
 def _stack_of_somebody(home: Path) -> StackNote | None:

@@ -164,8 +164,8 @@ def _zygote() -> Zygote:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     environ = settings_module.load().environ
     kept = {name: environ[name] for name in ("PATH", "LANG", "HOME") if name in environ}
-    providers = [f"hermes_worker.models.wires.{name}" for name in ("anthropic_messages", "openai_responses")]
-    zygote = Zygote(directory, kept, more_imports=providers)
+    wires = ["hermes_worker.models.wires.anthropic_messages", "hermes_worker.models.wires.openai_responses"]
+    zygote = Zygote(directory, kept, more_imports=wires)
     atexit.register(zygote.__enter__().__exit__)
     return zygote
 
