@@ -65,11 +65,12 @@ _NOT_QUICK = ("core/test_shell_against_bash.py",)
 """Files in those folders that start processes."""
 _DEAR = re.compile(
     r"redaction/test_false_alarms.py::test_the_standard_library_stays_as_it_is"
-    r"|simulation/test_simulation.py::test_whatever_goes_wrong\w+\[(?!0\])"  # the first 250 seeds are enough here
-    r"|simulation/test_simulation.py::test_(however_much|a_store_that_leaves|the_store_that_leaves)"
+    r"|simulation/test_simulation.py::test_(whatever_goes|however_much|the_real_store|a_store_that|the_store_that)"
     r"|api/test_merge.py::test_any_interleaving"
+    r"|scheduler/test_schedule_slots.py::test_(every_matching_wall_time|no_slot_before_the_start)"
+    r"|test_(hostile_text|the_time_grows|no_text_makes|no_rule_takes|a_clean_megabyte|the_same_piece_thousands)"
 )
-"""Tests in those folders that take longer than all the others."""
+"""Tests in those folders that take seconds each, and those that measure time, which want a processor for themselves."""
 
 _SERVERS = {"shared_valkey", "own_valkey", "shared_postgres_farm", "database_url"}
 _FORBIDDEN = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.system", "socket.bind"}
