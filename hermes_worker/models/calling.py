@@ -36,8 +36,8 @@ AFTER_END_S = 0.2
 """How long we wait for the end of a stream whose last event has come. A server that is slower than this costs a new
 connection; one that is waited for would cost the whole read timeout."""
 STALE_FACTOR = 1.5
-"""A server that only says that it is still there, by comments or blank lines, is borne so much longer than a silent
-one (docs/behaviour.md, "Time-outs": 180 s and 120 s)."""
+"""A server that sends only comments or blank lines may go on for this many times the limit of a silent one
+(docs/behaviour.md, "Time-outs": 180 s and 120 s)."""
 
 _Dialect = TypeVar("_Dialect")
 

@@ -168,8 +168,8 @@ class ModelSettings:
     provider: str | None = _setting(
         "model.provider", "HERMES_PROVIDER", matching(r"[a-z][\w.-]{0,63}", "the name of a provider", fold=str.lower)
     )
-    """Who serves the model: a name from the catalogue, `custom` for a server of your own, `scripted` for none.
-    Not set: whoever the base URL or the first key found belongs to."""
+    """Who serves the model: a name from the catalogue, `custom` for a server of your own, `scripted` for none. Not set:
+    the provider of the base URL, or of the first key found."""
     base_url: str | None = _setting("model.base_url", "HERMES_BASE_URL", WEB_URL)
     """Address of the API. Not set: the provider's own, or OPENAI_BASE_URL and its like next to their keys."""
     api_key: Secret | None = _setting("model.api_key", "HERMES_API_KEY", SECRET)  # noqa: RUF009 - a field
@@ -186,10 +186,10 @@ class ModelSettings:
         choice(*(strategy.value for strategy in Strategy)),
         Strategy.FILL_FIRST.value,
     )
-    """Which of several keys a turn takes."""
+    """Which of several keys a run takes."""
     refresh_tokens: tuple[Secret, ...] = _setting("model.refresh_tokens", "HERMES_REFRESH_TOKENS", SECRETS, ())
-    """Refresh tokens of logins with the provider, used before any key. What they are exchanged for is shared by all
-    workers through the database, encrypted with the token that stands here; who signs in again replaces it."""
+    """Refresh tokens of logins with the provider, used before any key. All workers share the access token through the
+    database, encrypted with the refresh token; replace the refresh token here after a new login."""
     token_url: str | None = _setting("model.token_url", "HERMES_TOKEN_URL", WEB_URL)
     """Where refresh tokens are exchanged (OAuth 2.0); https, or an address of this machine."""
     client_id: str | None = _setting(
@@ -203,17 +203,17 @@ class ModelSettings:
     api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
     """How requests are written. Not set: what the provider and the model speak."""
     window: int | None = _setting("model.context_length", "HERMES_CONTEXT_LENGTH", optional_integer(1_024, 100_000_000))
-    """Tokens that fit into the model's context window. Not set: 200,000 is assumed until a server tells less."""
+    """Tokens that fit into the model's context window. Not set: 200,000 is assumed until a server reports fewer."""
     output_tokens_max: int | None = _setting("model.max_tokens", "HERMES_MAX_TOKENS", optional_integer(1, 10_000_000))
     """Output tokens of one reply. Not set: what the provider allows."""
     reasoning_effort: str | None = _setting("agent.reasoning_effort", "HERMES_REASONING_EFFORT", choice(*_EFFORTS))
-    """How hard the model shall think; `none` for not at all. Not set: what is usual for the way it is spoken to."""
+    """How much the model thinks; `none` for not at all. Not set: the usual value of the wire."""
     attempts_max: int = _setting("agent.api_max_retries", "HERMES_API_MAX_RETRIES", integer(1, 100), 3)
-    """Calls that are made of one provider before it is given up on."""
+    """Attempts with one provider before the next one is tried."""
     fallbacks: tuple[str, ...] = _setting("fallback_providers", "HERMES_FALLBACK_PROVIDERS", FALLBACKS, ())
-    """Whom to ask when the provider fails for good, in order, as `provider:model`, or as
-    `provider:model@https://address` where it is elsewhere than usual. Their keys come from their usual variables, or
-    from the one that is named behind a `$` (`key_env` in a mapping); one without a key is passed over."""
+    """Providers to try, in order, when the first one fails for good: `provider:model`, or
+    `provider:model@https://address` for an address of its own. Their keys come from their usual variables, or from the
+    one that is named behind a `$` (`key_env` in a mapping); one without a key is skipped."""
     providers: tuple[tuple[str, ProviderOptions], ...] = _setting(
         "model.providers", "HERMES_MODEL_PROVIDERS", PROVIDER_OPTIONS, ()
     )
@@ -224,25 +224,26 @@ class ModelSettings:
     compact_at: float = _setting(
         "compression.threshold", "HERMES_COMPRESSION_THRESHOLD", number(0.1, 0.95, "parts of the window"), 0.5
     )
-    """Share of the context window from which on a conversation is compacted; windows below 512,000 tokens are filled
-    to 0.75 at least."""
+    """A conversation is compacted when it fills this share of the context window; for windows below 512,000 tokens the
+    share is at least 0.75."""
     compression_providers: tuple[str, ...] = _setting(
         "model.compression_providers", "HERMES_COMPRESSION_PROVIDERS", FALLBACKS, ()
     )
-    """Whom to ask for summaries of long conversations, in order, as `provider:model`; then those of the conversation
-    itself. Not set: only those."""
+    """Providers that summarise long conversations, in order, as `provider:model`; then the providers of the
+    conversation itself. Not set: only those."""
     title_providers: tuple[str, ...] = _setting("model.title_providers", "HERMES_TITLE_PROVIDERS", FALLBACKS, ())
-    """Whom to ask for the title of a new session, likewise. Not set: nobody; it is called how its input begins."""
+    """Providers that find a title for a new session, written the same way. Not set: none; the title is the beginning of
+    the input."""
     approval_providers: tuple[str, ...] = _setting(
         "model.approval_providers", "HERMES_APPROVAL_PROVIDERS", FALLBACKS, ()
     )
-    """Whom to ask about dangerous commands while `approvals.mode` is `smart`, likewise."""
+    """Providers that judge dangerous commands while `approvals.mode` is `smart`, written the same way."""
     vision_providers: tuple[str, ...] = _setting("model.vision_providers", "HERMES_VISION_PROVIDERS", FALLBACKS, ())
-    """Whom to ask what is to be seen in an image (`vision_analyze`), likewise."""
+    """Providers that describe images (`vision_analyze`), written the same way."""
     web_extract_providers: tuple[str, ...] = _setting(
         "model.web_extract_providers", "HERMES_WEB_EXTRACT_PROVIDERS", FALLBACKS, ()
     )
-    """Whom to ask for summaries of long web pages (`web_extract`), likewise."""
+    """Providers that summarise long web pages (`web_extract`), written the same way."""
     requests_per_min: int | None = _setting(
         "model.requests_per_min", "HERMES_MODEL_REQUESTS_PER_MIN", optional_integer(1, 1_000_000)
     )
@@ -251,11 +252,11 @@ class ModelSettings:
     tokens_per_min: int | None = _setting(
         "model.tokens_per_min", "HERMES_MODEL_TOKENS_PER_MIN", optional_integer(1, 1_000_000_000)
     )
-    """Input tokens per minute, likewise."""
+    """Input tokens per minute that all workers together may send with one key."""
     in_flight_max: int | None = _setting(
         "model.max_concurrency", "HERMES_MODEL_MAX_CONCURRENCY", optional_integer(1, 1_000_000)
     )
-    """Model calls that all workers together may have under way with one key. Not set: no limit."""
+    """Model calls that all workers together may make at the same time with one key. Not set: no limit."""
     prices: tuple[str, ...] = _setting("model.prices", "HERMES_MODEL_PRICES", PRICES, ())
     """What models cost, as `provider:model=input/output/cache read/cache write` in US dollars for a million tokens; the
     last two may be left out. They win over the built-in list."""
@@ -293,8 +294,8 @@ class ServerSettings:
     when it first starts."""
 
     previous_keys: tuple[Secret, ...] = _setting("server.previous_keys", "HERMES_SERVER_PREVIOUS_KEYS", SECRETS, ())
-    """Earlier keys, which let nobody in: secrets of webhook routes that were encrypted with one can still be read, and
-    are encrypted with the new key when an API starts."""
+    """Earlier keys. They give no access. They only decrypt secrets of webhook routes, which are encrypted with the new
+    key when an API starts."""
 
     @property
     def is_loopback(self) -> bool:
@@ -307,25 +308,25 @@ class LeaseSettings:
     """How work is taken, kept and taken over."""
 
     ttl_s: float = _setting("lease.ttl_s", "HERMES_LEASE_TTL_S", number(0.5, 3600, "seconds"), 15.0)
-    """How long a claim holds after its last renewal, in seconds. Work of a dead worker starts again after this."""
+    """Seconds that a claim holds after its last renewal. Work of a dead worker starts again after this."""
     sweep_interval_s: float = _setting(
         "lease.sweep_interval_s", "HERMES_SWEEP_INTERVAL_S", number(0.05, 300, "seconds"), 1.0
     )
-    """How often lapsed claims and unanswered hints are looked for, in seconds."""
+    """Seconds between two looks for lapsed claims and unanswered hints."""
     resend_grace_s: float = _setting("lease.resend_grace_s", "HERMES_RESEND_GRACE_S", number(0.1, 3600, "seconds"), 3.0)
-    """How long work may lie unclaimed before its hint is sent again, in seconds."""
+    """Seconds that work may stay unclaimed before its hint is sent again."""
     attempts_max: int = _setting("lease.attempts_max", "HERMES_ATTEMPTS_MAX", integer(1, 100), 3)
-    """How often a step may take down a worker that does nothing else before its run fails."""
+    """How many times a step may take down a lane before its run fails. A lane does one step at a time."""
     lanes_max: int = _setting("lease.lanes_max", "HERMES_LANES_MAX", integer(1, 100), 2)
-    """Processes in which one worker tries suspects at the same time: steps whose worker vanished, each apart."""
+    """Lanes that one worker starts at the same time to try suspects: steps whose worker vanished."""
     lane_memory_mb: int = _setting("lease.lane_memory_mb", "HERMES_LANE_MEMORY_MB", integer(0, 1_000_000), 2048)
-    """Memory of such a process, in megabytes of data (Linux); 0 for no limit. In a container, less than half of what
-    the container has: a step that outgrows it must end the lane, not the container."""
+    """Memory of a lane, in megabytes of data (Linux); 0 for no limit. In a container set less than half of the
+    container's memory: a step that needs more must end the lane, not the container."""
     drain_s: float = _setting("lease.drain_s", "HERMES_DRAIN_S", number(0, 3600, "seconds"), 30.0)
-    """How long a worker that is told to stop may finish what it does, in seconds; then it hands the rest back."""
+    """Seconds that a worker has to finish its work when it is told to stop; then it hands the rest back."""
     drain_once_s: float = _setting("lease.drain_once_s", "HERMES_DRAIN_ONCE_S", number(0, 86_400, "seconds"), 600.0)
-    """How much longer it waits for tool calls that must not run twice, in seconds. Whatever kills it before that (a
-    pod's grace period, say) leaves their outcome unknown."""
+    """Seconds that it waits after that for tool calls that must not run twice. If something kills it earlier (the grace
+    period of a pod, for example), their outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +379,7 @@ class DelegationSettings:
     """`shared`: a run and all it delegates draw from its own model calls. `independent`: every child has its own.
     `mixed`: both caps hold."""
     turns_max: int = _setting("delegation.max_chained_turns", "HERMES_MAX_CHAINED_TURNS", integer(0, 10_000), TURNS_MAX)
-    """Turns that background answers may begin before a person speaks again; 0: nobody works in the background."""
+    """Runs that background answers may begin before a person speaks again; 0 allows no work in the background."""
     timeout_s: float | None = _setting(
         "delegation.child_timeout_seconds",
         "HERMES_CHILD_TIMEOUT_S",
@@ -474,8 +475,8 @@ class TerminalSettings:
     """Permissions that new files of commands and file tools do not get, in octal digits (`022`). Not set: those of
     the user who started the program. Its own files are always for itself alone."""
     allow_hermes_worker: bool = _setting("terminal.allow_hermes_worker", "HERMES_ALLOW_HERMES_WORKER", SWITCH, False)
-    """Whether commands of agents may call `hermes-worker`, and so answer approvals, make jobs and start runs. Where
-    they are confined, the home of Hermes worker is hidden from them all the same."""
+    """Whether commands of agents may call `hermes-worker`, and so answer approvals, make jobs and start runs. The home
+    of Hermes worker stays hidden from confined commands."""
     free_mb_min: int = _setting("terminal.free_mb_min", "HERMES_FREE_MB_MIN", integer(0, 10_000_000), 100)
     """Megabytes that must be free on the disk of the workspace before `terminal` or `write_file` begins; a command that
     leaves less is ended."""
@@ -499,7 +500,7 @@ class DeliverySettings:
     )
     """Directories whose files an answer may take along (`MEDIA:path`), beside the workspace of its session."""
     media_strict: bool = _setting("delivery.media_strict", "HERMES_MEDIA_DELIVERY_STRICT", SWITCH, True)
-    """Whether other files may be sent only within ten minutes of their making. Credentials are never sent."""
+    """Whether other files may be sent only within ten minutes after they were written. Credentials are never sent."""
     channels: tuple[str, ...] = _setting(
         "delivery.channels",
         "HERMES_DELIVERY_CHANNELS",
@@ -510,7 +511,7 @@ class DeliverySettings:
     filter_silence: bool = _setting(
         "delivery.filter_silence_narration", "HERMES_FILTER_SILENCE_NARRATION", SWITCH, True
     )
-    """Whether an answer that only says that it says nothing (`*(silent)*`, `...`) is kept from people."""
+    """Whether an answer that only says that it says nothing (`*(silent)*`, `...`) is withheld from people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -533,7 +534,7 @@ class CronSettings:
     )
     """Seconds a job's script may take."""
     outputs_kept: int = _setting("cron.output_retention", "HERMES_CRON_OUTPUTS_KEPT", integer(0, 1_000_000), 50)
-    """Documents of runs kept of each job below `cron/output`; 0 keeps all."""
+    """How many documents of each job's runs are kept below `cron/output`; 0 keeps all."""
     wraps: bool = _setting("cron.wrap_response", "HERMES_CRON_WRAP", SWITCH, True)
     """Whether what a job delivers names the job and says how to stop it."""
 
@@ -546,14 +547,14 @@ class ApprovalSettings:
     """Dangerous commands. What is hardline is never run, whatever is set here."""
 
     mode: str = _setting("approvals.mode", "HERMES_APPROVALS_MODE", APPROVALS_MODE, "manual")
-    """`manual` asks a person; `smart` asks the run's model first, and a person about what it does not approve; `off`
-    asks nobody."""
+    """`manual` asks a person; `smart` asks the run's model first, and then a person about what the model does not
+    approve; `off` asks nobody."""
     timeout_s: float | None = _setting(
         "approvals.timeout", "HERMES_APPROVALS_TIMEOUT_S", optional_number(1, 31 * 86_400, "seconds"), 60.0
     )
-    """Seconds after which a question nobody answered counts as refused; 0 for never."""
+    """Seconds after which a question without an answer counts as refused; 0 for never."""
     cli: str = _setting("approvals.cli_mode", "HERMES_APPROVALS_CLI", choice(*_OUTCOMES), "ask")
-    """What becomes of a dangerous command of a run from the command line."""
+    """What happens to a dangerous command in a run from the command line."""
     api: str = _setting("approvals.api_mode", "HERMES_APPROVALS_API", choice(*_OUTCOMES), "ask")
     """The same for runs submitted over the API."""
     cron: str = _setting("approvals.cron_mode", "HERMES_APPROVALS_CRON", choice(*_OUTCOMES), "deny")
@@ -561,7 +562,7 @@ class ApprovalSettings:
     webhook: str = _setting("approvals.webhook_mode", "HERMES_APPROVALS_WEBHOOK", choice(*_OUTCOMES), "deny")
     """The same for runs that a webhook started."""
     delegation: str = _setting("approvals.delegation_mode", "HERMES_APPROVALS_DELEGATION", choice(*_OUTCOMES), "deny")
-    """The same for child runs, of whatever source their root is."""
+    """The same for child runs, whatever the source of their root."""
     deny: tuple[str, ...] = _setting(
         "approvals.deny", "HERMES_APPROVALS_DENY", names(r"[^\x00-\x1f]{1,500}", "command patterns with * and ?"), ()
     )

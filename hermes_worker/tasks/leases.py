@@ -115,7 +115,7 @@ class Leases:
     def beginning(self, queue: str, at: float) -> Iterator[bool]:
         """Around all that a task does for a message of ``queue`` that was hinted at ``at``; says whether it may begin.
 
-        It counts from before its claim until its hints are sent, so that nobody takes the process for idle in between.
+        It counts from before its claim until its hints are sent, so that the process never looks idle in between.
         """
         with self._lock:
             if at > self._watermarks.get(queue, 0.0):

@@ -102,7 +102,7 @@ READ_FILE = ToolSpec(
     toolset="file",
     is_untrusted=False,
     replay=Replay.PURE,
-    # It pages by itself; a page that were put in a file could only be read with this tool again.
+    # It pages by itself. A page that was written to a file could only be read with this tool again.
     result_chars_max=None,
     is_parallel_safe=True,
     path_argument="path",

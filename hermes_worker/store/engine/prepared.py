@@ -91,7 +91,7 @@ class _Compiled:
         info = connection.info  # of the driver's connection, and emptied when that is replaced
         cursor = info.get(_CURSOR)
         if cursor is None:
-            from psycopg import RawCursor  # who uses SQLite does without
+            from psycopg import RawCursor  # an installation with SQLite may not have it
 
             driver: Any = connection.connection.dbapi_connection
             cursor = info[_CURSOR] = RawCursor(driver)

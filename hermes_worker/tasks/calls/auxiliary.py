@@ -2,7 +2,7 @@
 
 Each task may have providers of its own, tried before those of the installation. Failures are decided on by the same
 table as those of the loop, but nobody waits for long: a call beside the conversation that would have to wait goes to
-the next provider, and when there is none, its user does without.
+the next provider, and when there is none, whoever asked goes on without an answer.
 """
 
 from __future__ import annotations
