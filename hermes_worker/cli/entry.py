@@ -140,8 +140,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         status = EXIT_INTERRUPTED
     except Exception as error:
-        status = _explain(error, invocation)
+        status = EXIT_INTERRUPTED if was_interrupted(error) else _explain(error, invocation)
     _finish(status if isinstance(status, int) else 0)
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether ``error`` is an interruption, or what became of one: Ctrl-C inside a library's own cleaning up makes that
+    fail in turn, with an error of its own (SQLAlchemy's ``close`` asserts)."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _write_what_can_be_written() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.entry import EXIT_INTERRUPTED
+from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
 from hermes_worker.cli.models import described, model_key, model_name
 from hermes_worker.cli.options import (
     TEXT,
@@ -110,7 +110,9 @@ def run(
     with _ends_on_signals():
         try:
             return task.perform(keep=keep)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as error:
+            if not was_interrupted(error):
+                raise
             click.echo(f"\n{task.farewell()}", err=True)
             return EXIT_INTERRUPTED
 

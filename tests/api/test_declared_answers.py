@@ -27,7 +27,7 @@ from hermes_worker.wiring import open_client
 
 JSON = {"content-type": "application/json"}
 HOLDER = {"authorization": f"Bearer {KEY}", "host": "localhost"}
-FLEETING = {"run_id": "run_x", "job_id": "0" * 12, "delivery_id": "dlv_x", "name": "nobody"}
+FLEETING = {"run_id": "run_x", "job_id": "0" * 12, "delivery_id": "dlv_x", "name": "nobody", "tenant": "default"}
 """Names of nothing."""
 
 
@@ -163,6 +163,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs/{run_id}/approval": {"choice": "once"},
     "POST /v1/runs/{run_id}/input": {"text": "x"},
     "POST /webhooks/{name}": {"text": "x"},
+    "POST /webhooks/{tenant}/{name}": {"text": "x"},
 }
 """A body that each operation takes that reads one."""
 

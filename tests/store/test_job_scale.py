@@ -25,17 +25,18 @@ IN_FLIGHT = {"ix_firings_open", "ix_firings_notes"}
 """Partial indexes that may be read whole: they hold what is going on now, not what there is."""
 
 _FILL = """
-insert into jobs (job_id, name, definition, state, next_slot, next_fire_at, created_at, updated_at)
-select lpad(to_hex(n), 12, '0'), 'job ' || n, case when n <= {burst} + 9 then definition else '{{}}' end, 'scheduled',
+insert into jobs (tenant, job_id, name, definition, state, next_slot, next_fire_at, created_at, updated_at)
+select 'default', lpad(to_hex(n), 12, '0'), 'job ' || n,
+       case when n <= {burst} + 9 then definition else '{{}}' end, 'scheduled',
        {noon} + case when n <= {burst} then 7200 when n <= {burst} + 9 then 3600 + n - {burst} else 9000 + n end,
        {noon} + case when n <= {burst} then 7200 when n <= {burst} + 9 then 3600 + n - {burst} else 9000 + n end,
        {noon}, {noon}
 from jobs, generate_series(1, {count}) n;
-insert into sessions (session_id, system_prompt, tools_hash, workspace, created_at)
-values ('s', '', '', '{{}}', {noon});
-insert into runs (run_id, session_pk, model, status, exit_reason, state_version, iterations_max, attempts_max,
+insert into sessions (tenant, session_id, system_prompt, tools_hash, workspace, created_at)
+values ('default', 's', '', '', '{{}}', {noon});
+insert into runs (tenant, run_id, session_pk, model, status, exit_reason, state_version, iterations_max, attempts_max,
                   created_at, updated_at)
-select 'run_' || n, (select pk from sessions), 'm', 'completed', 'text_response', 1, 90, 3, {noon}, {noon}
+select 'default', 'run_' || n, (select pk from sessions), 'm', 'completed', 'text_response', 1, 90, 3, {noon}, {noon}
 from generate_series(1, {past}) n;
 insert into firings (job_pk, slot, outcome, reason, run_pk, settled_at, ended_at)
 select pk, {noon} - 60, 'fired', 'due', pk, {noon}, {noon} from jobs where pk <= {past};

@@ -25,7 +25,8 @@ from hermes_worker.store.tables import budgets, run_inputs, runs
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.iteration.planning import plan_calls, tool_names
 from hermes_worker.wiring import approval_rules
-from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, open_workspace
+from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
+from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
 from hermes_worker.workspaces.sandbox.ladder import Sandbox
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
@@ -65,7 +66,9 @@ def test_a_childs_command_is_refused_where_a_sandbox_is_required_and_nothing_con
     parts = replace(
         turns.parts,
         delegation=DelegationPolicy(),
-        workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), {"PATH": "/usr/bin:/bin"}, sandbox=sandbox),
+        workspace=lambda ref: open_workspace(
+            WorkspaceRef.from_json(ref), OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, sandbox=sandbox)
+        ),
     )
     (tmp_path / "work").mkdir()
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path / "work")).to_json()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from pydantic import WithJsonSchema
 
 from hermes_worker.api.auth import READS
@@ -33,6 +33,17 @@ _ID = re.compile("[0-9]{1,9}")
 _EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{_ID_FORM}"})]
 
 
+def _seq(
+    after: Annotated[_EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
+    last_event_id: Annotated[_EventId | None, Header()] = None,
+) -> int:
+    """Judged before the run is looked for, as every other parameter is."""
+    for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
+        if text and not _ID.fullmatch(text):
+            raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.")
+    return int(last_event_id or after or 0)
+
+
 @router.get(
     "/{run_id}/tree/events",
     response_class=EventStream,
@@ -41,22 +52,13 @@ _EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{_ID
 )
 async def tree_events(
     context: Context,
+    seq: Annotated[int, Depends(_seq)],
     run_id: OwnRun,
-    after: Annotated[_EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
-    last_event_id: Annotated[_EventId | None, Header()] = None,
 ) -> EventStream:
     """The events of all runs of the tree that ``run_id`` is in. Their ids count from 1 without gaps, and every reader
     gets the same. The stream ends when every run of the tree has ended."""
-    seq = _seq(last_event_id, after)
     page = await context.store(_read, context.client, run_id, seq)
     return EventStream(context, run_id, partial(_frames, context, run_id, seq, page))
-
-
-def _seq(last_event_id: str | None, after: str | None) -> int:
-    for param, text in (("after", after), ("Last-Event-ID", last_event_id)):
-        if text and not _ID.fullmatch(text):
-            raise invalid(param, f"Invalid {param!r}: it is not the id of an event of this stream.")
-    return int(last_event_id or after or 0)
 
 
 _Page = tuple[list[tuple[TreeEvent, Usage]], bool]
