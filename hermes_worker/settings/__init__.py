@@ -18,7 +18,6 @@ import ipaddress
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
@@ -1237,7 +1236,3 @@ def markdown_table() -> str:
         for row in describe()
     ]
     return "\n".join(["| Key | Variable | Default | Meaning |", "| --- | --- | --- | --- |", *rows])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{markdown_table()}\n")

@@ -23,12 +23,13 @@ IN_FLIGHT = {"ix_runs_claimed", "ix_tool_calls_claimed", "ix_runs_idle", "ix_run
 """Partial indexes that may be read whole: they hold what is being worked on now, not what there is."""
 
 _FILL = """
-insert into sessions (pk, session_id, active_run_pk, message_seq, system_prompt, tools_hash, workspace, created_at)
-select n, 's' || n, n, 1, '', '', '{{}}', {now} from generate_series(1, {count}) n;
-insert into runs (pk, run_id, session_pk, model, status, state_version, iteration, iterations_max, attempts_max,
+insert into sessions (tenant, pk, session_id, active_run_pk, message_seq, system_prompt, tools_hash, workspace,
+                      created_at)
+select 'default', n, 's' || n, n, 1, '', '', '{{}}', {now} from generate_series(1, {count}) n;
+insert into runs (tenant, pk, run_id, session_pk, model, status, state_version, iteration, iterations_max, attempts_max,
                   hinted_at, resume_at, lease_token, lease_owner, claimed_at, message_seq, deadline_at, idle_s_max,
                   created_at, updated_at)
-select n, 'run_' || n, n, 'm',
+select 'default', n, 'run_' || n, n, 'm',
        case n % 5 when 0 then 'queued' when 1 then 'queued' when 2 then 'waiting_for_capacity' else 'running' end,
        {version}, 1, 90, 3,
        case when n % 5 < 2 then {now} - 100 + n * 1e-4 end,

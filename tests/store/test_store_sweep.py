@@ -469,13 +469,13 @@ def _fill_with_queued_runs(store: Store, count: int) -> None:
 
 _NUMBERS = "with recursive numbers(n) as (select 0 union all select n + 1 from numbers where n < :count - 1)"
 _BULK_SESSIONS = f"""
-insert into sessions (pk, session_id, message_seq, system_prompt, tools_hash, workspace, created_at)
-{_NUMBERS} select :first + n, 'bulk' || (:first + n), 0, '', '', '{{}}', :now from numbers
+insert into sessions (tenant, pk, session_id, message_seq, system_prompt, tools_hash, workspace, created_at)
+{_NUMBERS} select 'default', :first + n, 'bulk' || (:first + n), 0, '', '', '{{}}', :now from numbers
 """
 _BULK_RUNS = f"""
-insert into runs (run_id, session_pk, model, status, state_version, iterations_max, attempts_max, hinted_at,
+insert into runs (tenant, run_id, session_pk, model, status, state_version, iterations_max, attempts_max, hinted_at,
                   message_seq, deadline_at, created_at, updated_at)
-{_NUMBERS} select 'bulk' || (:first + n), :first + n, 'm', 'queued', :version, 5, 3, :now + n * 1e-4,
+{_NUMBERS} select 'default', 'bulk' || (:first + n), :first + n, 'm', 'queued', :version, 5, 3, :now + n * 1e-4,
                   1, :now + 86400, :now, :now from numbers
 """
 
