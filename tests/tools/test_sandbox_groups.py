@@ -55,7 +55,7 @@ def own():
     return Path("/proc/self/cgroup").read_text().rpartition("0::")[2].strip()
 
 def run(text, timeout_s=30):
-    command = shell.Command(text=text, cwd="/", base_env={"PATH": "/usr/bin:/bin"}, env={}, timeout_s=timeout_s,
+    command = shell.RunningCommand(text=text, cwd="/", base_env={"PATH": "/usr/bin:/bin"}, env={}, timeout_s=timeout_s,
                             output_bytes_max=9999, confinement=Confinement(), limits=CommandLimits())
     return shell.run(command, should_stop=lambda: False)
 
