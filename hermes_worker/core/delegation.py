@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from hermes_worker.core.budget import Budget, BudgetMode, lacking, unit_of
+from hermes_worker.core.json_values import stripped_of
 from hermes_worker.core.messages import Usage, canonical_json
 from hermes_worker.core.run import ExitReason, RunStatus
 
@@ -79,19 +80,19 @@ class InvalidDelegation(ValueError):
 
 def tasks_of(arguments: Mapping[str, Any]) -> tuple[ChildTask, ...]:
     """The tasks of a call whose arguments match the tool's schema. Raises ``InvalidDelegation``."""
-    common, role = _text(arguments.get("context")), _role(arguments.get("role"))
+    common, role = stripped_of(arguments.get("context")), _role(arguments.get("role"))
     asked = arguments.get("tasks") or ()
     if not asked:
-        goal = _text(arguments.get("goal"))
+        goal = stripped_of(arguments.get("goal"))
         if not goal:
             raise InvalidDelegation("nothing was delegated: give a 'goal', or a list of 'tasks' that each have one")
         return (ChildTask(goal=goal, context=common, role=role),)
     tasks = []
     for number, task in enumerate(asked, start=1):
-        goal = _text(task.get("goal"))
+        goal = stripped_of(task.get("goal"))
         if not goal:
             raise InvalidDelegation(f"nothing was delegated: task {number} has no 'goal'")
-        own = _text(task.get("context")) or common
+        own = stripped_of(task.get("context")) or common
         tasks.append(ChildTask(goal=goal, context=own, role=_role(task.get("role")) if "role" in task else role))
     return tuple(tasks)
 
@@ -114,10 +115,6 @@ def child_tools(names: Iterable[str], policy: DelegationPolicy, role: ChildRole,
     allowed = frozenset(names) - BLOCKED_TOOLS
     may_delegate = role is ChildRole.ORCHESTRATOR and depth < policy.depth_max
     return allowed if may_delegate else allowed - {DELEGATE_TOOL}
-
-
-def _text(value: object) -> str:
-    return value.strip() if isinstance(value, str) else ""
 
 
 def _role(value: object) -> ChildRole:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["id_of", "list_of", "mapping_of", "number_of", "text_of"]
+__all__ = ["id_of", "list_of", "mapping_of", "number_of", "stripped_of", "text_of"]
 
 
 def text_of(value: object) -> str:
     """A string; anything else is ``""``."""
     return value if isinstance(value, str) else ""
+
+
+def stripped_of(value: object) -> str:
+    """A string without white space around it; anything else is ``""``."""
+    return text_of(value).strip()
 
 
 def id_of(value: object) -> str:

@@ -1,8 +1,8 @@
 """The frame of every step: begin it if this process may, claim it, hold the claim, do it, send what follows.
 
 A message names a step. Of all its deliveries one gets the claim, and a stale one finds nothing, so a frame may be
-entered any number of times. What a step does is in its own module: ``iterate``, ``call_tool``, ``aside``, ``deliver``,
-``collect``.
+entered any number of times. What a step does is in its own module: ``iterate``, ``call_tool``,
+``ask_auxiliary``, ``deliver``, ``collect``.
 """
 
 from __future__ import annotations

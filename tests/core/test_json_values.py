@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, text_of
+from hermes_worker.core.json_values import id_of, list_of, mapping_of, number_of, stripped_of, text_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -18,6 +18,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_value_is_read_as_the_type_that_was_asked_for(value: object) -> None:
     assert text_of(value) == (value if isinstance(value, str) else "")
+    assert stripped_of(value) == text_of(value).strip()
     assert mapping_of(value) == (value if isinstance(value, dict) else {})
     assert list(list_of(value)) == (value if isinstance(value, list) else [])
     assert isinstance(id_of(value), str)

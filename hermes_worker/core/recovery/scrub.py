@@ -20,6 +20,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from hermes_worker.core.json_values import stripped_of
+
 _NAMES = ("think", "thinking", "reasoning", "reasoning_scratchpad", "thought")
 _ANY_NAME = "|".join(_NAMES)
 _SPACE = " \t\n\r"
@@ -205,7 +207,7 @@ def _structured(row: Mapping[str, object]) -> Iterator[object]:
 def _typed(content: object) -> Iterator[object]:
     for part in content if isinstance(content, Sequence) and not isinstance(content, str) else ():
         if isinstance(part, Mapping) and part.get("type") == "thinking":
-            yield _stripped(part.get("thinking")) or _stripped(part.get("text"))
+            yield stripped_of(part.get("thinking")) or stripped_of(part.get("text"))
 
 
 def _tagged(content: object) -> Iterator[object]:
@@ -219,10 +221,6 @@ def _tagged(content: object) -> Iterator[object]:
                 break
             yield content[start.end() : end.start()].strip()
             position = end.end()
-
-
-def _stripped(value: object) -> str:
-    return value.strip() if isinstance(value, str) else ""
 
 
 def _unique(parts: Iterator[object]) -> list[str]:
