@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from jsonschema.validators import extend
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from hermes_worker.agent.tools.judging_time import Schema, UnusableSchema, bounded, deeper, left_s
+from hermes_worker.agent.tools.judging_time import Schema, UnusableSchema, bounded, enter, left_s
 from hermes_worker.core.messages import canonical_json
 
 CHARS_MAX = 256_000
@@ -56,6 +57,9 @@ _USUAL_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 def require_usable(schema: Schema) -> None:
     """Raises ``UnusableSchema`` for a schema that no value could be judged by: too large, too deep, or no schema."""
+    seen = _usable.get(id(schema))
+    if seen is not None and seen.schema is schema:
+        return
     if _is_deeper_than(DEPTH_MAX, schema):
         raise UnusableSchema(f"is nested more than {DEPTH_MAX} levels deep")
     text = canonical_json(schema)
@@ -69,6 +73,19 @@ def require_usable(schema: Schema) -> None:
     why = _judged[digest]
     if why is not None:
         raise UnusableSchema(why)
+    if len(text) > _KEPT_CHARS_MAX:
+        return
+    if len(_usable) >= _KEPT_MAX:
+        _usable.clear()
+    _usable[id(schema)] = _Usable(schema, _validator(_dialect(schema), schema))
+
+
+@dataclass(frozen=True, slots=True)
+class _Usable:
+    """A schema that was found usable. It is kept, so that no other object gets its identity; nobody changes it."""
+
+    schema: Schema
+    validator: Validator
 
 
 _NOT_BESIDE_UNEVALUATED = ("patternProperties", "$ref", "$dynamicRef", "$recursiveRef")
@@ -76,6 +93,10 @@ _NOT_BESIDE_UNEVALUATED = ("patternProperties", "$ref", "$dynamicRef", "$recursi
 _JUDGED_MAX = 1_000
 _judged: dict[bytes, str | None] = {}
 """What is wrong with the schemas that were seen, by digest; two threads may find the same out."""
+_KEPT_MAX = 256
+_KEPT_CHARS_MAX = 32_000
+_usable: dict[int, _Usable] = {}
+"""The usable schemas that were seen, by identity: the schema of a tool is asked for at each of its calls."""
 
 
 def _why_unusable(schema: Schema, text: str) -> str | None:
@@ -113,7 +134,7 @@ def errors_of(value: Any, schema: Schema) -> Iterator[ValidationError]:
     Raises ``UnusableSchema``.
     """
     try:
-        yield from _validator(_dialect(schema), schema).iter_errors(value)
+        yield from _validator_of(schema).iter_errors(value)
     except Unresolvable as error:
         raise UnusableSchema(f"refers to {error.ref[:200]!r}, which is not part of it; nothing is fetched") from None
     except (UnknownType, UndefinedTypeCheck) as error:
@@ -121,6 +142,11 @@ def errors_of(value: Any, schema: Schema) -> Iterator[ValidationError]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A keyword met a value that the meta-schema let through, such as one behind a reference.
         raise UnusableSchema(f"cannot be read ({type(error).__name__})") from error
+
+
+def _validator_of(schema: Schema) -> Validator:
+    seen = _usable.get(id(schema))
+    return seen.validator if seen is not None and seen.schema is schema else _validator(_dialect(schema), schema)
 
 
 def _dialect(schema: Any) -> type[Validator]:
@@ -151,8 +177,12 @@ def _within_budget(check: Keyword) -> Keyword:
         # OpenAPI's way to allow ``null`` beside whatever else the schema says.
         if instance is None and schema.get("nullable") is True:
             return
-        with deeper():
+        # No context manager: this is entered for every keyword of every call, and one takes longer than most keywords.
+        budget = enter()
+        try:
             yield from check(validator, value, instance, schema) or ()
+        finally:
+            budget.leave()
 
     return checked
 

@@ -20,6 +20,7 @@ TIME_MAX_S = 1.0
 KEYWORDS_DEEP_MAX = 100
 """Keywords that are judged inside of each other; each takes about four frames of Python's thousand."""
 TOO_DEEP = "refers to itself without end, or is nested too deeply"
+TOO_LONG = "takes too long to check"
 
 Schema = Mapping[str, Any]
 
@@ -28,15 +29,28 @@ class UnusableSchema(HermesError):
     """A schema, or a value against it, cannot be judged; the message says why, as the end of a sentence."""
 
 
-class _JudgingBudget:
+class JudgingBudget:
     """What the present judgement may still take."""
+
+    __slots__ = ("depth", "ends", "is_over_after")
 
     def __init__(self, time_max_s: float) -> None:
         self.ends = time.thread_time() + time_max_s
+        self.is_over_after = time.monotonic() + time_max_s
+        """A thread takes no more processor time than passes, and this clock is read without asking the kernel."""
         self.depth = 0
 
+    def spend(self) -> None:
+        """Raises ``UnusableSchema`` when the time is used up."""
+        if time.monotonic() >= self.is_over_after and time.thread_time() >= self.ends:
+            raise UnusableSchema(TOO_LONG)
 
-_budget: ContextVar[_JudgingBudget | None] = ContextVar("_budget", default=None)
+    def leave(self) -> None:
+        """The piece of work that ``enter`` began is done, or was given up."""
+        self.depth -= 1
+
+
+_budget: ContextVar[JudgingBudget | None] = ContextVar("_budget", default=None)
 
 
 @contextmanager
@@ -46,7 +60,7 @@ def bounded(time_max_s: float = TIME_MAX_S) -> Iterator[None]:
     if _budget.get() is not None:
         yield
         return
-    token = _budget.set(_JudgingBudget(time_max_s))
+    token = _budget.set(JudgingBudget(time_max_s))
     try:
         yield
     except RecursionError:
@@ -60,33 +74,30 @@ def left_s() -> float:
     ``bounded``."""
     left = _present().ends - time.thread_time()
     if left <= 0:
-        raise UnusableSchema("takes too long to check")
+        raise UnusableSchema(TOO_LONG)
     return left
 
 
 def spend() -> None:
     """One piece of work is done. Raises as ``left_s``."""
-    left_s()
+    _present().spend()
 
 
-@contextmanager
-def deeper() -> Iterator[None]:
-    """One piece of work inside of another. Raises as ``left_s``, and ``UnusableSchema`` when it goes on like this.
+def enter() -> JudgingBudget:
+    """One piece of work begins inside of another; ``leave`` of what is returned ends it. Raises as ``left_s``, and
+    ``UnusableSchema`` when it goes on like this.
 
     Well before Python's own limit: what is written in Rust below ``jsonschema`` panics when it meets that one.
     """
-    left_s()
     budget = _present()
+    budget.spend()
     if budget.depth >= KEYWORDS_DEEP_MAX:
         raise UnusableSchema(TOO_DEEP)
     budget.depth += 1
-    try:
-        yield
-    finally:
-        budget.depth -= 1
+    return budget
 
 
-def _present() -> _JudgingBudget:
+def _present() -> JudgingBudget:
     budget = _budget.get()
     if budget is None:
         raise LookupError("nothing is judged without a budget")
