@@ -565,6 +565,7 @@ def _sharing(database: Database) -> Callable[[], bool]:
 def _private_paths(settings: Settings) -> Iterator[str]:
     """Where the product keeps what no command may see."""
     yield str(settings.home)
+    yield from settings.secret_files.values()
     if settings.database.url and settings.database.url.startswith("sqlite"):
         file = make_url(settings.database.url).database
         if file and file != ":memory:":

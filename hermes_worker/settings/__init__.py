@@ -64,6 +64,7 @@ from hermes_worker.settings.kinds import (
     socket_url,
 )
 from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, READ_BY_LIBRARIES, ProcessRole, owners, withheld_from
+from hermes_worker.settings.secret_files import named_files, read_files
 from hermes_worker.system.plainfiles import read_plain
 
 __all__ = [
@@ -650,7 +651,9 @@ class Settings:
     """What was found and has no effect, as sentences to show once at the start."""
     environ: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     """The environment this process was started with, and below it ``.env``: what child processes and commands start
-    from."""
+    from. Secrets that were given by file stand in it as if they had been given by value."""
+    secret_files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False)
+    """The files that secrets came from, by the variables that name them (``HERMES_SERVER_KEY_FILE``)."""
 
     @property
     def database_url(self) -> str:
@@ -832,7 +835,8 @@ def load(
     environ = {**(os.environ if environ is None else environ), **handed.variables}
     _require_known_keys(overrides)
     home = _home(home or overrides.get("home"), environ)
-    dotenv = {} if handed.is_complete else _read_dotenv(home / ".env")
+    own = {} if handed.is_complete else _read_dotenv(home / ".env")
+    environ, dotenv, files = _with_secret_files(environ, own, is_handed=handed.is_complete)
     config, notes = ({}, []) if handed.is_complete else _read_config(home / "config.yaml")
     sources = _Sources(overrides, environ, dotenv, config, handed.withheld)
     settings = Settings(
@@ -843,6 +847,7 @@ def load(
         faults=_value(sources, _DECLARATION_OF["faults"], ""),
         notes=() if handed.is_complete else (*notes, *_dotenv_notes(home / ".env"), *_variable_notes(sources)),
         environ=MappingProxyType({**dotenv, **environ}),
+        secret_files=MappingProxyType(files),
     )
     _check_together(settings, handed.withheld)
     return settings
@@ -865,6 +870,24 @@ def _handed_to_us() -> Handover:
 def is_supervised() -> bool:
     """Whether ``up`` or ``run`` started this process as one of its roles."""
     return _handed.is_complete
+
+
+def _with_secret_files(
+    environ: Mapping[str, str], dotenv: Mapping[str, str], *, is_handed: bool
+) -> tuple[Mapping[str, str], Mapping[str, str], dict[str, str]]:
+    """Both with what the files of secrets say, and which files those are. Who was handed its secrets does not read
+    them; it has to know what no command may see."""
+    if is_handed:
+        return environ, dotenv, named_files(environ, _may_come_by_file)
+    below = read_files(dotenv, _may_come_by_file, place=".env")
+    above = read_files(environ, _may_come_by_file, place="the environment")
+    return above.variables, below.variables, {**below.files, **above.files}
+
+
+def _may_come_by_file(variable: str) -> bool:
+    """A secret that a role needs. Other people's variables that sound secret may mean something else by ``_FILE``, and
+    what a library reads by itself it would not find."""
+    return variable not in READ_BY_LIBRARIES and bool(_owners(variable, ""))
 
 
 def _terminal(sources: _Sources) -> TerminalSettings:
@@ -1178,6 +1201,7 @@ def handed_to(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, str], 
             environ[name] = value
         elif not whose.isdisjoint(roles) or _is_for_commands(settings, name, roles):
             secrets[name] = value
+    environ |= settings.secret_files
     return environ, Handover(variables=secrets, is_complete=True, withheld=withheld_from(roles))
 
 
