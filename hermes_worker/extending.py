@@ -21,11 +21,13 @@ from hermes_worker.channels.exchange import (
     json_request,
 )
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.hooks import HookEvent
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
     API_VERSION,
     CommandDeclaration,
     Extension,
+    HookDeclaration,
     RouterDeclaration,
     SettingDeclaration,
     ToolDeclaration,
@@ -45,6 +47,8 @@ __all__ = [
     "DeliveryError",
     "Exchange",
     "Extension",
+    "HookDeclaration",
+    "HookEvent",
     "HttpRequest",
     "HttpResponse",
     "Key",

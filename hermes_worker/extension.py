@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS, expanded
 from hermes_worker.core.replay import Replay
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "CommandDeclaration",
     "Extension",
     "ExtensionConflict",
+    "HookDeclaration",
     "Installed",
     "ProviderDeclaration",
     "RouterDeclaration",
@@ -51,6 +53,7 @@ USUAL_BUNDLES = ("hermes-cli", "hermes-cron", "hermes-api-server")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider accepts as the name of a function."""
+HOOK_TIMEOUT_S_MAX = 300.0
 _DELIVERS = "delivery"
 _ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", "api"})
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -170,6 +173,24 @@ class CommandDeclaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HookDeclaration:
+    """Code that is told of what happens in runs, or asked before it happens (docs/hooks.md)."""
+
+    name: str
+    """What it did is recorded under this name: lower-case letters, digits, ``_`` and ``-``."""
+    events: tuple[str, ...]
+    """Of ``core.hooks.HOOK_EVENTS``; ``agent:*`` stands for all that begin so."""
+    implementation: Reference
+    """Called with a ``core.hooks.HookEvent``; may be a coroutine function. Of an observer the answer is ignored."""
+    order: int = 0
+    """Of several hooks for one event, the lower is asked first; equal ones in the order of their extensions."""
+    timeout_s: float = 10.0
+    """After so long nobody waits for it any more."""
+    is_handler: bool = False
+    """Called as ``handler.py`` beside a ``HOOK.yaml`` is: with the event's name and its payload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDeclaration:
     """Something that the operator sets for an extension, in the environment or in ``.env``."""
 
@@ -206,6 +227,7 @@ class Extension:
     routers: tuple[RouterDeclaration, ...] = ()
     commands: tuple[CommandDeclaration, ...] = ()
     settings: tuple[SettingDeclaration, ...] = ()
+    hooks: tuple[HookDeclaration, ...] = ()
 
     def __post_init__(self) -> None:
         """A tool that names no toolset is in that of its extension."""
@@ -236,6 +258,8 @@ class Installed:
     commands: Mapping[str, CommandDeclaration]
     settings: Mapping[str, SettingDeclaration]
     """By variable."""
+    hooks: Mapping[str, HookDeclaration]
+    """In the order in which they are asked."""
     values: Mapping[str, Mapping[str, str]]
     """Of each extension, what its settings hold, by their names."""
 
@@ -263,6 +287,7 @@ def fold(
         routers=_by_name(one.routers for one in extensions),
         commands=_by_name(one.commands for one in extensions),
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
+        hooks=_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
         secret_variables=MappingProxyType(dict(_secrets(extensions))),
         values=MappingProxyType(
             {
@@ -321,9 +346,26 @@ def _unusable(one: Extension) -> Iterator[str]:
     toolsets = {tool.spec.toolset for tool in one.tools}
     for name in sorted(toolsets & one.toolsets.keys()):
         yield f"{name!r} of the extension {one.name!r} names both a toolset and a bundle of toolsets"
+    for hook in one.hooks:
+        yield from _unusable_hook(hook, one.name)
     for reference in _references(one):
         if isinstance(reference, str) and not _REFERENCE.fullmatch(reference):
             yield f"{reference!r} of the extension {one.name!r} has not the form 'package.module:attribute'"
+
+
+def _unusable_hook(hook: HookDeclaration, extension: str) -> Iterator[str]:
+    whose = f"the hook {hook.name!r} of the extension {extension!r}"
+    if not _NAME.fullmatch(hook.name):
+        yield f"{whose} has no usable name: use lower-case letters, digits, '_' and '-'"
+    if not hook.events:
+        yield f"{whose} names no event"
+    for event in expanded(hook.events):
+        if event in ABSENT_EVENTS:
+            yield f"{whose} is for {event!r}, which never happens here: docs/hooks.md says why"
+        elif event not in HOOK_EVENTS:
+            yield f"{whose} is for {event!r}, which is no event: docs/hooks.md lists them"
+    if not isinstance(hook.timeout_s, int | float) or not 0 < hook.timeout_s <= HOOK_TIMEOUT_S_MAX:
+        yield f"{whose} must have a timeout_s above 0 and at most {HOOK_TIMEOUT_S_MAX:g}"
 
 
 def _references(one: Extension) -> Iterator[Reference]:
@@ -337,6 +379,8 @@ def _references(one: Extension) -> Iterator[Reference]:
         yield router.implementation
     for command in one.commands:
         yield command.implementation
+    for hook in one.hooks:
+        yield hook.implementation
 
 
 _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
@@ -350,6 +394,7 @@ _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
         "router": lambda one: (router.name for router in one.routers),
         "command": lambda one: (command.name for command in one.commands),
         "setting": lambda one: (item.variable for item in one.settings),
+        "hook": lambda one: (hook.name for hook in one.hooks),
     }
 )
 """What only one extension may claim."""

@@ -283,6 +283,7 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "routers": tuple(one.name for one in extension.routers),
         "commands": tuple(one.name for one in extension.commands),
         "settings": tuple(one.variable for one in extension.settings),
+        "hooks": tuple(one.name for one in extension.hooks),
     }
     return {kind: names for kind, names in found.items() if names}
 

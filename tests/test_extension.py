@@ -17,6 +17,7 @@ from hermes_worker.extension import (
     CommandDeclaration,
     Extension,
     ExtensionConflict,
+    HookDeclaration,
     SettingDeclaration,
     ToolDeclaration,
     ToolSpec,
@@ -31,6 +32,10 @@ from hermes_worker.models.catalog import ProviderRow, find_provider, provider_ro
 def tool(name: str, **changes: Any) -> ToolDeclaration:
     spec = ToolSpec(name=name, description=name, parameters={}, toolset="acme", replay=Replay.PURE, is_untrusted=False)
     return ToolDeclaration(spec=replace(spec, **changes), implementation="acme.tools:it")
+
+
+def hook(name: str, *events: str, **changes: Any) -> HookDeclaration:
+    return replace(HookDeclaration(name=name, events=events, implementation="acme.hooks:it"), **changes)
 
 
 def row(name: str, *aliases: str) -> ProviderRow:
@@ -86,6 +91,18 @@ def test_its_tools_are_in_sessions_that_name_no_toolset() -> None:
             "'no.colon' of the extension 'b' has not the form",
         ),
         (
+            Extension(name="b", version="1", hooks=(hook("x", "pre_tol_call"),)),
+            "'x' .* 'pre_tol_call', which is no event",
+        ),
+        (Extension(name="b", version="1", hooks=(hook("x", "pre_verify"),)), "'pre_verify', which never happens here"),
+        (Extension(name="b", version="1", hooks=(hook("x"),)), "the hook 'x' of the extension 'b' names no event"),
+        (Extension(name="b", version="1", hooks=(hook("x y", "agent:*"),)), "'x y' .* has no usable name"),
+        (Extension(name="b", version="1", hooks=(hook("x", "agent:*", timeout_s=0),)), "'x' .* must have a timeout_s"),
+        (
+            Extension(name="b", version="1", hooks=2 * (hook("x", "agent:*"),)),
+            "the extension 'b' brings the hook 'x' twice",
+        ),
+        (
             Extension(name="b", version="1", wires=2 * (WireDeclaration(name="w", implementation="a:b"),)),
             "'b' brings the wire 'w' twice",
         ),
@@ -94,6 +111,12 @@ def test_its_tools_are_in_sessions_that_name_no_toolset() -> None:
 def test_what_cannot_be_together_is_said_in_a_sentence(other: Extension, sentence: str) -> None:
     with pytest.raises(ExtensionConflict, match=sentence):
         fold((ACME, other))
+
+
+def test_hooks_are_asked_in_their_order() -> None:
+    first = Extension(name="a", version="1", hooks=(hook("last", "agent:*", order=5), hook("second", "agent:*")))
+    other = Extension(name="b", version="1", hooks=(hook("third", "agent:*"), hook("first", "agent:*", order=-1)))
+    assert list(fold((first, other)).hooks) == ["first", "second", "third", "last"]
 
 
 def test_every_conflict_is_named_at_once() -> None:
