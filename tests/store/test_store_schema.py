@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from support.store import Store, check
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.store.backlog import create_view
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate, newest, require_current, revision
 from hermes_worker.store.tables import metadata
@@ -29,6 +30,11 @@ def opened(url: str) -> Database:
 
 def tables(database: Database) -> set[str]:
     return set(sa.inspect(database.engine).get_table_names())
+
+
+def views(database: Database) -> dict[str, str]:
+    inspector = sa.inspect(database.engine)
+    return {name: inspector.get_view_definition(name).strip() for name in inspector.get_view_names()}
 
 
 @pytest.fixture
@@ -45,6 +51,8 @@ def test_the_migrations_build_exactly_the_tables_of_the_code(database_url: str, 
     migrated, made = opened(database_url), opened(second_url)
     migrate(migrated)
     metadata.create_all(made.engine)
+    with made.write() as connection:
+        connection.exec_driver_sql(create_view(made.engine.dialect.name))
 
     with migrated.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -52,6 +60,7 @@ def test_the_migrations_build_exactly_the_tables_of_the_code(database_url: str, 
     assert tables(migrated) == {*metadata.tables, "alembic_version"}
     for table in metadata.tables:
         assert described(migrated, table) == described(made, table), HOW
+    assert views(migrated) == views(made), HOW
     migrated.close()
     made.close()
 
