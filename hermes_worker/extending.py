@@ -30,6 +30,7 @@ from hermes_worker.extension import (
     HookDeclaration,
     RouterDeclaration,
     SettingDeclaration,
+    SettingType,
     ToolDeclaration,
     ToolSpec,
     WireDeclaration,
@@ -37,6 +38,7 @@ from hermes_worker.extension import (
 )
 from hermes_worker.models.catalog import ProviderRow
 from hermes_worker.net.http import HttpRequest, HttpResponse
+from hermes_worker.setting_groups import setting, settings_of
 
 __all__ = [
     "API_VERSION",
@@ -63,6 +65,7 @@ __all__ = [
     "SendErrorKind",
     "Sending",
     "SettingDeclaration",
+    "SettingType",
     "Stop",
     "Target",
     "TextLimit",
@@ -80,5 +83,7 @@ __all__ = [
     "is_success",
     "json_object",
     "json_request",
+    "setting",
+    "settings_of",
     "tool",
 ]

@@ -15,6 +15,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -33,6 +34,8 @@ __all__ = [
     "ProviderDeclaration",
     "RouterDeclaration",
     "SettingDeclaration",
+    "SettingType",
+    "SettingValue",
     "ToolDeclaration",
     "ToolSpec",
     "WireDeclaration",
@@ -40,6 +43,7 @@ __all__ = [
     "conflicts",
     "fold",
     "load",
+    "missing",
 ]
 
 API_VERSION = 1
@@ -172,6 +176,18 @@ class CommandDeclaration:
     """A ``click.Command``."""
 
 
+class SettingType(StrEnum):
+    """What a setting of an extension holds."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    SWITCH = "switch"
+
+
+SettingValue = str | int | float | bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookDeclaration:
     """Code that is told of what happens in runs, or asked before it happens (docs/hooks.md)."""
@@ -192,17 +208,27 @@ class HookDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDeclaration:
-    """Something that the operator sets for an extension, in the environment or in ``.env``."""
+    """Something that the operator sets for an extension, in the environment or in ``.env``. ``setting_groups`` makes
+    these of a dataclass."""
 
     name: str
     """How the extension's code calls it."""
     variable: str
     """The environment variable that holds it."""
     summary: str
+    holds: SettingType = SettingType.TEXT
+    default: SettingValue | None = None
+    """``None``: the extension gets no value when none is set."""
+    choices: tuple[str, ...] = ()
+    """Of a text: what it may be; empty for any text."""
+    minimum: float | None = None
+    maximum: float | None = None
+    """Bounds of a number; ``None`` for none."""
     is_required: bool = False
+    """Processes of ``roles`` do not start without it."""
     is_secret: bool = False
     roles: tuple[str, ...] = ("tools",)
-    """Of a secret: the roles of processes that get it."""
+    """The roles of processes that use it. A secret is given to no others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +286,7 @@ class Installed:
     """By variable."""
     hooks: Mapping[str, HookDeclaration]
     """In the order in which they are asked."""
-    values: Mapping[str, Mapping[str, str]]
+    values: Mapping[str, Mapping[str, SettingValue]]
     """Of each extension, what its settings hold, by their names."""
 
     secret_variables: Mapping[str, tuple[str, ...]]
@@ -268,12 +294,12 @@ class Installed:
 
 
 def fold(
-    extensions: Sequence[Extension], values: Mapping[str, str] | None = None, *, withheld: Iterable[str] = ()
+    extensions: Sequence[Extension], values: Mapping[str, SettingValue] | None = None, *, withheld: Iterable[str] = ()
 ) -> Installed:
-    """All of them as one. ``values`` holds variables by name; those in ``withheld`` may be missing here because another
-    process has them. Raises ``ExtensionConflict``, which names every conflict there is."""
+    """All of them as one. ``values`` holds what variables say, by name; those in ``withheld`` may be missing here
+    because only another process needs them. Raises ``ExtensionConflict``, which names every conflict there is."""
     given = values or {}
-    found = [*conflicts(extensions), *_missing(extensions, given, frozenset(withheld))]
+    found = [*conflicts(extensions), *missing(extensions, given, withheld=withheld)]
     if found:
         raise ExtensionConflict("; ".join(found))
     return Installed(
@@ -343,6 +369,8 @@ def _unusable(one: Extension) -> Iterator[str]:
     for item in one.settings:
         if unknown := sorted(set(item.roles) - _ROLES):
             yield f"{item.variable} of the extension {one.name!r} names roles that there are not: {', '.join(unknown)}"
+        if item.is_secret and (item.default is not None or item.holds is not SettingType.TEXT):
+            yield f"{item.variable} of the extension {one.name!r} is a secret: it is text and has no default"
     toolsets = {tool.spec.toolset for tool in one.tools}
     for name in sorted(toolsets & one.toolsets.keys()):
         yield f"{name!r} of the extension {one.name!r} names both a toolset and a bundle of toolsets"
@@ -400,12 +428,25 @@ _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
 """What only one extension may claim."""
 
 
-def _missing(extensions: Sequence[Extension], values: Mapping[str, str], withheld: frozenset[str]) -> Iterator[str]:
-    for one in extensions:
-        for item in one.settings:
-            if item.is_required and item.variable not in withheld and not values.get(item.variable, "").strip():
-                meaning = item.summary.rstrip(".")
-                yield f"the extension {one.name!r} needs {item.variable} ({meaning}): set it, or disable the extension"
+def missing(
+    extensions: Sequence[Extension],
+    values: Mapping[str, SettingValue],
+    *,
+    withheld: Iterable[str] = (),
+    roles: Iterable[str] = _ROLES,
+) -> tuple[str, ...]:
+    """The required settings that have no value and that processes of ``roles`` use, a sentence each. Pure."""
+    kept, ours = frozenset(withheld), frozenset(roles)
+    return tuple(
+        f"the extension {one.name!r} needs {item.variable} ({item.summary.rstrip('.')}): "
+        "set it, or disable the extension"
+        for one in extensions
+        for item in one.settings
+        if item.is_required
+        and not ours.isdisjoint(item.roles)
+        and item.variable not in kept
+        and not str(values.get(item.variable, "")).strip()
+    )
 
 
 def _secrets(extensions: Sequence[Extension]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -17,7 +17,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -28,9 +28,10 @@ import yaml
 
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.extension import API_VERSION, Extension, ExtensionConflict, Installed, Reference, fold, load
-from hermes_worker.settings import Settings, is_supervised
-from hermes_worker.settings.role_secrets import is_secret
+from hermes_worker.extension import API_VERSION, Extension, ExtensionConflict, Installed, Reference, fold, load, missing
+from hermes_worker.settings import Settings
+from hermes_worker.settings.declared import values_of
+from hermes_worker.settings.role_secrets import ProcessRole, is_secret
 from hermes_worker.system.plainfiles import read_plain
 
 GROUP = "hermes_worker.extensions"
@@ -183,9 +184,7 @@ def begin(settings: Settings) -> Installed:
             installed.put_in_force(_Begun.installed)
             return _Begun.installed
         extensions = (*installed.built_in(), *_imported(settings.home, enabled))
-        # What a supervisor did not hand on belongs to another role; the supervisor itself saw that it is there.
-        secret = [item.variable for one in extensions for item in one.settings if item.is_secret]
-        found = fold(extensions, settings.environ, withheld=secret if is_supervised() else ())
+        found = _folded(settings, extensions)
         if (kind := settings.terminal.workspace) not in found.workspaces:
             raise ExtensionConflict(
                 f"terminal.workspace (HERMES_WORKSPACE) is {kind!r}, which no enabled extension brings: choose one of "
@@ -196,6 +195,24 @@ def begin(settings: Settings) -> Installed:
         return found
 
 
+def _folded(settings: Settings, extensions: Sequence[Extension]) -> Installed:
+    """What is required is asked for by ``require``: a command that lists runs needs no key of a warehouse."""
+    declared = [item for one in extensions for item in one.settings]
+    values = values_of(declared, settings.environ)
+    return fold(extensions, values, withheld=[item.variable for item in declared])
+
+
+def require(settings: Settings, roles: Collection[ProcessRole]) -> None:
+    """See that the enabled extensions have the settings that processes of ``roles`` use.
+
+    Raises ``ExtensionConflict`` that names what is missing.
+    """
+    found = begin(settings)
+    values = values_of(found.settings.values(), settings.environ)
+    if lacking := missing(found.extensions, values, roles=[role.value for role in roles]):
+        raise ExtensionConflict("; ".join(lacking))
+
+
 class _Begun:
     """For which home and which names the extensions of this process were imported."""
 
@@ -204,8 +221,10 @@ class _Begun:
 
 
 def check(settings: Settings, enabled: Sequence[str]) -> None:
-    """Whether these extensions could be used together: imports them. Raises ``ConfigurationError``."""
-    fold((*installed.built_in(), *_imported(settings.home, enabled)), settings.environ)
+    """Whether these extensions could be used together, with all they require: imports them. Raises
+    ``ConfigurationError``."""
+    extensions = (*installed.built_in(), *_imported(settings.home, enabled))
+    fold(extensions, values_of((item for one in extensions for item in one.settings), settings.environ))
 
 
 def of_others() -> tuple[Extension, ...]:

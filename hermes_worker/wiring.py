@@ -40,6 +40,7 @@ from hermes_worker.models.governor import ConfiguredLimits, Governor
 from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
+from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.revisions import require_current
@@ -594,11 +595,12 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
     return _Models(chain=chain, auxiliary=auxiliary_chains_of(settings), pool=pool)
 
 
-def _load_what_runs_here(options: WorkerOptions, catalog: Catalog) -> None:
-    """What a worker of these queues will call: what cannot be loaded is said now, and nothing is imported in the middle
-    of a step. Raises ``ConfigurationError``."""
+def _load_what_runs_here(shared: _Shared, catalog: Catalog) -> None:
+    """What a worker of these queues will call: what cannot be loaded or lacks a setting is said now, and nothing is
+    imported in the middle of a step. Raises ``ConfigurationError``."""
+    queues = {QueueName(queue) for queue in shared.options.queues}
+    plugins.require(shared.settings, {ProcessRole(queue.value.removeprefix("suspect_")) for queue in queues})
     found = plugins.of_others()
-    queues = {QueueName(queue) for queue in options.queues}
     if queues & {QueueName.TOOLS, QueueName.SUSPECT_TOOLS}:
         catalog.load_all()
         plugins.preload([kind.implementation for one in found for kind in one.workspaces])
@@ -722,7 +724,7 @@ def _catalog_of(shared: _Shared) -> Catalog:
             "fetching": Fetcher(policy=UrlPolicy(allows_private=shared.settings.agent.allow_private_urls)),
         },
     )
-    _load_what_runs_here(shared.options, catalog)
+    _load_what_runs_here(shared, catalog)
     return catalog
 
 

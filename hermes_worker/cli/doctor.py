@@ -17,6 +17,7 @@ import click
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import described, model_name
 from hermes_worker.cli.options import client_settings, common
+from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, reason_of
 from hermes_worker.local.paths import FailedStart, failed_start, prepare_home, running_stack
 from hermes_worker.local.process import root_warning
@@ -69,6 +70,9 @@ def doctor(home: Path | None, workspace: Path | None) -> int:
 @common
 def check(home: Path | None) -> int:
     """Check the configuration without connecting to anything."""
+    from hermes_worker import plugins
+    from hermes_worker.settings.declared import describe_declared
+    from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import endpoint_of
 
     settings = client_settings(home)
@@ -79,6 +83,9 @@ def check(home: Path | None) -> int:
     click.echo(f"broker    {_broker_place(settings)}")
     click.echo(f"model     {described(settings)}")
     click.echo(f"API       http://{settings.server.host}:{settings.server.port}{_key_note(settings)}")
+    for row in describe_declared(plugins.of_others(), settings.environ):
+        click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({one_line(row.summary, 80)})")
+    plugins.require(settings, list(ProcessRole))
     click.echo("The configuration can be used.")
     return 0
 

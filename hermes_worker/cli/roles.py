@@ -97,13 +97,16 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     """Run one scheduler process."""
     from celery.beat import Service
 
+    from hermes_worker import plugins
     from hermes_worker.observe import configure_logging, log
+    from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import broker_url_of
     from hermes_worker.worker.celery import celery_app
     from scheduler.beat import Scheduler
 
     title_process("beat")
     settings = load_settings(home)
+    plugins.require(settings, [ProcessRole.BEAT])
     configure_logging(settings.log, "beat", secrets=settings.secrets)
     logging.getLogger("celery").setLevel(logging.WARNING)  # its news of every tick is none
     service = Service(
@@ -130,11 +133,14 @@ def _leave(_number: int, _frame: Any) -> None:
 @click.option("--port", type=click.IntRange(0, 65_535), help="Default: 8642.")
 def api(home: Path | None, host: str | None, port: int | None) -> int:
     """Run one HTTP API process."""
+    from hermes_worker import plugins
     from hermes_worker.api.server import serve
     from hermes_worker.observe import configure_logging
+    from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.settings.server_key import keep_server_key
 
     settings = load_settings(home, {"server.host": host, "server.port": port})
+    plugins.require(settings, [ProcessRole.API])
     title_process(f"api {settings.server.host}:{settings.server.port}")
     configure_logging(settings.log, "api", secrets=(*settings.secrets, keep_server_key(settings)))
     serve(settings, on_ready=lambda url: heap.settle())

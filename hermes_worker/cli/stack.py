@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
+from hermes_worker import plugins
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.children import ChildExit, ChildSpec
@@ -179,6 +180,7 @@ class Stack:
         self, name: str, arguments: Sequence[str], roles: Sequence[ProcessRole], ready: Callable[[], bool] | None = None
     ) -> ChildSpec:
         lease = self.settings.lease
+        plugins.require(self.settings, roles)  # said here: the role itself would say it into a log
         environ, secrets = handed_to(self.settings, *roles)
         return ChildSpec(
             name=name,

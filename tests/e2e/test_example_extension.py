@@ -90,6 +90,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: Path, pager: Pager) -> None:
     secrets = {"ACME_WAREHOUSE_TOKEN": "warehouse-token-1", "PAGER_URL": pager.url, "PAGER_TOKEN": "pager-token-12"}
+    secrets["ACME_SITE"] = "south"
     hermes = CommandLine(tmp_path / "home", secrets, program=(str(environment), "-m", "hermes_worker"))
 
     listed = hermes("extensions", "list", "--json")
@@ -113,5 +114,6 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
     assert page["to"] == "night-shift"
     assert "There are 1200 bolts." in page["text"]
     assert '\\"pieces\\":1200' in json.dumps(messages)
+    assert '\\"site\\":\\"south\\"' in json.dumps(messages)
     assert '\\"authorised\\":true' in json.dumps(messages)
     assert "warehouse-token-1" not in up.output

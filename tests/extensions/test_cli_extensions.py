@@ -123,6 +123,30 @@ def test_only_the_lines_of_the_setting_change(before: str, after: str | None) ->
     assert with_enabled(before, ["a", "b"]) == after
 
 
+NEEDY = CODE.replace(
+    "tools=(shout,)",
+    "tools=(shout,), settings=(SettingDeclaration("
+    'name="token", variable="LOUD_TOKEN", summary="The token.", is_required=True, is_secret=True),)',
+)
+
+
+def test_a_required_secret_is_asked_for_where_it_is_used(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin(home, NEEDY, f"{MANIFEST}provides_settings: [LOUD_TOKEN]\n")
+    assert call("extensions", "enable", "loud") == 2, "it is tried as it would be used"
+    monkeypatch.setenv("LOUD_TOKEN", "hush-hush-hush")
+    assert call("extensions", "enable", "loud") == 0
+    assert call("check") == 0
+    assert "loud      LOUD_TOKEN: set  (The token.)" in capsys.readouterr().out
+    monkeypatch.delenv("LOUD_TOKEN")
+    assert call("migrate") == 0, "no tool runs there"
+    for needs_it in (("worker", "--queues", "tools"), ("up",), ("check",)):
+        monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
+        assert call(*needs_it) == 2
+        assert "'loud' needs LOUD_TOKEN (The token): set it, or disable" in capsys.readouterr().err
+
+
 def test_a_variable_that_decides_is_named(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from hermes_worker.agent.tools.catalog import declared_catalog, default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import ExtensionConflict
-from hermes_worker.plugins import available, begin, read_manifest
+from hermes_worker.plugins import available, begin, read_manifest, require
 from hermes_worker.settings import Settings, handed_to, load
 from hermes_worker.settings.role_secrets import ProcessRole
 
@@ -101,14 +101,14 @@ REFUSED = {
         "name: loud\nprovides_tools: [todo]\n",
         "'tools' and 'loud' both bring the tool 'todo': disable one of them",
     ),
-    "missing setting": (
+    "wrong default of a secret": (
         CODE.replace(
             "tools=(shout,)",
             "tools=(shout,), settings=(SettingDeclaration("
-            'name="a", variable="LOUD_A", summary="A.", is_required=True),)',
+            'name="a", variable="LOUD_TOKEN", summary="A.", is_secret=True, default="x"),)',
         ),
-        f"{MANIFEST}provides_settings: [LOUD_A]\n",
-        r"'loud' needs LOUD_A \(A\): set it, or disable the extension",
+        f"{MANIFEST}provides_settings: [LOUD_TOKEN]\n",
+        "LOUD_TOKEN of the extension 'loud' is a secret: it is text and has no default",
     ),
     "quiet secret": (
         CODE.replace(
@@ -184,6 +184,17 @@ def test_a_secret_goes_to_the_roles_that_its_declaration_names(home: Path, site:
         "LOUD_TOKEN" not in given(role)
         for role in (ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.API, ProcessRole.BEAT)
     )
+
+
+def test_a_required_setting_is_asked_for_by_the_roles_that_use_it(home: Path, site: Path) -> None:
+    """A command that lists runs needs no key of a warehouse, and neither does the API."""
+    plugin(home, SECRET, f"{MANIFEST}provides_settings: [LOUD_TOKEN]\n")
+    ours = settings(home, "loud")
+    begin(ours)
+    require(ours, [ProcessRole.API, ProcessRole.BEAT, ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM])
+    with pytest.raises(ExtensionConflict, match=r"'loud' needs LOUD_TOKEN \(The token\): set it, or disable the ext"):
+        require(ours, [ProcessRole.TOOLS])
+    require(settings(home, "loud", LOUD_TOKEN="hush-hush-hush"), [ProcessRole.TOOLS])
 
 
 @pytest.mark.parametrize("text", ["name: loud\nprovides_tools: shout\n", "name: loud\nprovides_tools: [1]\n"])

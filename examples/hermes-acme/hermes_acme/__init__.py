@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from hermes_worker.extending import (
     ChatShape,
@@ -13,10 +14,10 @@ from hermes_worker.extending import (
     Progress,
     ProviderRow,
     Sending,
-    SettingDeclaration,
     TextLimit,
     ToolFailed,
-    Values,
+    setting,
+    settings_of,
     tool,
 )
 
@@ -25,15 +26,25 @@ __all__ = ["EXTENSION"]
 _STOCK = {"bolt": 1200, "nut": 900}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warehouse:
+    """What the operator sets."""
+
+    token: str = setting("ACME_WAREHOUSE_TOKEN", "What the warehouse knows you by.", is_secret=True)
+    pieces_max: int = setting("ACME_PIECES_MAX", "The largest number that is told.", default=10_000, minimum=1)
+    site: Literal["north", "south"] = setting("ACME_SITE", "Which warehouse is asked.", default="north")
+
+
 @tool(replay="pure", timeout_s=30, is_untrusted=False)
 def stock_level(
-    item: Annotated[str, "One item, such as 'bolt'."], progress: Progress, values: Values
+    item: Annotated[str, "One item, such as 'bolt'."], progress: Progress, warehouse: Warehouse
 ) -> dict[str, object]:
     """Look up how many pieces of an item are in Acme's warehouse."""
     progress(f"asking the warehouse about {item}")
     if item not in _STOCK:
         raise ToolFailed(f"Acme has no {item!r}; it has {', '.join(_STOCK)}")
-    return {"item": item, "pieces": _STOCK[item], "authorised": bool(values.get("token"))}
+    pieces = min(_STOCK[item], warehouse.pieces_max)
+    return {"item": item, "pieces": pieces, "site": warehouse.site, "authorised": bool(warehouse.token)}
 
 
 EXTENSION = Extension(
@@ -68,14 +79,5 @@ EXTENSION = Extension(
             ),
         ),
     ),
-    settings=(
-        SettingDeclaration(
-            name="token",
-            variable="ACME_WAREHOUSE_TOKEN",
-            summary="What the warehouse knows you by.",
-            is_required=True,
-            is_secret=True,
-            roles=("tools",),
-        ),
-    ),
+    settings=settings_of(Warehouse),
 )

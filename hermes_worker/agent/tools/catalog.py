@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.extension import Installed, ToolDeclaration, ToolSpec, load
+from hermes_worker.extension import Installed, SettingValue, ToolDeclaration, ToolSpec, load
 
 if TYPE_CHECKING:
     from hermes_worker.agent.tools.base import Tool
@@ -42,7 +42,7 @@ class Catalog:
         *,
         bundles: Mapping[str, tuple[str, ...]] = _NOTHING,
         services: Mapping[str, Any] = _NOTHING,
-        values: Mapping[str, Mapping[str, str]] = _NOTHING,
+        values: Mapping[str, Mapping[str, SettingValue]] = _NOTHING,
     ) -> None:
         self._declared: dict[str, ToolDeclaration] = {}
         for tool in tools:

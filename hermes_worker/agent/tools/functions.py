@@ -6,7 +6,7 @@
         return len(text.split())
 
 A parameter that is annotated with one of the types of this module is no argument of the model: the worker gives it
-(``Stop``, ``Progress``, ``Deadline``, ``Key``, ``Values``, ``ToolContext``).
+(``Stop``, ``Progress``, ``Deadline``, ``Key``, ``Values``, ``ToolContext``, or a group of settings).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from hermes_worker.agent.tools.results import error_result
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import ToolDeclaration, ToolSpec
+from hermes_worker.extension import SettingValue, ToolDeclaration, ToolSpec
+from hermes_worker.setting_groups import filled, is_group
 
 __all__ = ["Deadline", "FunctionTool", "Key", "Progress", "Stop", "ToolFailed", "Values", "tool"]
 
@@ -57,7 +58,7 @@ Key = NewType("Key", str)
 """The same for every attempt of one call and for no other: what makes a ``keyed`` tool safe to repeat."""
 
 
-class Values(dict[str, str]):
+class Values(dict[str, SettingValue]):
     """The extension's own settings, by the names it declared."""
 
 
@@ -156,7 +157,7 @@ def _read(function: Callable[..., Any]) -> Signature:
         if parameter.name not in hints:
             raise TypeError(f"{name}: the parameter {parameter.name!r} has no type")
         kind = hints[parameter.name]
-        if any(kind is one for one in _GIVEN):
+        if is_group(kind) or any(kind is one for one in _GIVEN):
             given[parameter.name] = kind
         else:
             default = ... if parameter.default is parameter.empty else parameter.default
@@ -194,7 +195,7 @@ class FunctionTool:
     """A function, as a ``Tool``."""
 
     def __init__(
-        self, function: Callable[..., Any], signature: Signature, *, spec: ToolSpec, values: Mapping[str, str]
+        self, function: Callable[..., Any], signature: Signature, *, spec: ToolSpec, values: Mapping[str, SettingValue]
     ) -> None:
         self.spec = spec
         self._function = function
@@ -230,6 +231,8 @@ class FunctionTool:
             return Deadline(time.monotonic() + self.spec.timeout_s)
         if kind is Key:
             return context.idempotency_key
+        if is_group(kind):
+            return filled(kind, self._values)
         return Values(self._values) if kind is Values else context
 
 

@@ -1,0 +1,90 @@
+"""What the settings of extensions hold: read here, as all settings are, and checked when a process begins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.extension import Extension, SettingDeclaration, SettingType, SettingValue
+from hermes_worker.settings.kinds import SWITCH, Kind, choice, matching, number
+
+_LARGEST = float(sys.maxsize)
+
+
+class DeclaredRow(NamedTuple):
+    """One setting of an extension, as people are shown it."""
+
+    extension: str
+    variable: str
+    value: str
+    """Never a secret."""
+    summary: str
+
+
+def values_of(declared: Iterable[SettingDeclaration], environ: Mapping[str, str]) -> Mapping[str, SettingValue]:
+    """What the variables hold, or their defaults, by variable. An empty variable counts as not set.
+
+    Raises ``ConfigurationError``: one sentence that names the variable and what it may hold.
+    """
+    found = ((item.variable, _value(item, environ.get(item.variable, ""))) for item in declared)
+    return {variable: value for variable, value in found if value is not None}
+
+
+def describe_declared(extensions: Iterable[Extension], environ: Mapping[str, str]) -> Iterator[DeclaredRow]:
+    """The settings of extensions with what they hold here. Raises as ``values_of``."""
+    for one in extensions:
+        held = values_of(one.settings, environ)
+        for item in one.settings:
+            yield DeclaredRow(one.name, item.variable, _shown(item, held.get(item.variable)), item.summary)
+
+
+def _shown(item: SettingDeclaration, value: SettingValue | None) -> str:
+    if value is None:
+        return "missing" if item.is_required else "not set"
+    return "set" if item.is_secret else _kind(item).render(value)
+
+
+def _value(item: SettingDeclaration, text: str) -> SettingValue | None:
+    if not text.strip():
+        return item.default
+    kind = _kind(item)
+    try:
+        value: SettingValue = kind.parse(text)
+    except (ValueError, TypeError):
+        said = "something else" if item.is_secret else repr(text)
+        raise ConfigurationError(
+            f"{item.variable} ({item.summary.rstrip('.')}) must be {kind.allowed}, and it says {said}."
+        ) from None
+    return value
+
+
+def _kind(item: SettingDeclaration) -> Kind[Any]:
+    low = -_LARGEST if item.minimum is None else item.minimum
+    high = _LARGEST if item.maximum is None else item.maximum
+    match item.holds:
+        case SettingType.SWITCH:
+            return SWITCH
+        case SettingType.NUMBER:
+            return _worded(number(low, high, "units"), item, "a number")
+        case SettingType.INTEGER:
+            return _worded(_whole(low, high), item, "a whole number")
+        case _:
+            return choice(*item.choices) if item.choices else matching(r"(?s).+", "text")
+
+
+def _whole(low: float, high: float) -> Kind[int]:
+    return Kind("", lambda raw: _between(int(str(raw).strip()), low, high))
+
+
+def _between(value: int, low: float, high: float) -> int:
+    if not low <= value <= high:
+        raise ValueError
+    return value
+
+
+def _worded(kind: Kind[Any], item: SettingDeclaration, what: str) -> Kind[Any]:
+    bounds = (("from", item.minimum), ("to", item.maximum))
+    limits = "".join(f" {word} {bound:g}" for word, bound in bounds if bound is not None)
+    return Kind(f"{what}{limits}", kind.parse, kind.render)
