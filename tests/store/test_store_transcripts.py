@@ -13,6 +13,7 @@ from support.store import Store, asks
 from hermes_worker.core.messages import Message, ModelReply
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.rows import BLOB_CHARS_MIN
+from hermes_worker.store.runs import runs as runs_module
 from hermes_worker.store.runs import transcripts as transcripts_module
 from hermes_worker.store.runs.transcripts import CorruptTranscript, Transcripts
 from hermes_worker.store.tables import messages
@@ -130,6 +131,21 @@ def test_the_cache_holds_no_more_than_it_may_and_stays_right(store: Store) -> No
     kept = cache._kept
     assert sum(one.chars for one in kept.values()) <= 2_000
     assert cache._chars == sum(one.chars for one in kept.values())
+
+
+def test_of_many_short_sessions_the_last_ones_are_remembered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Transcripts(store.database, sessions_max=2)
+    monkeypatch.setattr(runs_module, "SESSIONS_KEPT", 2)
+    first, second, third = (
+        store.turn(store.submit(input=said).run_id).loaded.session_pk for said in ("first", "second", "third")
+    )
+    store.runs._sessions.clear()
+
+    for pk in (first, second, first, third):
+        cache.load(pk, 1)
+        store.runs.session_of(pk)
+
+    assert list(cache._kept) == list(store.runs._sessions) == [first, third]
 
 
 def test_large_rows_read_like_small_ones(store: Store) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import threading
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -60,6 +62,7 @@ from hermes_worker.store.runs.inputs import keep_specs
 from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, save
 from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
 from hermes_worker.store.runs.steps import INSERT_EVENT
+from hermes_worker.store.runs.transcripts import SESSIONS_KEPT
 from hermes_worker.store.tables import blobs, runs, sessions, tool_calls
 
 
@@ -83,7 +86,6 @@ class _ActiveRunChanged(Exception):
     """The session's turn went to another run between two looks at it; look again."""
 
 
-_SESSIONS_KEPT = 5_000
 SESSION_QUEUE_MAX = 32
 """Runs that may wait for their turn in one session (docs/behaviour.md, "Busy sessions")."""
 
@@ -285,7 +287,8 @@ class Runs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sessions: dict[int, SessionContext] = {}
+        self._sessions: OrderedDict[int, SessionContext] = OrderedDict()
+        self._lock = threading.Lock()
 
     def create(self, new: NewRun) -> Created:
         """Accept a run durably. Idempotent under ``new.idempotency_key``.
@@ -350,10 +353,12 @@ class Runs:
             return _exhausted(connection, loaded, Dimension.WALL_CLOCK)
 
     def session_of(self, session_pk: int) -> SessionContext:
-        """What the session's prompts begin with; kept in memory, because it never changes."""
-        kept = self._sessions.get(session_pk)
-        if kept is not None:
-            return kept
+        """What the session's prompts begin with. It never changes, so those of the last sessions are kept in memory."""
+        with self._lock:
+            kept = self._sessions.get(session_pk)
+            if kept is not None:
+                self._sessions.move_to_end(session_pk)
+                return kept
         with self._database.read() as connection:
             row = _READ_SESSION.one(connection, {"session": session_pk})
         context = SessionContext(
@@ -363,9 +368,10 @@ class Runs:
             tools=row.tools,
             workspace=row.workspace,
         )
-        if len(self._sessions) >= _SESSIONS_KEPT:
-            self._sessions.clear()  # rare, and cheaper than keeping an order
-        self._sessions[session_pk] = context
+        with self._lock:
+            self._sessions[session_pk] = context
+            if len(self._sessions) > SESSIONS_KEPT:
+                self._sessions.popitem(last=False)
         return context
 
     def give_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None:

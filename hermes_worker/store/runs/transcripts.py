@@ -2,6 +2,9 @@
 
 Rows are never rewritten, so a cached beginning stays right for as long as its last row is still the stored one. That
 row is read again each time and compared: the cache is a saving, not a belief.
+
+The cache is bounded by characters, for long transcripts, and by sessions, for many short ones: a worker that served
+thousands of runs holds what one holds that served two hundred.
 """
 
 from __future__ import annotations
@@ -16,6 +19,12 @@ from hermes_worker.core.messages import Message
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.rows import read_messages
 
+SESSIONS_KEPT = 192
+"""Sessions of which a process remembers anything: their transcripts here, the beginning of their prompts in ``runs``.
+
+A session that was forgotten costs its next iteration one more statement and the reading of all its rows: 0.03 ms of CPU
+for 10 rows, 0.2 ms for 100 rows of 1 kB, on either database."""
+
 
 class CorruptTranscript(HermesError):
     """A row of a transcript is missing; the message says which."""
@@ -28,11 +37,13 @@ class _Kept:
 
 
 class Transcripts:
-    """Reads transcripts through a cache of at most ``chars_max`` characters. Thread-safe."""
+    """Reads transcripts through a cache of at most ``chars_max`` characters and ``sessions_max`` sessions.
+    Thread-safe."""
 
-    def __init__(self, database: Database, *, chars_max: int = 64_000_000) -> None:
+    def __init__(self, database: Database, *, chars_max: int = 64_000_000, sessions_max: int = SESSIONS_KEPT) -> None:
         self._database = database
         self._chars_max = chars_max
+        self._sessions_max = sessions_max
         self._chars = 0
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self._lock = threading.Lock()
@@ -67,6 +78,9 @@ class Transcripts:
             old = self._kept.pop(session_pk, None)
             self._chars += chars - (old.chars if old else 0)
             self._kept[session_pk] = _Kept(rows, chars)
-            while self._chars > self._chars_max and len(self._kept) > 1:
+            while self._is_full() and len(self._kept) > 1:
                 _, dropped = self._kept.popitem(last=False)
                 self._chars -= dropped.chars
+
+    def _is_full(self) -> bool:
+        return self._chars > self._chars_max or len(self._kept) > self._sessions_max
