@@ -40,6 +40,9 @@ from hermes_worker.models.wires.templates import RequestTemplates
 API_VERSION = "2023-06-01"
 BETAS = "interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14"
 """Thinking between tool calls, and arguments that are streamed as they are written (docs/behaviour.md, "Clients")."""
+_BETA_HEADER = "anthropic-beta"
+_CREDENTIALS = frozenset({"authorization", "x-api-key"})
+"""Headers that the SDK takes for a credential."""
 
 _TOKEN = re.compile(r"sk-ant-(?!api)|eyJ|cc-")
 """How access tokens begin, in contrast to API keys (docs/behaviour.md, "Clients")."""
@@ -93,6 +96,10 @@ class _Client(anthropic.Anthropic):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._fixed_headers = headers_of(endpoint)
+        # A server of the user's own may ask for no credential. The SDK insists on one unless its header is explicitly
+        # left out of the call.
+        has_credential = bool(_CREDENTIALS.intersection(map(str.lower, self._fixed_headers)))
+        self._call_headers = {} if has_credential else {"Authorization": anthropic.omit}
         self._connect_timeout_s = endpoint.connect_timeout_s
         self._templates = RequestTemplates()
         super().__init__(
@@ -114,21 +121,19 @@ class _Client(anthropic.Anthropic):
     def default_headers(self) -> dict[str, str | anthropic.Omit]:
         return self._fixed_headers
 
-    def _validate_headers(self, headers: httpx2.Headers, omitted: frozenset[str]) -> None:
-        """A server of the user's own may ask for no credential, which the SDK does not allow for."""
-
     def _build_request(self, options: Any, *, retries_taken: int = 0) -> httpx2.Request:
         build = partial(super()._build_request, options, retries_taken=retries_taken)
-        return self._templates.request((options.timeout.read, bool(options.headers)), options.content, build)
+        return self._templates.request((options.timeout.read, _BETA_HEADER in options.headers), options.content, build)
 
     def send(self, body: bytes, *, read_timeout_s: float, takes_betas: bool) -> httpx2.Response:
         """Post a message request; the response's body is still unread. Raises what the SDK raises."""
         timeout = timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
+        betas = {_BETA_HEADER: BETAS} if takes_betas else {}
         response: object = self.post(
             "/v1/messages",
             content=body,
             cast_to=httpx2.Response,
-            options={"headers": {"anthropic-beta": BETAS} if takes_betas else {}, "timeout": timeout},
+            options={"headers": {**self._call_headers, **betas}, "timeout": timeout},
             stream=True,
             stream_cls=anthropic.Stream[Any],
         )
