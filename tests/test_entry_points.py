@@ -29,7 +29,7 @@ PROGRAMS_OF_TEXT = {
     "hermes_worker.workspaces.sandbox.starting": "starts keepers: its environment is empty, and it reads no settings",
 }
 """Modules that start an interpreter with the text of a program."""
-CELERY_APPS = ("hermes_worker", "hermes_worker.worker.app")
+CELERY_APPS = ("hermes_worker", "hermes_worker.tasks", "hermes_worker.worker.app")
 """Modules that a program of somebody else's takes an application from."""
 SAYS_BEGUN = """
 import os, sys

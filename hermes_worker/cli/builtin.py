@@ -78,6 +78,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.roles:api",
         ),
         CommandDeclaration(
+            name="flower",
+            summary="Show workers and tasks on the web page of Flower.",
+            implementation="hermes_worker.cli.flower:flower",
+        ),
+        CommandDeclaration(
             name="migrate",
             summary="Bring the database to this version's schema.",
             implementation="hermes_worker.cli.roles:migrate",

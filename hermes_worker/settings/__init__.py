@@ -42,6 +42,7 @@ from hermes_worker.settings.kinds import (
     DIRECTORY,
     FALLBACKS,
     FAULT_PLAN,
+    HOST,
     NO_OPTIONS,
     PRICES,
     PROVIDER_OPTIONS,
@@ -283,7 +284,7 @@ class ServerSettings:
     host: str = _setting(
         "server.host",
         "HERMES_SERVER_HOST API_SERVER_HOST",
-        matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host name or IP address"),
+        HOST,
         "127.0.0.1",
     )
     """Address to listen on. Anything but a loopback address needs `server.key`."""
@@ -601,6 +602,20 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlowerSettings:
+    """Flower, the web page that Celery engineers know (`hermes-worker flower`)."""
+
+    host: str = _setting("flower.host", "HERMES_FLOWER_HOST", HOST, "127.0.0.1")
+    """Address to listen on."""
+    port: int = _setting("flower.port", "HERMES_FLOWER_PORT", integer(0, 65_535), 5555)
+    """TCP port to listen on; 0 takes a free one."""
+    user: str = _setting("flower.user", "HERMES_FLOWER_USER", matching(r"[\w.@-]{1,64}", "a name"), "hermes")
+    """Who logs in (HTTP basic authentication)."""
+    password: Secret | None = _setting("flower.password", "HERMES_FLOWER_PASSWORD", SECRET)  # noqa: RUF009 - a field
+    """The password of that user. Without one Flower does not start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionSettings:
     """What others wrote and the operator wants."""
 
@@ -643,6 +658,7 @@ class Settings:
     cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
+    flower: FlowerSettings = field(default_factory=FlowerSettings)
     extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
@@ -666,7 +682,7 @@ class Settings:
         urls = (urlsplit(url).password for url in (self.database.url, self.broker.url) if url)
         model = self.model
         logins = (*model.refresh_tokens, model.client_secret)
-        served = (self.server.key, *self.server.previous_keys)
+        served = (self.server.key, *self.server.previous_keys, self.flower.password)
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
         others = (self.environ.get(name, "").strip() for name in installed.current().secret_variables)
         return (
@@ -690,6 +706,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "cron": CronSettings,
         "delivery": DeliverySettings,
         "worker": WorkerSettings,
+        "flower": FlowerSettings,
         "extensions": ExtensionSettings,
         "log": LogSettings,
     }

@@ -44,7 +44,7 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
         task_acks_late=False,
         task_publish_retry=False,
         task_default_queue=QueueName.SYSTEM.value,
-        task_queues=[KombuQueue(name.value) for name in QueueName],
+        task_queues=[KombuQueue(name.value, routing_key=name.value) for name in QueueName],
         task_create_missing_queues=False,
         task_routes={
             TaskName.ITERATE.value: {"queue": QueueName.MODEL.value},

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from celery.bootsteps import StartStopStep
 from celery.worker import control
 from celery.worker.consumer.events import Events
+from kombu.utils.url import maybe_sanitize_url
 
 from hermes_worker.observe import log
 from hermes_worker.settings import RemoteControl
@@ -124,4 +125,23 @@ def _notice(consumer: Any) -> None:
     consumer.update_strategies()
 
 
-_REPLACED: Mapping[str, _Handler] = {"enable_events": _enable_events, "disable_events": _disable_events}
+def _stats(state: Any, **arguments: Any) -> Mapping[str, Any]:
+    """Celery's figures of this worker, without the passwords of the broker: Celery shows that of a broker on a socket,
+    and those of Sentinels."""
+    told: dict[str, Any] = _CELERYS["stats"](state, **arguments)
+    broker = told["broker"]
+    shown = {
+        "hostname": maybe_sanitize_url(broker["hostname"]),
+        "alternates": [maybe_sanitize_url(url) for url in broker.get("alternates") or ()],
+        "transport_options": {
+            name: value for name, value in broker["transport_options"].items() if name != "sentinel_kwargs"
+        },
+    }
+    return {**told, "broker": {**broker, **shown}}
+
+
+_REPLACED: Mapping[str, _Handler] = {
+    "enable_events": _enable_events,
+    "disable_events": _disable_events,
+    "stats": _stats,
+}

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
-from support.rig import Rig, rig_on, until
+from support import celerys_commands
+from support.rig import Rig, rig_on, sink_call, until
 from support.valkey import valkey_server
 
+from hermes_worker.broker.queue import TaskName
+from hermes_worker.core.run import RunStatus
+from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.worker.celery import celery_app
 
@@ -183,13 +193,13 @@ def test_events_can_be_switched_on_and_off_while_tasks_run(small_rig: Rig, app: 
         assert all(answer == {"ok": "task events disabled"} for answer in answers.values())
 
 
-def environ_of(rig: Rig, broker: EmbeddedValkey) -> dict[str, str]:
+def environ_of(rig: Rig, broker_url: str) -> dict[str, str]:
     """For a program that joins the rig's fleet."""
     return {
         "PATH": os.defpath,
         "HOME": str(rig.directory),
         "HERMES_HOME": str(rig.directory / "home"),
-        "HERMES_BROKER_URL": broker.url,
+        "HERMES_BROKER_URL": broker_url,
         "HERMES_DATABASE_URL": f"sqlite:///{rig.directory / 'hermes.db'}",
     }
 
@@ -202,7 +212,7 @@ def test_a_worker_that_celery_starts_may_do_what_it_needs_on_the_broker(
     command = ["celery", "-A", "hermes_worker", "worker", "-Q", "model", "-P", "solo", "-n", "plain@here", "-l", "INFO"]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", *command], env=environ_of(small_rig, own_valkey), stdout=file, stderr=file
+            [sys.executable, "-m", *command], env=environ_of(small_rig, own_valkey.url), stdout=file, stderr=file
         )
     try:
         # Its gossip subscribes to a pattern of its own; a refused subscription ends its connection before this line.
@@ -213,53 +223,157 @@ def test_a_worker_that_celery_starts_may_do_what_it_needs_on_the_broker(
         process.wait(30)
 
 
+CELERYS_COMMANDS = Path(celerys_commands.__file__)
+
+
+def celerys_answers(environ: Mapping[str, str], *lines: str) -> dict[str, tuple[int, str]]:
+    """The exit code and the words of each command line behind ``celery -A hermes_worker.tasks.app``."""
+    command = [sys.executable, str(CELERYS_COMMANDS), *lines]
+    told = subprocess.run(command, env=dict(environ), capture_output=True, text=True, timeout=90, check=True)
+    answers = json.loads(told.stdout.splitlines()[-1])
+    return {line: (code, said) for line, (code, said) in answers.items()}
+
+
+def test_celerys_own_commands_answer_as_the_documents_say(shared_rig: Rig, shared_broker: str) -> None:
+    reading = (
+        "status",
+        "inspect ping",
+        "inspect active",
+        "inspect registered",
+        "inspect stats",
+        "inspect conf",
+        "report",
+    )
+    changing = ("control rate_limit hermes.iterate 1/h", "inspect objgraph")
+    others = ("list bindings", "call hermes.maintain", "result some-id")
+    answers = celerys_answers(environ_of(shared_rig, shared_broker), *reading, *changing, *others)
+    assert {line: code for line, (code, _) in answers.items() if code} == {"result some-id": 1}
+    assert "2 nodes online." in answers["status"][1]
+    assert answers["inspect registered"][1].count("* hermes.") == 2 * len(TaskName)
+    for line in changing:
+        assert answers[line][1].count("is not allowed; set worker.remote_control") == 2, line
+    assert re.search(r"^tools +system +tools$", answers["list bindings"][1], re.MULTILINE)
+    assert "No result backend is configured" in answers["result some-id"][1]
+    password = urlsplit(shared_broker).password
+    assert password
+    assert [line for line, (_, said) in answers.items() if password in said] == []
+
+
+def test_runs_whose_messages_were_purged_complete(shared_rig: Rig, shared_broker: str) -> None:
+    workers = [shared_rig.fleet.at(role, 0) for role in (FleetRole.MODEL, FleetRole.TOOLS)]
+    for worker in workers:
+        shared_rig.fleet.freeze(worker)
+    try:
+        run_ids = [shared_rig.submit([{"calls": [sink_call("once", f"purged-{number}")]}]) for number in range(8)]
+        code, said = celerys_answers(environ_of(shared_rig, shared_broker), "purge -f")["purge -f"]
+        purged = re.match(r"Purged (\d+) messages from 7 known task queues\.", said)
+        assert (code, bool(purged)) == (0, True), said
+        assert purged and int(purged[1]) >= 3, "a worker may have taken some before it was suspended"
+    finally:
+        for worker in workers:
+            shared_rig.fleet.thaw(worker)
+    views = shared_rig.ended(*run_ids)
+    assert [view.error for view in views if view.status is not RunStatus.COMPLETED] == []
+    marks = Counter(effect.mark for effect in shared_rig.effects() if effect.mark.startswith("purged-"))
+    assert marks == {f"purged-{number}": 1 for number in range(8)}
+
+
+@dataclass(frozen=True)
+class FlowerPage:
+    """A Flower that runs."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+
+    def read(self, path: str, *, password: str | None = "petals") -> tuple[int, str]:
+        request = urllib.request.Request(f"{self.address}{path}")
+        if password is not None:
+            credentials = base64.b64encode(f"hermes:{password}".encode()).decode()
+            request.add_header("Authorization", f"Basic {credentials}")
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, ""
+        except OSError:
+            return 0, ""
+
+    def json(self, path: str) -> Any:
+        return json.loads(self.read(path)[1] or "{}")
+
+    def tasks_with_runtime(self) -> list[dict[str, Any]] | None:
+        tasks = self.json("/api/tasks").values()
+        return [task for task in tasks if task["name"] == "hermes.iterate" and task["runtime"]] or None
+
+
+FLOWER = [sys.executable, "-m", "hermes_worker", "flower"]
+
+
 @contextmanager
-def flower(environ: Mapping[str, str]) -> Iterator[str]:
-    """The address of a Flower that watches the fleet of ``environ``."""
+def flower(environ: Mapping[str, str]) -> Iterator[FlowerPage]:
+    """One that watches the fleet of ``environ``, as ``hermes-worker flower`` starts it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "hermes_worker", "flower", f"--port={port}", "--address=127.0.0.1"],
-        env={**environ, "FLOWER_UNAUTHENTICATED_API": "1"},
+        [*FLOWER, "--port", str(port)],
+        env={**environ, "HERMES_FLOWER_PASSWORD": "petals"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    page = FlowerPage(process, f"http://127.0.0.1:{port}")
     try:
-        yield f"http://127.0.0.1:{port}"
+        until(lambda: page.read("/healthcheck", password=None)[0] == 200 or None, "Flower to start")
+        yield page
     finally:
         process.terminate()
         process.wait(20)
 
 
-def read(url: str) -> str | None:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.read().decode()
-    except OSError:
-        return None
+def test_flower_does_not_start_without_a_password(tmp_path: Path) -> None:
+    environ = {"PATH": os.defpath, "HOME": str(tmp_path), "HERMES_BROKER_URL": "redis://127.0.0.1:1/0"}
+    refused = subprocess.run(FLOWER, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2
+    assert "does not start without a password; set HERMES_FLOWER_PASSWORD" in refused.stderr
 
 
-def test_flower_shows_workers_tasks_with_their_runs_and_the_broker(small_rig: Rig, own_valkey: EmbeddedValkey) -> None:
-    with flower(environ_of(small_rig, own_valkey)) as address:
-        until(lambda: read(f"{address}/api/workers?status=1"), "Flower to start")
+def test_flower_shows_workers_and_tasks_with_their_runs_to_who_knows_the_password(
+    small_rig: Rig, own_valkey: EmbeddedValkey
+) -> None:
+    environ = environ_of(small_rig, own_valkey.url)
+    with flower(environ) as page:
+        for path in ("/", "/tasks", "/api/tasks", "/api/workers", "/broker", "/metrics"):
+            assert page.read(path, password=None)[0] == 401, path
+            assert page.read(path, password="guess")[0] == 401, path
 
         def workers() -> list[str] | None:
-            listed = json.loads(read(f"{address}/api/workers?status=1") or "{}")
+            listed = page.json("/api/workers?status=1")
             return sorted(listed) if len(listed) == 2 and all(listed.values()) else None
 
         names = until(workers, "both workers in Flower")
         assert [name.partition(".")[0] for name in names] == ["model-system", "tools"]
 
         def shown() -> list[dict[str, Any]] | None:
-            run_id = small_rig.submit([])
-            small_rig.ended(run_id)
-            tasks = json.loads(read(f"{address}/api/tasks") or "{}").values()
-            ours = [task for task in tasks if task["name"] == "hermes.iterate" and task["runtime"]]
-            return ours or None
+            small_rig.ended(small_rig.submit([]))
+            return page.tasks_with_runtime()
 
         tasks = until(shown, "a task with its runtime")
         assert any(run_id in task["args"] for task in tasks for run_id in small_rig.submitted)
-        lengths = json.loads(read(f"{address}/api/queues/length") or "{}")
+        lengths = page.json("/api/queues/length")
         assert {"model", "tools"} <= {queue["name"] for queue in lengths["active_queues"]}
-        assert "Broker" in (read(f"{address}/broker") or "")
+        assert "Broker" in page.read("/broker")[1]
+        assert "flower_events_total" in page.read("/metrics")[1]
+
+    with flower(environ) as page:
+        again = page.tasks_with_runtime()
+        assert again, "a Flower that is started again shows what it had seen"
+        assert {task["uuid"] for task in tasks} <= {task["uuid"] for task in again}
+        own_valkey.kill()
+        own_valkey.start()
+        seen = {task["uuid"] for task in again}
+
+        def newer() -> bool | None:
+            small_rig.ended(small_rig.submit([]))
+            return any(task["uuid"] not in seen for task in page.tasks_with_runtime() or ()) or None
+
+        until(newer, "tasks from after the broker's restart")

@@ -1,0 +1,78 @@
+"""Flower in this process, closed: nothing but its health check is answered without the password.
+
+Importing this needs the extra ``flower``.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import Any
+
+import tornado.web
+from flower.app import Flower
+from flower.options import options
+from flower.urls import settings as web_settings
+from flower.views.monitor import Metrics
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.observe import log
+from hermes_worker.settings import RemoteControl, Settings
+from hermes_worker.worker.app import build
+
+_SAVED_EVERY_MS = 10_000
+"""What a Flower that is killed forgets, at most. One that is told to end saves what it knows."""
+
+
+class _Metrics(Metrics):  # type: ignore[misc]
+    """Flower answers this page without a password, and it names workers and tasks."""
+
+    @tornado.web.authenticated
+    async def get(self) -> None:
+        await super().get()
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ``ConfigurationError`` when the address cannot be used."""
+    # Of every page that is asked for; and of workers that were asked and are not there.
+    for chatty in ("tornado.access", "flower.inspector"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    _configure(settings)
+    server = Flower(capp=build(settings), options=options, **web_settings)
+    server.add_handlers(".*", [(r"/metrics", _Metrics)])
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: server.io_loop.add_callback_from_signal(server.stop))
+    log.info("worker.started", url=f"http://{settings.flower.host}:{_listening_port(server, settings)}")
+    server.start()
+    log.info("worker.stopped")
+
+
+def _configure(settings: Settings) -> None:
+    chosen: dict[str, Any] = {
+        "address": settings.flower.host.strip("[]"),
+        "port": settings.flower.port,
+        "basic_auth": [f"{settings.flower.user}:{_password(settings)}"],
+        "persistent": True,
+        "db": str(settings.home / "flower"),
+        "state_save_interval": _SAVED_EVERY_MS,
+        # Workers refuse what the buttons do, so none are shown.
+        "read_only": settings.worker.remote_control != RemoteControl.ALL,
+        "tasks_columns": "name,args,state,received,runtime,worker",
+    }
+    for name, value in chosen.items():
+        setattr(options, name, value)
+
+
+def _password(settings: Settings) -> str:
+    assert settings.flower.password is not None, "the command refuses to start without one"
+    return settings.flower.password.reveal()
+
+
+def _listening_port(server: Flower, settings: Settings) -> int:
+    try:
+        return int(server.start_http_server())
+    except OSError as error:
+        raise ConfigurationError(
+            f"Flower cannot listen on {settings.flower.host}:{settings.flower.port} ({error.strerror}); "
+            "choose another --host or --port"
+        ) from error
