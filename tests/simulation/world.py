@@ -609,6 +609,8 @@ class World:
     seen: Counter[str] = field(default_factory=Counter)
     """What went wrong, and what was done about it: a test that sees nothing proves nothing."""
     trace: list[tuple[float, str]] = field(default_factory=list)
+    reports: Sequence[Report] = ()
+    """What the store says of all runs when it is over."""
     sent: int = 0
     _heap: list[tuple[float, float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
@@ -873,6 +875,7 @@ class World:
                 raise defect
             raise Violation(f"seed {self.seed}: {type(defect).__name__}: {defect}") from defect
         reports = self.backend.reports()
+        self.reports = sorted(reports, key=lambda report: report.run_id)
         tops = sum(report.root == report.run_id for report in reports)
         self._require(tops == self.runs, f"{tops} runs began something, and {self.runs} were asked for")
         for report in reports:
