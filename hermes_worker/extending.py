@@ -6,6 +6,7 @@ Everything else of the product may move from one version to the next; what stand
 
 from __future__ import annotations
 
+from hermes_worker.agent.prompt.sources import ContextFacts
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.functions import Deadline, Key, Progress, Stop, ToolFailed, Values, tool
 from hermes_worker.channels.catalog import ChatForm, ChatShape, Platform, Sending, TextLimit, TextUnit
@@ -26,6 +27,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
     API_VERSION,
     CommandDeclaration,
+    ContextSourceDeclaration,
     Extension,
     HookDeclaration,
     RouterDeclaration,
@@ -45,6 +47,8 @@ __all__ = [
     "ChatForm",
     "ChatShape",
     "CommandDeclaration",
+    "ContextFacts",
+    "ContextSourceDeclaration",
     "Deadline",
     "DeliveryError",
     "Exchange",

@@ -27,6 +27,7 @@ __all__ = [
     "API_VERSION",
     "ChannelDeclaration",
     "CommandDeclaration",
+    "ContextSourceDeclaration",
     "Extension",
     "ExtensionConflict",
     "HookDeclaration",
@@ -58,6 +59,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider accepts as the name of a function."""
 HOOK_TIMEOUT_S_MAX = 300.0
+CONTEXT_S_MAX = 10.0
+"""A context source may take no longer: somebody waits for the answer to a submission."""
 _DELIVERS = "delivery"
 _ROLES = frozenset({"model", "tools", _DELIVERS, "system", "beat", "api"})
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -189,6 +192,26 @@ SettingValue = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSourceDeclaration:
+    """A text in the system prompts of new sessions."""
+
+    name: str
+    implementation: Reference
+    """Called with ``agent.prompt.sources.ContextFacts``; returns the text, or ``None`` for none."""
+    order: int = 500
+    """Of several blocks, the lower stands first; those below 300 stand before the caller's instructions."""
+    title: str = ""
+    """The heading of the text; ``name`` when it is empty."""
+    chars_max: int = 20_000
+    """A longer text is cut in its middle."""
+    timeout_s: float = 2.0
+    """After so long the session begins without it; at most 10."""
+    is_pure: bool = False
+    """It computes from the facts alone: it is called in the caller's own thread, without a limit, and its text is used
+    as it is, with its own heading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookDeclaration:
     """Code that is told of what happens in runs, or asked before it happens (docs/hooks.md)."""
 
@@ -252,6 +275,7 @@ class Extension:
     workspaces: tuple[WorkspaceDeclaration, ...] = ()
     routers: tuple[RouterDeclaration, ...] = ()
     commands: tuple[CommandDeclaration, ...] = ()
+    context_sources: tuple[ContextSourceDeclaration, ...] = ()
     settings: tuple[SettingDeclaration, ...] = ()
     hooks: tuple[HookDeclaration, ...] = ()
 
@@ -282,6 +306,7 @@ class Installed:
     workspaces: Mapping[str, WorkspaceDeclaration]
     routers: Mapping[str, RouterDeclaration]
     commands: Mapping[str, CommandDeclaration]
+    context_sources: Mapping[str, ContextSourceDeclaration]
     settings: Mapping[str, SettingDeclaration]
     """By variable."""
     hooks: Mapping[str, HookDeclaration]
@@ -312,6 +337,7 @@ def fold(
         workspaces=_by_name(one.workspaces for one in extensions),
         routers=_by_name(one.routers for one in extensions),
         commands=_by_name(one.commands for one in extensions),
+        context_sources=_by_name(one.context_sources for one in extensions),
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
         hooks=_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
         secret_variables=MappingProxyType(dict(_secrets(extensions))),
@@ -371,6 +397,12 @@ def _unusable(one: Extension) -> Iterator[str]:
             yield f"{item.variable} of the extension {one.name!r} names roles that there are not: {', '.join(unknown)}"
         if item.is_secret and (item.default is not None or item.holds is not SettingType.TEXT):
             yield f"{item.variable} of the extension {one.name!r} is a secret: it is text and has no default"
+    for source in one.context_sources:
+        if not 0 < source.timeout_s <= CONTEXT_S_MAX or source.chars_max < 1:
+            yield (
+                f"the context source {source.name!r} of the extension {one.name!r} must end within {CONTEXT_S_MAX:g} s "
+                "and may have at least one character"
+            )
     toolsets = {tool.spec.toolset for tool in one.tools}
     for name in sorted(toolsets & one.toolsets.keys()):
         yield f"{name!r} of the extension {one.name!r} names both a toolset and a bundle of toolsets"
@@ -407,6 +439,8 @@ def _references(one: Extension) -> Iterator[Reference]:
         yield router.implementation
     for command in one.commands:
         yield command.implementation
+    for source in one.context_sources:
+        yield source.implementation
     for hook in one.hooks:
         yield hook.implementation
 
@@ -421,6 +455,7 @@ _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
         "kind of workspace": lambda one: (kind.name for kind in one.workspaces),
         "router": lambda one: (router.name for router in one.routers),
         "command": lambda one: (command.name for command in one.commands),
+        "context source": lambda one: (source.name for source in one.context_sources),
         "setting": lambda one: (item.variable for item in one.settings),
         "hook": lambda one: (hook.name for hook in one.hooks),
     }

@@ -22,6 +22,7 @@ BUILT_IN = (
     "hermes_worker.api.builtin:EXTENSION",
     "hermes_worker.cli.builtin:EXTENSION",
     "hermes_worker.channels.catalog:EXTENSION",
+    "hermes_worker.agent.prompt.sources:EXTENSION",
 )
 """In this order what they bring is listed."""
 

@@ -54,6 +54,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "run.delegated": "A run handed a task to a child run.",
         "run.stop_requested": "Somebody asked for a run to be cancelled or interrupted.",
         "run.broken": "A stored run could not be read; it was ended as failed.",
+        "context.left_out": "A context source failed, hung or was busy; the session began without its text.",
         "iteration.claimed": "This worker took a model call.",
         "iteration.committed": "A reply and its tool calls were stored.",
         "iteration.refused": "A reply came too late: the claim was no longer ours and nothing was stored.",

@@ -301,6 +301,7 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "workspaces": tuple(one.name for one in extension.workspaces),
         "routers": tuple(one.name for one in extension.routers),
         "commands": tuple(one.name for one in extension.commands),
+        "context_sources": tuple(one.name for one in extension.context_sources),
         "settings": tuple(one.variable for one in extension.settings),
         "hooks": tuple(one.name for one in extension.hooks),
     }

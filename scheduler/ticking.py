@@ -9,17 +9,19 @@ asked, if anything is.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Protocol, TypeVar
 
+from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import Principal
 from hermes_worker.observe import log
 from hermes_worker.safety.threats import scan_assembled_prompt
 from hermes_worker.safety.untrusted import Provenance, marked
+from hermes_worker.services.context import asked_blocks, is_asked
 from hermes_worker.services.submission import Submission, address_of, new_run, resolve_model
 from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.executions import ExecutionState
@@ -84,14 +86,30 @@ def tick(jobs: Jobs, settings: Settings, *, at_once: int = AT_ONCE) -> Ticked:
         settled += Settled(hints=jobs.count_runs(batch, after_run))
     collected = [pk for pk, has_run in ended if not has_run]
     for pk in collected[:FOLLOWED_MAX]:
-        settled += Settled(hints=jobs.follow_up(pk, lambda found: follow_up(found, settings)))
+        settled += _followed(jobs, pk, settings)
     due = _shuffled(jobs.due())
     for batch in _batches(due, at_once):
-        settled += jobs.settle(batch, lambda job: tick_of(job, settings))
+        settled += _settled(jobs, batch, settings)
     for pk in jobs.notes_due():
         jobs.write_note(pk, note_of)
     is_left = len(due) == DUE_MAX or len(ended) == ENDED_MAX or len(collected) > FOLLOWED_MAX
     return Ticked(settled=settled, has_more=is_left)
+
+
+def _settled(jobs: Jobs, pks: Sequence[int], settings: Settings) -> Settled:
+    contexts = _contexts(jobs.tenants_of(pks)) if is_asked() else {}
+    return jobs.settle(pks, lambda job: tick_of(job, settings, contexts.get(job.row.tenant, ())))
+
+
+def _followed(jobs: Jobs, firing_pk: int, settings: Settings) -> Settled:
+    contexts = _contexts(jobs.tenants_of_firing(firing_pk)) if is_asked() else {}
+    hints = jobs.follow_up(firing_pk, lambda found: follow_up(found, settings, contexts.get(found.row.tenant, ())))
+    return Settled(hints=hints)
+
+
+def _contexts(tenants: Sequence[str]) -> Mapping[str, Sequence[PromptBlock]]:
+    """What the context sources say to runs of jobs, by tenant: asked before the transaction that begins the runs."""
+    return {tenant: asked_blocks(ContextFacts(tenant=tenant, source="cron")) for tenant in tenants}
 
 
 def _shuffled(items: Sequence[T]) -> list[T]:
@@ -119,8 +137,8 @@ class _JobAsked(Protocol):
     def latest_answer(self, job_id: str) -> str | None: ...
 
 
-def tick_of(due: DueJob, settings: Settings) -> JobTick | None:
-    """What becomes of a due job."""
+def tick_of(due: DueJob, settings: Settings, context: Sequence[PromptBlock] = ()) -> JobTick | None:
+    """What becomes of a due job. ``context`` is what the context sources say to its run."""
     try:
         spec = JobSpec.from_json(due.row.definition)
         state = state_of(due.row, spec, due.now)
@@ -137,7 +155,7 @@ def tick_of(due: DueJob, settings: Settings) -> JobTick | None:
         try:
             pinned = with_pins(spec, settings)
             if not spec.is_collected:
-                run = replace(_run_of(due, pinned, settings, CollectedTexts()), is_held=start.waits)
+                run = replace(_run_of(due, pinned, settings, CollectedTexts(), context), is_held=start.waits)
         except (HermesError, ConfigurationError) as error:
             start = None
             decision = policy.failed_to_start(state, decision, str(error))
@@ -208,7 +226,9 @@ def _used_today(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyU
     )
 
 
-def _run_of(asked: _JobAsked, spec: JobSpec, settings: Settings, collected: CollectedTexts) -> NewRun:
+def _run_of(
+    asked: _JobAsked, spec: JobSpec, settings: Settings, collected: CollectedTexts, context: Sequence[PromptBlock]
+) -> NewRun:
     """Raises ``InvalidJob`` or ``InvalidSubmission`` for a job that must not or cannot run."""
     checked_prompt(spec.prompt)
     earlier = [(job_id, asked.latest_answer(job_id)) for job_id in spec.context_from]
@@ -252,7 +272,7 @@ def _run_of(asked: _JobAsked, spec: JobSpec, settings: Settings, collected: Coll
         # The document of a run is kept wherever the answer goes, also when the answer is silence.
         deliver=tuple(dict.fromkeys(("local", *spec.targets))),
     )
-    return new_run(settings, submission)
+    return new_run(settings, submission, context)
 
 
 def _limits(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyBudget:
@@ -310,8 +330,8 @@ def _broken_place(row: JobRow) -> JobPlace:
 # --- what a worker collected -----------------------------------------------------------------------------------------
 
 
-def follow_up(collected: Collected, settings: Settings) -> Followup:
-    """What becomes of a firing for which a worker has collected."""
+def follow_up(collected: Collected, settings: Settings, context: Sequence[PromptBlock] = ()) -> Followup:
+    """What becomes of a firing for which a worker has collected. ``context`` is as for ``tick_of``."""
     try:
         spec = JobSpec.from_json(collected.row.definition)
         state_of(collected.row, spec, collected.now)
@@ -328,7 +348,7 @@ def follow_up(collected: Collected, settings: Settings) -> Followup:
             return _watchdog(collected, spec, texts)
         if not is_agent_needed(texts.script):
             return _ended(collected, spec, policy.RunVerdict.OK, remark="the script found nothing for the agent to do")
-        return Followup(run=_run_of(collected, spec, settings, texts))
+        return Followup(run=_run_of(collected, spec, settings, texts, context))
     except _UNREADABLE as error:
         return _ended(
             collected,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hermes_worker.agent.prompt.pipeline import import_history
+from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
@@ -31,6 +32,7 @@ from hermes_worker.models.catalog import find_provider, provider_of_host
 from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
 from hermes_worker.models.prices import is_priced
 from hermes_worker.observe import count, log
+from hermes_worker.services.context import asked_blocks, ordered, pure_blocks
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
 from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
@@ -212,8 +214,9 @@ def _require_valid(submission: Submission) -> None:
         raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
 
 
-def new_run(settings: Settings, submission: Submission) -> NewRun:
-    """What the store needs to write the run. Raises ``InvalidSubmission``."""
+def new_run(settings: Settings, submission: Submission, context: Sequence[PromptBlock] | None = None) -> NewRun:
+    """What the store needs to write the run. ``context`` is what the context sources of others say; ``None`` asks them
+    now, which takes time: not to be done inside a transaction. Raises ``InvalidSubmission``."""
     _require_valid(submission)
     run_id, kind = new_run_id(), kind_of(submission.source)
     model, provider = resolve_model(settings.model, submission.model)
@@ -224,13 +227,14 @@ def new_run(settings: Settings, submission: Submission) -> NewRun:
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or _usual_toolsets(kind))
     names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else ())
     workspace = _workspace(settings, submission, run_id)
+    facts = ContextFacts(tenant=submission.principal.tenant, source=kind, model=model, workspace=workspace.root)
+    asked = asked_blocks(facts) if context is None else context
     prompt = PromptParts(
         model=model,
         provider=provider,
         today=datetime.now().astimezone().date(),
         tools=names,
-        source=kind,
-        workspace=f"Your tools act in the directory {workspace.root}; relative paths are relative to it.",
+        blocks=ordered((*pure_blocks(facts), *asked)),
         instructions=submission.instructions or "",
     )
     return NewRun(

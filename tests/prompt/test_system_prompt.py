@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock, shortened
 from hermes_worker.agent.prompt.system import (
     ACT_DO_NOT_ANNOUNCE,
     DEFAULT_IDENTITY,
@@ -20,14 +21,17 @@ from hermes_worker.agent.prompt.system import (
     context_chars_max,
     is_for,
     renamed,
-    shortened,
 )
+from hermes_worker.services.context import pure_blocks
 
 BARE = PromptParts(model="claude-sonnet-4-6", provider="anthropic", today=date(2026, 10, 5))
 FULL = replace(
     BARE,
     tools=frozenset({"terminal", "read_file", "patch", "todo"}),
-    workspace="Your files are in /srv/ws.",
+    blocks=(
+        PromptBlock(text="# Workspace\nYour files are in /srv/ws.", order=200),
+        PromptBlock(text="# Board\nAll is well.", order=500),
+    ),
     instructions="Answer in French.",
     context_files=(ContextFile(name="AGENTS.md", text="Run the tests with make."),),
 )
@@ -49,6 +53,7 @@ def test_the_tiers_stand_in_order() -> None:
         "# Workspace\nYour files are in /srv/ws.",
         "Answer in French.",
         "# Project context\n\n## AGENTS.md\nRun the tests with make.",
+        "# Board\nAll is well.",
         "Today: Monday, 2026-10-05\nModel: claude-sonnet-4-6\nProvider: anthropic",
     ]
     places = [text.index(landmark) for landmark in landmarks]
@@ -83,8 +88,9 @@ def test_an_identity_replaces_the_default() -> None:
     ("source", "heading"), [("cron", "# Scheduled run"), ("webhook", "# Run started by a webhook")]
 )
 def test_a_run_nobody_watches_is_told_so(source: str, heading: str) -> None:
-    assert heading in build_system_prompt(replace(BARE, source=source))
-    assert heading not in build_system_prompt(BARE)
+    blocks = pure_blocks(ContextFacts(tenant="default", source=source))
+    assert heading in build_system_prompt(replace(BARE, blocks=blocks))
+    assert pure_blocks(ContextFacts(tenant="default", source="api")) == ()
 
 
 @given(st.permutations(sorted(FULL.tools)))

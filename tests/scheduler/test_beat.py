@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -221,10 +222,10 @@ def test_a_job_that_breaks_the_scheduler_does_not_hold_up_the_others(
         work.run_now(jobs, row.job_id)
     tick_of = ticking.tick_of
 
-    def broken(due: DueJob, settings: Settings) -> JobTick | None:
+    def broken(due: DueJob, settings: Settings, context: Any = ()) -> JobTick | None:
         if due.row.pk == rows[2].pk:
             raise RuntimeError("a defect")
-        return tick_of(due, settings)
+        return tick_of(due, settings, context)
 
     monkeypatch.setattr(ticking, "tick_of", broken)
     with scheduler(settings) as ours:

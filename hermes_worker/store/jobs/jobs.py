@@ -244,6 +244,18 @@ class Jobs:
         with self._database.read() as connection:
             return list(connection.execute(self._due, {"most": DUE_MAX}).scalars())
 
+    def tenants_of(self, pks: Sequence[int]) -> Sequence[str]:
+        """Whose these jobs are, each once."""
+        with self._database.read() as connection:
+            found = sa.select(jobs.c.tenant).where(jobs.c.pk.in_(pks)).distinct()
+            return list(connection.execute(found).scalars())
+
+    def tenants_of_firing(self, firing_pk: int) -> Sequence[str]:
+        """Whose the job of a firing is; empty when there is none."""
+        of_firing = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk)
+        with self._database.read() as connection:
+            return list(connection.execute(sa.select(jobs.c.tenant).where(jobs.c.pk.in_(of_firing))).scalars())
+
     def settle(self, pks: Sequence[int], decide: Callable[[DueJob], JobTick | None]) -> Settled:
         """Do what ``decide`` says with due jobs, in one transaction; nothing with those that another scheduler has or
         had. Safe for any number of schedulers."""

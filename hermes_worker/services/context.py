@@ -1,0 +1,94 @@
+"""Asking the context sources what a new session's system prompt should say.
+
+Those of others are asked in threads of their own, each for as long as its declaration says: never in the thread of an
+event loop, and never inside a transaction, because whoever accepts a run asks before it writes. One that fails, hangs
+or is busy leaves its block out; the session begins without it, and a line in the log says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
+
+from hermes_worker import installed
+from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock, block_of
+from hermes_worker.extension import ContextSourceDeclaration, load
+from hermes_worker.observe import count, log
+
+ASKED_AT_ONCE = 8
+"""Threads of one source in one process. One that hangs keeps its threads, and more would not help it."""
+_running: dict[str, int] = {}
+_counting = threading.Lock()
+
+
+def pure_blocks(facts: ContextFacts) -> tuple[PromptBlock, ...]:
+    """What the sources say that compute from the facts alone. Quick."""
+    declared = (one for one in installed.current().context_sources.values() if one.is_pure)
+    found = (block_of(one, load(one.implementation)(facts)) for one in declared)
+    return tuple(block for block in found if block is not None)
+
+
+def is_asked() -> bool:
+    """Whether there are sources that take time."""
+    return any(not one.is_pure for one in installed.current().context_sources.values())
+
+
+def asked_blocks(facts: ContextFacts) -> tuple[PromptBlock, ...]:
+    """What all other sources say, asked at the same time. Takes as long as the slowest one may; raises nothing."""
+    began = time.monotonic()
+    asked = [
+        (one, _asked(one, replace(facts, values=found.values[extension.name])))
+        for found in (installed.current(),)
+        for extension in found.extensions
+        for one in extension.context_sources
+        if not one.is_pure
+    ]
+    blocks = (_answer(one, answer, began) for one, answer in asked)
+    return tuple(block for block in blocks if block is not None)
+
+
+def ordered(blocks: Sequence[PromptBlock]) -> tuple[PromptBlock, ...]:
+    """In the order in which they stand in the prompt; equal ones as their extensions do."""
+    return tuple(sorted(blocks, key=lambda block: block.order))
+
+
+def _asked(declared: ContextSourceDeclaration, facts: ContextFacts) -> Future[object] | None:
+    """``None`` for a source that is busy with too many others."""
+    with _counting:
+        if _running.get(declared.name, 0) >= ASKED_AT_ONCE:
+            return None
+        _running[declared.name] = _running.get(declared.name, 0) + 1
+    answer: Future[object] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(load(declared.implementation)(facts))
+        except BaseException as error:  # others wrote it: whatever it raises leaves its block out
+            answer.set_exception(error)
+        finally:
+            with _counting:
+                _running[declared.name] -= 1
+
+    threading.Thread(target=ask, name=f"context-{declared.name}", daemon=True).start()
+    return answer
+
+
+def _answer(declared: ContextSourceDeclaration, answer: Future[object] | None, began: float) -> PromptBlock | None:
+    reason = "it is busy"
+    if answer is not None:
+        try:
+            error = answer.exception(max(0.0, began + declared.timeout_s - time.monotonic()))
+            if error is None:
+                return block_of(declared, answer.result())
+            reason = f"{type(error).__name__}: {error}"
+        except FutureTimeout:
+            reason = f"it took longer than {declared.timeout_s:g} s"
+        except TypeError as no_text:
+            reason = str(no_text)
+    count("context.left_out")
+    log.warning("context.left_out", context_source=declared.name, reason=reason)
+    return None
