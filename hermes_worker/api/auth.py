@@ -33,7 +33,7 @@ from hermes_worker.observe import log
 from hermes_worker.settings import Secret, ServerSettings
 from hermes_worker.settings.server_key import fingerprint_of
 
-PUBLIC_PATHS = frozenset({"/health", "/v1/health"})
+PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
 """Need no key (docs/behaviour.md, "HTTP API")."""
 SIGNED_PATHS = "/webhooks/"
 """What is below needs a signature instead."""
@@ -156,7 +156,7 @@ class ScopeCheck:
                 f"hermes-worker keys create HOLDER --scope {self.scope.value}."
             )
             raise ApiError(403, message, code="missing_scope")
-        if self._is_for_operators and not caller.is_operator:
+        if self._is_for_operators and not caller.is_of_operators:
             message = (
                 f"This is about the whole installation: it needs a key of the tenant {DEFAULT_TENANT!r} with the scope "
                 f"{self.scope.value!r}."
@@ -173,7 +173,8 @@ READS = needs(KeyScope.RUNS_READ)
 WRITES = needs(KeyScope.RUNS_WRITE)
 APPROVES = needs(KeyScope.APPROVE)
 FOR_OPERATORS = needs(KeyScope.ADMIN, is_for_operators=True)
-"""Of a route: what its caller's key must allow; the last is for what concerns the whole installation."""
+FOR_SCALERS = needs(KeyScope.OPS_READ, is_for_operators=True)
+"""Of a route: what its caller's key must allow; the last two are for what concerns the whole installation."""
 
 
 def scopes_of(route: APIRoute) -> list[KeyScope]:

@@ -17,6 +17,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="jobs", implementation="hermes_worker.api.routes.jobs:router"),
         RouterDeclaration(name="deliveries", implementation="hermes_worker.api.routes.deliveries:router"),
         RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
+        RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +44,8 @@ class ApiContext:
     keyring: Keyring
     """Opens the secrets of webhook routes."""
     tenants: Tenants
+    leaving: threading.Event = field(default_factory=threading.Event)
+    """Set when this process was told to stop and still takes requests."""
     _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
     _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
     _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 Operation = Mapping[str, Any]
-_LENIENT_PATHS = re.compile(r"(/v1)?/health|/health/detailed|/webhooks/.*")
+_LENIENT_PATHS = re.compile(r"(/v1)?/health|/health/(ready|detailed)|/webhooks/.*")
 """Paths that pass over parameters which they do not know: probes add some against caches, and senders of events have
 addresses of their own."""
 _FORMS: dict[str, re.Pattern[str]] = {}

@@ -417,6 +417,34 @@ class Health(BaseModel):
     version: str = VERSION
 
 
+class Ready(BaseModel):
+    """Whether this process should be sent requests."""
+
+    status: Literal["ready", "leaving"]
+
+
+class QueueBacklogObject(BaseModel):
+    """What waits for the workers of one queue, and what they hold."""
+
+    due: int
+    """Steps that a worker could take now."""
+    claimed: int
+    """Steps at work."""
+    oldest_age_s: float
+    """How long the oldest due step has waited, in seconds; 0 when nothing is due."""
+    step_s: float
+    """What a step is taken to last, in seconds."""
+    capacity_needed: int
+    """How many steps should be at work at the same time; never fewer than ``claimed``."""
+
+
+class BacklogObject(BaseModel):
+    """What waits in the whole installation, by queue."""
+
+    object: Literal["backlog"] = "backlog"
+    queues: dict[str, QueueBacklogObject]
+
+
 HealthState = Literal["ok", "degraded", "unavailable"]
 
 

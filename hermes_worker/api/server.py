@@ -10,7 +10,9 @@ import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 import h11
 import uvicorn
@@ -99,6 +101,8 @@ class ApiServer(uvicorn.Server):
         )
         self._context: ApiContext = app.state.context
         self._listening = list(sockets)
+        self._drain_s = client.settings.server.drain_s
+        self._leaves_at: float | None = None
         self._on_ready = on_ready
         self.url = _url(sockets[0])
 
@@ -110,6 +114,20 @@ class ApiServer(uvicorn.Server):
         await super().startup(sockets)
         log.info("worker.started", url=self.url)
         self._on_ready(self.url)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Say that this process leaves, and close its sockets after `server.drain_s`, or at the second signal."""
+        if self._context.leaving.is_set() or not self._drain_s:
+            self._context.leaving.set()
+            super().handle_exit(sig, frame)
+            return
+        self._context.leaving.set()
+        self._leaves_at = time.monotonic() + self._drain_s
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._leaves_at is not None and time.monotonic() >= self._leaves_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn waits for responses to end, and a stream does not end by itself.

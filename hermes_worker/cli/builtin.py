@@ -83,6 +83,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.flower:flower",
         ),
         CommandDeclaration(
+            name="backlog",
+            summary="Show how much work waits, by queue, and how many places it needs.",
+            implementation="hermes_worker.cli.backlog:backlog",
+        ),
+        CommandDeclaration(
             name="migrate",
             summary="Bring the database to this version's schema.",
             implementation="hermes_worker.cli.roles:migrate",

@@ -53,7 +53,7 @@ def _queue_names(_ctx: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option(
     "--alive-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Touched at every heartbeat, for a liveness probe that looks at its age.",
+    help="Touched at every heartbeat, also while the database is away, for a liveness probe that looks at its age.",
 )
 @click.option("-E", "--task-events", is_flag=True, help="Send Celery's events from the start.")
 @click.option(

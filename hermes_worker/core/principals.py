@@ -41,6 +41,8 @@ class KeyScope(StrEnum):
     """Allow and deny dangerous commands."""
     JOBS = "jobs"
     """See and change scheduled jobs."""
+    OPS_READ = "ops:read"
+    """Of the default tenant: see how much work waits in the whole installation."""
     ADMIN = "admin"
     """All of it. Of the default tenant, also what concerns the whole installation."""
 
@@ -63,9 +65,9 @@ class Principal:
         return self.name or "somebody"
 
     @property
-    def is_operator(self) -> bool:
-        """Whether what concerns the whole installation is theirs to see."""
-        return self.tenant == DEFAULT_TENANT and KeyScope.ADMIN in self.scopes
+    def is_of_operators(self) -> bool:
+        """Whether what concerns the whole installation is theirs to see, as far as their scopes go."""
+        return self.tenant == DEFAULT_TENANT
 
 
 OPERATOR: Final = Principal()

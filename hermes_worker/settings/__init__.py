@@ -298,6 +298,10 @@ class ServerSettings:
     """Earlier keys. They give no access. They only decrypt secrets of webhook routes, which are encrypted with the new
     key when an API starts."""
 
+    drain_s: float = _setting("server.drain_s", "HERMES_SERVER_DRAIN_S", number(0, 3600, "seconds"), 0.0)
+    """Seconds for which an API that is told to stop still takes requests, while `GET /health/ready` answers 503. Load
+    balancers get that long to notice. A second signal ends it."""
+
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""

@@ -116,6 +116,7 @@ class Keeper:
                 self._touch()
             except UnavailableError as error:
                 database_outage.failed(doing="heartbeat", error=str(error))
+                self._touch()  # this process is well: to end it would not bring the database back
             except Exception:
                 # Without its heartbeat this process would claim step after step and lose every one of them.
                 log.exception("thread.failed", doing="heartbeat")
@@ -157,7 +158,8 @@ class Keeper:
             self._lanes.ask()
 
     def _touch(self) -> None:
-        """Kubernetes looks at the age of this file; asking Celery instead costs 2.6 s of CPU."""
+        """Kubernetes looks at the age of this file; asking Celery instead costs 2.6 s of CPU. It grows old when the
+        thread hangs or meets a defect, and not when the database is away."""
         if self._alive_file is None:
             return
         try:

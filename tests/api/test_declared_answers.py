@@ -215,6 +215,7 @@ def _defect(place: Place, label: str) -> Answer:
     method = label.partition(" ")[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(health.schema, "Health", None)
+        patch.setattr(health.schema, "Ready", None)
         return with_context(place, RuntimeError("a defect"), method, usual(label))
 
 
@@ -226,6 +227,14 @@ def _with(**headers: str) -> Callable[[Place, str], Answer]:
         return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, **given}))
 
     return ask
+
+
+def _unavailable(place: Place, label: str) -> Answer:
+    if label == "GET /health/ready":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place.app.state.context.leaving, "is_set", lambda: True)
+            return place.ask("GET", usual(label))
+    return with_context(place, UnavailableError("away"), label.partition(" ")[0], usual(label))
 
 
 def _slow(place: Place, label: str) -> Answer:
@@ -244,7 +253,7 @@ BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
     "415": _with(content_length="1", content_type="text/plain"),
     "429": _too_many,
     "500": _defect,
-    "503": lambda place, label: with_context(place, UnavailableError("away"), label.partition(" ")[0], usual(label)),
+    "503": _unavailable,
 }
 
 
@@ -293,7 +302,7 @@ def test_a_parameter_that_nobody_knows_is_refused(place: Place, path: str) -> No
     assert (answer.status, error["code"], error["param"]) == (400, "unknown_parameter", "limti")
 
 
-@pytest.mark.parametrize("path", ["/health", "/v1/health", "/health/detailed"])
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/health/ready", "/health/detailed"])
 def test_a_probe_may_add_parameters(place: Place, path: str) -> None:
     assert place.ask("GET", Asked(f"{path}?nocache=5")).status < 300
 

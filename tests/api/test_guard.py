@@ -56,7 +56,7 @@ def test_everything_but_health_needs_the_key(locked: Served) -> None:
         assert error.pop("message").startswith("Invalid API key. Send the key as a bearer token"), error
         assert error == {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
         assert answer.headers["www-authenticate"] == "Bearer"
-    for path in ("/health", "/v1/health"):
+    for path in ("/health", "/v1/health", "/health/ready"):
         assert httpx.get(locked.url + path).status_code == 200
 
 
@@ -309,6 +309,7 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/health",
         "/v1/health",
         "/health/detailed",
+        "/health/ready",
         "/v1/runs",
         "/v1/runs/{run_id}",
         "/v1/runs/{run_id}/events",
@@ -327,6 +328,7 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
         "/api/jobs/{job_id}/pause",
         "/api/jobs/{job_id}/resume",
         "/api/jobs/{job_id}/run",
+        "/v1/backlog",
         "/v1/deliveries",
         "/v1/deliveries/{delivery_id}",
         "/v1/deliveries/{delivery_id}/retry",
@@ -344,11 +346,12 @@ def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
 def test_the_document_says_which_paths_need_the_key(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
-    open_ones = {"/health", "/v1/health", "/webhooks/{name}", "/webhooks/{tenant}/{name}"}
+    probed = {"/health", "/v1/health", "/health/ready"}
+    open_ones = {*probed, "/webhooks/{name}", "/webhooks/{tenant}/{name}"}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert operation["security"] == ([] if path in open_ones else [{"key": []}]), path
-            needs_key = path not in ("/health", "/v1/health")
+            needs_key = path not in probed
             assert ("401" in operation["responses"]) == needs_key, path
 
 

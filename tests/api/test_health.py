@@ -54,6 +54,17 @@ def test_all_is_well_with_workers_and_servers(api: Served, store: Store, http: h
     assert checks["config"]["model"] == "scripted"
 
 
+def test_the_backlog_is_shown_by_queue(api: Served, store: Store, http: httpx.Client) -> None:
+    api.submit()
+    store.turn(api.submit())
+    document = http.get("/v1/backlog").json()
+    assert document["object"] == "backlog"
+    assert list(document["queues"]) == [name.value for name in QueueName if name is not QueueName.SYSTEM]
+    model = document["queues"]["model"]
+    assert (model["due"], model["claimed"], model["capacity_needed"]) == (1, 1, 2)
+    assert model["oldest_age_s"] >= 0.0
+
+
 def test_runs_that_have_ended_cost_a_health_check_nothing(api: Served, store: Store, http: httpx.Client) -> None:
     run_id = api.submit()
     store.answer(run_id)

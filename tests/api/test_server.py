@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import PATIENCE_S
+from serving import PATIENCE_S, until
 from support.migrated import bring_up
 
 from hermes_worker.api.server import allow_many_connections, listen, serve
@@ -44,10 +44,11 @@ def installed(tmp_path: Path, broker_url: str) -> Settings:
 
 
 @pytest.fixture
-def process(installed: Settings) -> Iterator[subprocess.Popen[str]]:
+def process(installed: Settings, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A server; its parameter is what the environment says besides."""
     running = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
-        env=as_environ(installed) | {"PYTHONPATH": str(Path.cwd())},
+        env=as_environ(installed) | {"PYTHONPATH": str(Path.cwd())} | getattr(request, "param", {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -81,6 +82,27 @@ def test_a_signal_ends_streams_and_the_process_with_0(
     _, stderr = process.communicate()
     assert "Traceback" not in stderr
     assert "worker.stopped" in stderr
+
+
+@pytest.mark.parametrize("process", [{"HERMES_SERVER_DRAIN_S": "600"}], indirect=True)
+def test_readiness_goes_before_the_sockets_close(process: subprocess.Popen[str], installed: Settings) -> None:
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    headers = lets_in(installed)
+    with httpx.Client(timeout=PATIENCE_S, verify=False) as http:
+        assert http.get(f"{url}/health/ready").json() == {"status": "ready"}
+        process.send_signal(signal.SIGTERM)
+        leaving = until(lambda: _refused(http.get(f"{url}/health/ready")), "it says that it leaves")
+        assert leaving.json() == {"status": "leaving"}
+    # A connection of somebody who has not heard of it yet is taken, and so is the request.
+    assert httpx.post(f"{url}/v1/runs", json={"input": "x"}, headers=headers, verify=False).status_code == 202
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=PATIENCE_S) == 0
+
+
+def _refused(answer: httpx.Response) -> httpx.Response | None:
+    return answer if answer.status_code == 503 else None
 
 
 def test_a_port_that_is_taken_is_a_sentence(installed: Settings) -> None:

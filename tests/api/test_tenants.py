@@ -290,9 +290,10 @@ def test_every_operation_needs_the_scope_it_names(
 
 def test_only_an_operator_sees_the_whole_installation(guest: Side, host: Side) -> None:
     assert host.http.get("/health/detailed").status_code == 200
-    refused = guest.http.get("/health/detailed")
-    assert refused.status_code == 403
-    assert "whole installation" in refused.json()["error"]["message"]
+    for path in ("/health/detailed", "/v1/backlog"):
+        refused = guest.http.get(path)
+        assert refused.status_code == 403
+        assert "whole installation" in refused.json()["error"]["message"]
 
 
 def test_a_key_opens_until_it_is_revoked_and_shows_who_did_it(

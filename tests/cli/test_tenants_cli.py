@@ -83,6 +83,16 @@ def test_what_is_a_tenants_own_is_there(hermes: CommandLine, theirs: dict[str, s
         assert ended.code == 0, ended.said
 
 
+def test_the_backlog_is_that_of_all_tenants(hermes: CommandLine, theirs: dict[str, str], store: Store) -> None:
+    store.submit()
+    lines = hermes.inline("backlog").out.splitlines()
+    assert lines[0].split() == ["QUEUE", "DUE", "AT", "WORK", "OLDEST", "STEP", "PLACES"]
+    found = {row["queue"]: row for row in map(json.loads, hermes.inline("backlog", "--json").out.splitlines())}
+    assert [line.split()[0] for line in lines[1:]] == list(found)
+    assert (found["model"]["due"], found["delivery"]["due"]) == (1, 1)
+    assert lines[1].split()[1] == "1"
+
+
 @pytest.mark.parametrize("words", [["runs", "list"], ["cron", "list"], ["deliveries", "list"], ["keys", "list"]])
 def test_lists_show_what_is_the_tenants_own(hermes: CommandLine, theirs: dict[str, str], words: list[str]) -> None:
     assert not [value for value in theirs.values() if value in hermes.inline(*words).said]

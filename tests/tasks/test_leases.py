@@ -12,6 +12,7 @@ import pytest
 from support.store import TTL_S, Store, asks, opened, settlement
 
 from hermes_worker.core.effects import Iterate, RunTool
+from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.tasks import keeper as keeper_module
@@ -186,6 +187,33 @@ def test_the_heartbeat_outlives_a_disk_that_is_full(store: Store, tmp_path: Path
     watched.start()
     try:
         assert all(beats.acquire(timeout=10) for _ in range(3))
+    finally:
+        watched.stop()
+
+
+def test_the_alive_file_stays_young_while_the_database_is_away_and_not_after_a_defect(
+    store: Store, tmp_path: Path
+) -> None:
+    """A liveness probe must not end every process of a fleet whose database is being restarted."""
+    alive = tmp_path / "alive"
+    beats = threading.Semaphore(0)
+    failures: list[Exception] = [UnavailableError("away")]
+
+    def failing(_: object) -> Any:
+        beats.release()
+        raise failures[0]
+
+    leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
+    watched = keeper(store, leases, stopping=failing, alive_file=alive)
+    watched.start()
+    try:
+        assert all(beats.acquire(timeout=10) for _ in range(3))
+        assert alive.exists()
+        failures[0] = KeyError("a defect")
+        assert all(beats.acquire(timeout=10) for _ in range(2))
+        alive.unlink()
+        assert all(beats.acquire(timeout=10) for _ in range(3))
+        assert not alive.exists()
     finally:
         watched.stop()
 

@@ -56,6 +56,17 @@ async def health() -> schema.Health:
     return schema.Health()
 
 
+@router.get("/health/ready", response_model=schema.Ready, responses={503: {"model": schema.Ready}})
+async def health_ready(context: Context, response: Response) -> schema.Ready:
+    """Whether requests should be sent to this process: not any more once it was told to stop, although it still takes
+    them for `server.drain_s`. Needs no key and asks nobody: when the database is away, every process is without it, and
+    to send requests to none of them would only take the answers away that say so."""
+    if context.leaving.is_set():
+        response.status_code = 503
+        return schema.Ready(status="leaving")
+    return schema.Ready(status="ready")
+
+
 @router.get(
     "/health/detailed",
     response_model=None,

@@ -1,0 +1,30 @@
+"""How much work waits, by queue: what a scaler asks for."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import FOR_SCALERS
+from hermes_worker.api.context import Context
+from hermes_worker.store.backlog import read_backlog
+
+router = APIRouter(prefix="/v1/backlog", tags=["health"], responses=schema.errors(503))
+
+
+@router.get("", response_model=schema.BacklogObject, dependencies=[FOR_SCALERS])
+async def show_backlog(context: Context) -> schema.BacklogObject:
+    """What waits and what is at work in the whole installation, as the view ``hermes_backlog`` says."""
+    found = await context.store(read_backlog, context.client.database)
+    return schema.BacklogObject(
+        queues={
+            each.queue: schema.QueueBacklogObject(
+                due=each.due,
+                claimed=each.claimed,
+                oldest_age_s=each.oldest_age_s,
+                step_s=each.step_s,
+                capacity_needed=each.capacity_needed,
+            )
+            for each in found
+        }
+    )

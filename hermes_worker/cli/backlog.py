@@ -1,0 +1,34 @@
+"""``hermes-worker backlog``: how much work waits, by queue."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.options import common
+from hermes_worker.cli.records import open_records
+from hermes_worker.store.backlog import CLEARED_IN_S, QueueBacklog, read_backlog
+
+
+@click.command(epilog=f"PLACES: so many steps at work at the same time take all that is due within {CLEARED_IN_S} s.")
+@common
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def backlog(home: Path | None, as_json: bool) -> None:
+    """Show how much work waits, by queue, and how many places it needs."""
+    found = read_backlog(open_records(home).database)
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(asdict(each)))
+        return
+    header = ("QUEUE", "DUE", "AT WORK", "OLDEST", "STEP", "PLACES")
+    click.echo(table([_row(each) for each in found], header, whole=(0,)))
+
+
+def _row(each: QueueBacklog) -> tuple[str, ...]:
+    oldest = f"{each.oldest_age_s:.0f} s" if each.due else "-"
+    step = f"{each.step_s:.0f} s" if each.due or each.claimed else "-"
+    return each.queue, str(each.due), str(each.claimed), oldest, step, str(each.capacity_needed)
