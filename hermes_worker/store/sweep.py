@@ -38,6 +38,7 @@ from hermes_worker.store.runs.children import orphans
 from hermes_worker.store.runs.joining import break_off, save
 from hermes_worker.store.runs.stepping import Additions
 from hermes_worker.store.runs.waits import expire, expired
+from hermes_worker.store.statistics import STEPS_RETRIED, add, count_what_is_over
 from hermes_worker.store.tables import (
     auxiliary_calls,
     deliveries,
@@ -120,6 +121,7 @@ class Sweeper:
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
+        count_what_is_over(self._database)
         return Swept(
             hints=(*call_hints, *iteration_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
             workers_expired=expired_workers,
@@ -659,6 +661,8 @@ def _save_loss(
         tried = after.calls[event.position]
         is_retried = tried.status is CallStatus.PENDING
     happened = [_retried(step, tried)] if is_retried else []
+    if is_retried:
+        add(connection, {(STEPS_RETRIED, (step.partition(":")[0],)): 1})
     hints = save(connection, loaded, after, Additions(events=happened, pricing=pricing))
     return _put_off(connection, loaded, tried, hints)
 

@@ -159,6 +159,7 @@ runs = sa.Table(
     sa.Column("failure_kind", sa.String(60)),
     sa.Column("failure_message", sa.Text()),
     sa.Column("deliver", sa.Text()),
+    sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.CheckConstraint(f"(status in {_TERMINAL}) = (exit_reason is not null)", name="exit_reason"),
     sa.CheckConstraint(
         f"status not in {_TERMINAL} or (lease_token is null and hinted_at is null)", name="terminal_is_at_rest"
@@ -213,6 +214,7 @@ runs = sa.Table(
     _partial("ix_runs_resume", "resume_at", where="resume_at is not null"),
     _partial("ix_runs_idle", "updated_at", where="idle_s_max is not null and status = 'running'"),
     _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
+    _partial("ix_runs_uncounted", "pk", where="exit_reason is not null and is_counted = 0"),
 )
 """A run that nobody asked for has a ``root_pk``: the first run of the chain that it belongs to. It is either a child,
 and ``parent_pk`` handed it its task, or a turn that begins with what the background children of ``cause_pk`` left.
@@ -221,7 +223,10 @@ and ``parent_pk`` handed it its task, or a turn that begins with what the backgr
 for that run, and ``network`` what was asked for its commands.
 
 ``halt`` is what was said to a run together with everything that it caused, and it holds when the run itself has ended:
-while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told."""
+while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told.
+
+``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
+``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
 
 budgets = sa.Table(
     "budgets",
@@ -412,6 +417,17 @@ tree_events = sa.Table(
 )
 """The one order of the events of a delegation tree. Written by who reads it, so a tree that nobody follows has none."""
 
+statistics = sa.Table(
+    "statistics",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("measure", sa.String(40), nullable=False),
+    sa.Column("labels", sa.Text(), nullable=False),
+    sa.Column("amount", sa.BigInteger(), nullable=False),
+)
+"""What rows that are over add up to: the sum of all ``amount`` of a ``measure`` and its ``labels``, a JSON list. Rows
+are only added, so that no two transactions wait for each other here, and now and then replaced by their sums."""
+
 idempotency_keys = sa.Table(
     "idempotency_keys",
     metadata,
@@ -486,6 +502,7 @@ firings = sa.Table(
     sa.Column("owes_note", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Column("settled_at", Seconds, nullable=False),
     sa.Column("ended_at", Seconds),
+    sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.UniqueConstraint("job_pk", "slot"),
     sa.CheckConstraint(
         "outcome in ('fired', 'caught_up', 'skipped_overlap', 'missed', 'blocked_budget', 'failed_to_start')",
@@ -504,6 +521,7 @@ firings = sa.Table(
     _partial("ix_firings_due", "hinted_at", where="hinted_at is not null"),
     _partial("ix_firings_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_firings_notes", "pk", where="owes_note"),
+    _partial("ix_firings_uncounted", "pk", where="is_counted = 0"),
 )
 """The slot ledger: one row for every slot that came due, whatever became of it. ``is_waiting``: its run starts when
 the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job.
@@ -542,6 +560,7 @@ deliveries = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("updated_at", Seconds, nullable=False),
     sa.Column("settled_at", Seconds),
+    sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.CheckConstraint("state in ('pending', 'attempting', 'delivered', 'failed', 'abandoned')", name="state"),
     sa.CheckConstraint("(state = 'attempting') = (lease_token is not null)", name="attempting_is_claimed"),
     sa.CheckConstraint("hinted_at is null or (state = 'pending' and not_before is null)", name="due_is_pending"),
@@ -552,6 +571,7 @@ deliveries = sa.Table(
     _partial("ix_deliveries_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
     _partial("ix_deliveries_later", "not_before", where="not_before is not null"),
     _partial("ix_deliveries_claimed", "lease_owner", where="lease_owner is not null"),
+    _partial("ix_deliveries_uncounted", "pk", where="settled_at is not null and is_counted = 0"),
 )
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
 a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived. ``losses``:

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from simulation.memory import Report
 from support.migrated import bring_up
+from support.recount import Counted, counted
 from support.store import Store, new_run
 
 from hermes_worker.core.effects import Effect
@@ -23,6 +24,7 @@ from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sweep import SweepPolicy
 from hermes_worker.store.tables import auxiliary_calls, budgets, events, messages, runs, tool_calls
 
+_SWEEPS_PER_COUNT = 4
 _EPOCH_AS_JULIAN_DAY = 2440587.5
 
 
@@ -49,6 +51,8 @@ class SqlStore:
         self.auxiliary_calls = self._store.auxiliary_calls
         self.workers = self._store.workers
         self._tools = tools
+        self._said: Counted = {}
+        self._sweeps = 0
 
     def submit(self, run_id: str, *, iterations_max: int, attempts_max: int) -> list[Hint]:
         """All runs of a world are turns of one conversation, so that they wait for one another as well."""
@@ -78,7 +82,17 @@ class SqlStore:
 
     def sweep(self, depths: Mapping[str, int] | None) -> Sequence[Hint]:
         swept = self._store.sweeper.sweep(depths)
+        self._sweeps += 1
+        if self._sweeps % _SWEEPS_PER_COUNT == 0:
+            self._compare_counters()
         return () if swept is None else swept.hints
+
+    def _compare_counters(self) -> None:
+        """At every moment the counters say what the rows say, and never less than before."""
+        said, true = counted(self.database)
+        assert said == true
+        assert all(said[key] >= before for key, before in self._said.items())
+        self._said = said
 
     def ended(self) -> bool:
         with self.database.read() as connection:
@@ -125,5 +139,6 @@ class SqlStore:
         )
 
     def close(self) -> None:
+        self._compare_counters()
         self.database.close()
         self._directory.cleanup()

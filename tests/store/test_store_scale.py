@@ -19,7 +19,14 @@ from hermes_worker.core.run import STATE_VERSION
 from hermes_worker.store.tables import messages, metadata
 
 OPEN_RUNS = 100_000
-IN_FLIGHT = {"ix_runs_claimed", "ix_tool_calls_claimed", "ix_runs_idle", "ix_runs_open_children", "ix_runs_halting"}
+IN_FLIGHT = {
+    "ix_runs_claimed",
+    "ix_runs_halting",
+    "ix_runs_idle",
+    "ix_runs_open_children",
+    "ix_runs_uncounted",
+    "ix_tool_calls_claimed",
+}
 """Partial indexes that may be read whole: they hold what is being worked on now, not what there is."""
 
 _FILL = """

@@ -24,6 +24,7 @@ from hermes_worker.store.tables import (
     metadata,
     principals,
     session_documents,
+    statistics,
     steers,
     tenants,
     tree_events,
@@ -71,6 +72,7 @@ _OTHERS = {
     logins: {"name": "anthropic", "updated_at": 1.0},
     webhook_routes: {"tenant": "default", "name": "r", "secret": "s", "definition": "{}", "created_at": 1.0},
     webhook_events: {"tenant": "default", "route": "r", "received_at": 1.0},
+    statistics: {"measure": "runs_ended", "labels": '["completed", "text_response"]', "amount": 3},
     tenants: {"name": "default", "created_at": 1.0},
     principals: {"tenant": "default", "name": "ci", "created_at": 1.0},
     api_keys: {

@@ -88,6 +88,14 @@ class Database:
             yield connection
 
     @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """For SELECTs that all see what was committed when the first of them ran. Raises ``UnavailableError``."""
+        with self._translated(), self.engine.connect() as connection:
+            if not self.is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
+    @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction: committed at the end of the block, rolled back when it raises.
 

@@ -29,6 +29,7 @@ from hermes_worker.store.owners import owned_by, tenant_of_job, tenant_of_run
 from hermes_worker.store.row_keys import LostHintsBounds
 from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
 from hermes_worker.store.short_ids import completed
+from hermes_worker.store.statistics import count_delivery
 from hermes_worker.store.tables import dead_targets, deliveries, jobs, run_inputs, runs, sessions, workers
 
 ATTEMPTS_MAX = 6
@@ -313,11 +314,13 @@ class Deliveries:
         """Send a settled delivery once more, whole, even to a target that counts as dead. Raises
         ``DeliveryNotFound``, ``DeliveryBusy``."""
         with self._database.write() as connection:
+            count_delivery(connection, delivery_id)
             row = connection.execute(
                 sa.update(deliveries)
                 .where(deliveries.c.delivery_id == delivery_id, deliveries.c.settled_at.is_not(None))
                 .values(
                     state=DeliveryState.PENDING.value,
+                    is_counted=0,
                     attempts=0,
                     losses=0,
                     deaths=None,

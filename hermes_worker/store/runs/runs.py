@@ -63,6 +63,7 @@ from hermes_worker.store.runs.joining import StateMoved, activate, break_off, co
 from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
 from hermes_worker.store.runs.steps import INSERT_EVENT
 from hermes_worker.store.runs.transcripts import SESSIONS_KEPT
+from hermes_worker.store.statistics import add, of_model
 from hermes_worker.store.tables import blobs, runs, sessions, tool_calls
 
 
@@ -381,9 +382,9 @@ class Runs:
         nano_usd, doubtful = nano_usd_of(cost), doubtful_nano_usd_of(cost)
         with self._database.write() as connection:
             # The run's row is locked first, as everywhere.
-            known = connection.execute(
-                sa.select(runs.c.cost_status).where(runs.c.pk == loaded.pk).with_for_update()
-            ).scalar_one()
+            known, is_counted = connection.execute(
+                sa.select(runs.c.cost_status, runs.c.is_counted).where(runs.c.pk == loaded.pk).with_for_update()
+            ).one()
             connection.execute(
                 sa.update(runs)
                 .where(runs.c.pk == loaded.pk)
@@ -404,6 +405,8 @@ class Runs:
                     cost_status=worst_of(CostStatus(known) if known else None, cost.status).value,
                 )
             )
+            if is_counted:
+                add(connection, of_model(loaded.model, usage, cost))
             if loaded.budget_pk is not None:
                 spent = Amounts(tokens=usage.chargeable, nano_usd=nano_usd + doubtful)
                 charge = budgets.Charge(given_back=Amounts(), spent=spent, unknown_costs=unpriced_calls_of(cost))

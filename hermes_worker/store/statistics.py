@@ -1,0 +1,240 @@
+"""Counters that agree with the rows, to the last one, whatever was killed, and that do not forget deleted rows.
+
+Theory of operation. A counter in a process dies with it, and a counter in one row would make all steps wait for each
+other. So nothing is counted on the way. *A row that is over does not change any more*, so it can be counted later: the
+sweeper adds what such rows say to ``statistics`` and marks them, both in one transaction, so each counts once. What is
+not counted yet is read where it stands: the rows that are over and unmarked, and the runs that are open. Three partial
+indexes find them, so reading costs what is at work now and not what has ever been. A reader sees all of this at one
+moment (``Database.snapshot``); so a total never goes back, not even while rows are being counted.
+
+Two things happen beside a row that is over. They add to ``statistics`` themselves, in their own transaction (``add``):
+a claim that the sweeper takes away, and what a title cost whose run was counted already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.pricing import Cost, doubtful_nano_usd_of, nano_usd_of, unpriced_calls_of
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.tables import deliveries, firings, runs, statistics, tool_calls
+
+RUNS_ACCEPTED = "runs_accepted"
+RUNS_ENDED = "runs_ended"
+"""By status and exit reason."""
+BUDGET_DENIALS = "budget_denials"
+"""By the dimension that was used up."""
+STEPS_RETRIED = "steps_retried"
+"""By the kind of step: ``model``, ``tool``, ``auxiliary``."""
+TOOL_CALLS = "tool_calls"
+"""Settled ones, by status and by whether they may be repeated."""
+DELIVERIES = "deliveries"
+"""Settled ones, by state and platform."""
+DELIVERIES_IN_DOUBT = "deliveries_in_doubt"
+"""Settled ones that may have arrived more often than once, by platform."""
+FIRINGS = "firings"
+"""By outcome."""
+
+OF_MODELS: Mapping[str, str] = {
+    "iterations": "iteration",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cache_read_tokens",
+    "cache_write_tokens": "cache_write_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+    "estimated_tokens": "estimated_tokens",
+    "unknown_input_tokens": "unknown_input_tokens",
+    "unknown_output_tokens": "unknown_output_tokens",
+    "refused_attempts": "refused_attempts",
+    "unknown_attempts": "unknown_attempts",
+    "cost_nano_usd": "cost_nano_usd",
+    "doubtful_nano_usd": "doubtful_nano_usd",
+    "unpriced_calls": "unpriced_calls",
+}
+"""Sums of columns of ``runs``, by the model that was asked for."""
+
+Labels = tuple[str, ...]
+Totals = Mapping[tuple[str, Labels], int]
+"""By measure and labels."""
+
+_BATCH = 500
+_BATCHES_MAX = 20
+"""Of one look: a backlog after an upgrade is counted in several, and holds up no sweep for long."""
+_ROWS_MAX = 2_000
+"""More rows than this are replaced by their sums."""
+
+_RUN_IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
+_RUN_IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
+_DELIVERY_IS_UNCOUNTED = sa.text("deliveries.settled_at is not null and deliveries.is_counted = 0")
+_FIRING_IS_UNCOUNTED = sa.text("firings.is_counted = 0")
+"""Literals, as in the partial indexes."""
+
+
+def totals(connection: Connection) -> Totals:
+    """Everything that was ever counted and everything that would be, at this moment. Reads only; ``connection`` is one
+    of ``Database.snapshot``."""
+    found: Counter[tuple[str, Labels]] = Counter()
+    summed = sa.select(statistics.c.measure, statistics.c.labels, sa.func.sum(statistics.c.amount))
+    for measure, labels, amount in connection.execute(summed.group_by(statistics.c.measure, statistics.c.labels)):
+        found[measure, tuple(json.loads(labels))] += int(amount)
+    for which in (_RUN_IS_OPEN, _RUN_IS_UNCOUNTED):
+        found.update(_of_runs(connection, which))
+    found.update(_of_deliveries(connection, _DELIVERY_IS_UNCOUNTED))
+    found.update(_of_firings(connection, _FIRING_IS_UNCOUNTED))
+    return found
+
+
+def count_what_is_over(database: Database) -> int:
+    """Add the rows that are over to ``statistics``; how many they were. Each is counted once, however many processes do
+    this at once. Costs one look into three empty indexes when there are none. Raises ``UnavailableError``."""
+    with database.read() as connection:
+        are_there = connection.execute(_ARE_THERE).one()
+    counted = sum(
+        _count_all(database, table) for table, is_there in zip(_COUNTED_TABLES, are_there, strict=True) if is_there
+    )
+    if counted:
+        _shorten(database)
+    return counted
+
+
+def _count_all(database: Database, table: _CountedTable) -> int:
+    counted = 0
+    for _ in range(_BATCHES_MAX):
+        with database.write() as connection:
+            here = _count_batch(connection, table)
+        counted += here
+        if here < _BATCH:
+            break
+    return counted
+
+
+def _count_batch(connection: Connection, table: _CountedTable, *only: sa.ColumnElement[bool]) -> int:
+    rows, which, amounts = table
+    # Whoever else counts at this moment takes other rows.
+    found = (
+        sa.select(rows.c.pk).where(which, *only).order_by(rows.c.pk).limit(_BATCH).with_for_update(skip_locked=not only)
+    )
+    pks = list(connection.execute(found).scalars())
+    if pks:
+        these = rows.c.pk.in_(pks)
+        add(connection, amounts(connection, these))
+        connection.execute(sa.update(rows).where(these).values(is_counted=1))
+    return len(pks)
+
+
+def count_delivery(connection: Connection, delivery_id: str) -> None:
+    """Count a settled delivery now, because its row is about to say something else."""
+    _count_batch(connection, _COUNTED_DELIVERIES, deliveries.c.delivery_id == delivery_id)
+
+
+def add(connection: Connection, amounts: Mapping[tuple[str, Labels], int]) -> None:
+    """Add in the caller's transaction, which is the one that makes ``amounts`` true."""
+    values = [
+        {"measure": measure, "labels": json.dumps(labels, ensure_ascii=False), "amount": amount}
+        for (measure, labels), amount in amounts.items()
+        if amount
+    ]
+    if values:
+        connection.execute(sa.insert(statistics), values)
+
+
+def of_model(model: str, usage: Usage, cost: Cost) -> Totals:
+    """What a model call adds that is written when its run has been counted."""
+    amounts = {
+        "input_tokens": usage.input,
+        "output_tokens": usage.output,
+        "cache_read_tokens": usage.cache_read,
+        "cache_write_tokens": usage.cache_write,
+        "reasoning_tokens": usage.reasoning,
+        "estimated_tokens": usage.estimated,
+        "unknown_input_tokens": usage.unknown_input,
+        "unknown_output_tokens": usage.unknown_output,
+        "refused_attempts": usage.refused_attempts,
+        "unknown_attempts": usage.unknown_attempts,
+        "cost_nano_usd": nano_usd_of(cost),
+        "doubtful_nano_usd": doubtful_nano_usd_of(cost),
+        "unpriced_calls": unpriced_calls_of(cost),
+    }
+    return {(measure, (model,)): amount for measure, amount in amounts.items()}
+
+
+def _shorten(database: Database) -> None:
+    """Replace the rows by their sums when there are many. Rows that are added meanwhile stay."""
+    with database.read() as connection:
+        if connection.execute(sa.select(sa.func.count()).select_from(statistics)).scalar_one() <= _ROWS_MAX:
+            return
+    with database.write() as connection:
+        gone = connection.execute(
+            sa.delete(statistics).returning(statistics.c.measure, statistics.c.labels, statistics.c.amount)
+        )
+        sums: Counter[tuple[str, Labels]] = Counter()
+        for measure, labels, amount in gone:
+            sums[measure, tuple(json.loads(labels))] += amount
+        add(connection, sums)
+
+
+# --- what rows add up to ---------------------------------------------------------------------------------------------
+
+
+def _of_runs(connection: Connection, which: Any) -> Totals:
+    found: Counter[tuple[str, Labels]] = Counter()
+    ends = sa.select(runs.c.status, runs.c.exit_reason, runs.c.exhausted, sa.func.count()).where(which)
+    for status, reason, dimension, number in connection.execute(
+        ends.group_by(runs.c.status, runs.c.exit_reason, runs.c.exhausted)
+    ):
+        found[RUNS_ACCEPTED, ()] += number
+        if reason is not None:
+            found[RUNS_ENDED, (status, reason)] += number
+        if dimension is not None:
+            found[BUDGET_DENIALS, (dimension,)] += number
+    sums = [sa.func.sum(runs.c[column]).label(measure) for measure, column in OF_MODELS.items()]
+    for row in connection.execute(sa.select(runs.c.model, *sums).where(which).group_by(runs.c.model)):
+        for measure, amount in zip(OF_MODELS, row[1:], strict=True):
+            found[measure, (row.model,)] += int(amount)
+    calls = (
+        sa.select(tool_calls.c.status, tool_calls.c.replay, sa.func.count())
+        .join(runs, runs.c.pk == tool_calls.c.run_pk)
+        .where(which, runs.c.iteration > 0, tool_calls.c.settled_at.is_not(None))
+        .group_by(tool_calls.c.status, tool_calls.c.replay)
+    )
+    for status, replay, number in connection.execute(calls):
+        found[TOOL_CALLS, (status, replay)] += number
+    return found
+
+
+def _of_deliveries(connection: Connection, which: Any) -> Totals:
+    found: Counter[tuple[str, Labels]] = Counter()
+    rows = sa.select(deliveries.c.state, deliveries.c.target, deliveries.c.is_in_doubt).where(which)
+    for state, target, is_in_doubt in connection.execute(rows):
+        platform = str(target).partition(":")[0].lower()[:40]
+        found[DELIVERIES, (state, platform)] += 1
+        found[DELIVERIES_IN_DOUBT, (platform,)] += int(is_in_doubt)
+    return found
+
+
+def _of_firings(connection: Connection, which: Any) -> Totals:
+    rows = sa.select(firings.c.outcome, sa.func.count()).where(which).group_by(firings.c.outcome)
+    return {(FIRINGS, (outcome,)): number for outcome, number in connection.execute(rows)}
+
+
+_CountedTable = tuple[sa.Table, Any, Any]
+_COUNTED_DELIVERIES: _CountedTable = (deliveries, _DELIVERY_IS_UNCOUNTED, _of_deliveries)
+_COUNTED_TABLES: Sequence[_CountedTable] = (
+    (runs, _RUN_IS_UNCOUNTED, _of_runs),
+    _COUNTED_DELIVERIES,
+    (firings, _FIRING_IS_UNCOUNTED, _of_firings),
+)
+"""A table, its rows that are over and not counted, and what rows of it add up to."""
+_ARE_THERE = sa.select(
+    *(
+        sa.exists(sa.select(rows.c.pk).where(which)).label(f"has_{number}")
+        for number, (rows, which, _) in enumerate(_COUNTED_TABLES)
+    )
+)
