@@ -43,6 +43,7 @@ from hermes_worker.settings.kinds import NamedModel, named_model
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.pooler import require_statements_kept
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.standings import Standings
@@ -157,8 +158,10 @@ class WorkerProcess:
         self.database.close()
 
 
-def database_url_of(settings: Settings) -> str:
-    return settings.database.url or embedded_database_url(settings.home)
+def database_of(settings: Settings, *, pool_size: int = 10) -> Database:
+    """The database of ``settings``, whatever schema it has. Nothing is connected yet. Raises ``ConfigurationError``."""
+    url = settings.database.url or embedded_database_url(settings.home)
+    return Database(url, pool_size=pool_size, prepares=settings.database.prepared_statements)
 
 
 def broker_url_of(settings: Settings) -> str:
@@ -175,8 +178,9 @@ def broker_url_of(settings: Settings) -> str:
 def open_database(settings: Settings) -> Database:
     """The database of ``settings``, at this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     plugins.begin(settings)  # before anything is connected: nobody waits for it in a transaction
-    database = Database(database_url_of(settings), pool_size=_POOL_SIZE)
+    database = database_of(settings, pool_size=_POOL_SIZE)
     require_current(database)
+    require_statements_kept(database)
     return database
 
 

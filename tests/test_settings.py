@@ -119,6 +119,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "delivery.allow_private_urls": "true",
         "cron.wrap_response": "false",
         "database.url": "postgresql://u@h/d",
+        "database.prepared_statements": "false",
         "broker.url": "redis://h/1",
         "model.base_url": "https://h/v1",
         "model.token_url": "https://auth.test/token",
@@ -333,6 +334,14 @@ def test_a_wrong_secret_or_address_is_not_shown(tmp_path: Path, variable: str, v
     ("given", "used"),
     [
         ("postgresql://u:p@h:5/d?sslmode=require", "postgresql+psycopg://u:p@h:5/d?sslmode=require"),
+        (
+            "postgresql://u:p%40@a:1,b:2/d?sslmode=require",
+            "postgresql+psycopg://u:p%40@/d?sslmode=require&host=a:1&host=b:2&target_session_attrs=read-write",
+        ),
+        (
+            "postgresql://u@/d?host=a:1&host=b:2&target_session_attrs=any",
+            "postgresql+psycopg://u@/d?host=a:1&host=b:2&target_session_attrs=any",
+        ),
         ("postgresql+psycopg://postgres@/d?host=/run/pg", "postgresql+psycopg://postgres@/d?host=/run/pg"),
         ("sqlite:////data/h.db", "sqlite:////data/h.db"),
     ],

@@ -152,10 +152,9 @@ def _disk(settings: Settings) -> tuple[Grade, str]:
 
 
 def _database_place(settings: Settings) -> str:
-    from hermes_worker.store.engine.database import Database
-    from hermes_worker.wiring import database_url_of
+    from hermes_worker.wiring import database_of
 
-    return Database(database_url_of(settings)).url.render_as_string(hide_password=True)
+    return database_of(settings).url.render_as_string(hide_password=True)
 
 
 def _broker_place(settings: Settings) -> str:
@@ -171,16 +170,16 @@ def _key_note(settings: Settings) -> str:
 def _database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
-    from hermes_worker.store.engine.database import Database
+    from hermes_worker.store.engine.pooler import REFUSAL, Pooler, pooler_of
     from hermes_worker.store.revisions import advice, newest, revision
-    from hermes_worker.wiring import database_url_of
+    from hermes_worker.wiring import database_of
 
     place = _database_place(settings)
     if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
         return Grade.OK, f"{place} will be made by the first 'hermes-worker up' or 'run'"
-    database = Database(database_url_of(settings))
+    database = database_of(settings)
     try:
-        found = revision(database)
+        found, pooler = revision(database), pooler_of(database)
         if database.is_sqlite:
             with database.read() as connection:
                 connection.execute(sa.text("pragma quick_check(1)")).scalar_one()
@@ -192,7 +191,11 @@ def _database(settings: Settings) -> tuple[Grade, str]:
         database.close()
     if found != newest():
         return Grade.BROKEN, f"{place} has schema {found or 'nothing'}, not {newest()}; {advice(found)}"
-    return Grade.OK, f"{place}, schema {found}"
+    if pooler is Pooler.NONE:
+        return Grade.OK, f"{place}, schema {found}"
+    if pooler is Pooler.FORGETS and database.prepares:
+        return Grade.BROKEN, f"{place}: {REFUSAL}"
+    return Grade.OK, f"{place}, schema {found}, behind {pooler.value}"
 
 
 def _broker(settings: Settings) -> tuple[Grade, str]:

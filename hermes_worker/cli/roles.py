@@ -152,15 +152,14 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
 def migrate(home: Path | None) -> int:
     """Bring the database to this version's schema."""
     from hermes_worker.local.paths import prepare_home
-    from hermes_worker.store.engine.database import Database
     from hermes_worker.store.migrate import migrate as upgrade
     from hermes_worker.store.revisions import newest
-    from hermes_worker.wiring import database_url_of
+    from hermes_worker.wiring import database_of
 
     settings = load_settings(home)
     if settings.database.url is None:
         prepare_home(settings.home)
-    database = Database(database_url_of(settings))
+    database = database_of(settings)
     try:
         before = upgrade(database)
     finally:

@@ -113,14 +113,13 @@ class Stack:
         """A worker died: let others take over what it held now, not when its term ends. Never raises."""
         from hermes_worker.core.errors import HermesError
         from hermes_worker.observe import log
-        from hermes_worker.store.engine.database import Database
         from hermes_worker.store.workers import Workers
-        from hermes_worker.wiring import database_url_of
+        from hermes_worker.wiring import database_of
 
         name = self._workers.get(ended.name)
         if name is None:
             return
-        database = Database(database_url_of(self.settings))
+        database = database_of(self.settings)
         try:
             Workers(database).expire_named(name)
         except HermesError as error:
@@ -223,12 +222,11 @@ def bring_up_to_date(settings: Settings, say: Callable[[str], None]) -> None:
     """Give the database this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     if settings.database.url is None and _is_current(settings.home / "hermes-worker.db"):
         return
-    from hermes_worker.store.engine.database import Database
     from hermes_worker.store.migrate import migrate
-    from hermes_worker.wiring import database_url_of
+    from hermes_worker.wiring import database_of
 
     say("preparing the database")
-    database = Database(database_url_of(settings))
+    database = database_of(settings)
     try:
         migrate(database)
     finally:

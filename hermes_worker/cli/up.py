@@ -94,11 +94,10 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan) -> int:
 
 
 def _welcome(stack: Stack, note: StackNote, took_s: float) -> str:
-    from hermes_worker.store.engine.database import Database
-    from hermes_worker.wiring import database_url_of
+    from hermes_worker.wiring import database_of
 
     settings = stack.settings
-    database = Database(database_url_of(settings)).url.render_as_string(hide_password=True)
+    database = database_of(settings).url.render_as_string(hide_password=True)
     path = shlex.quote(str(key_file(settings.home)))
     key = f'-H "Authorization: Bearer {"$HERMES_SERVER_KEY" if settings.server.key else f"$(cat {path})"}"'
     home = home_option(settings.home)

@@ -133,6 +133,11 @@ class DatabaseSettings:
 
     url: str | None = _setting("database.url", "HERMES_DATABASE_URL", DATABASE_URL, is_shown=False)
     """Database that holds all state. Not set: an SQLite file in the home directory."""
+    prepared_statements: bool = _setting(
+        "database.prepared_statements", "HERMES_DATABASE_PREPARED_STATEMENTS", SWITCH, True
+    )
+    """Whether statements are prepared on PostgreSQL. `false` behind a pooler in transaction mode that does not keep
+    them: PgBouncer before 1.21, or one with `max_prepared_statements` 0. Without it no process starts there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -470,14 +470,30 @@ def _parse_database_url(raw: object) -> str:
     text = _as_word(raw)
     scheme, separator, rest = text.partition("://")
     if separator and scheme in ("postgresql", "postgresql+psycopg"):
-        _require_port(urlsplit(text).port)
         # SQLAlchemy would take plain ``postgresql`` for psycopg2, which we do not install.
-        return f"postgresql+psycopg://{rest}"
+        return f"postgresql+psycopg://{_of_the_primary(rest)}"
     path, query_mark, query = rest.removeprefix("/").partition("?")
     if scheme != "sqlite" or not rest.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
         raise ValueError
     # The path must mean the same file in every process of the fleet, wherever each was started.
     return f"sqlite:///{Path(path).absolute()}{query_mark}{query}"
+
+
+def _of_the_primary(rest: str) -> str:
+    """What follows ``://``. Of several servers the one is meant that takes writes, unless the URL says otherwise: they
+    are ``a:5432,b:5432`` as libpq writes them, or ``?host=a:5432&host=b:5432`` as SQLAlchemy does."""
+    url = urlsplit(f"//{rest}")
+    who, at, servers = url.netloc.rpartition("@")
+    named = servers.split(",")
+    for server in named:
+        _require_port(urlsplit(f"//{server}").port)
+    several = [f"host={server}" for server in named if len(named) > 1]
+    query = [*filter(None, url.query.split("&")), *several]
+    names = [part.partition("=")[0] for part in query]
+    if names.count("host") < 2:
+        return rest
+    chosen = [] if "target_session_attrs" in names else ["target_session_attrs=read-write"]
+    return f"{who}{at}{servers if not several else ''}{url.path}?{'&'.join([*query, *chosen])}"
 
 
 def _parse_broker_url(raw: object) -> str:

@@ -40,9 +40,8 @@ from hermes_worker.observe import log
 from hermes_worker.settings import Settings, handed_to, load
 from hermes_worker.settings.handover import SECRETS_FD, begin, sealed
 from hermes_worker.settings.role_secrets import ProcessRole
-from hermes_worker.store.engine.database import Database
 from hermes_worker.store.workers import Workers
-from hermes_worker.wiring import WorkerOptions, database_url_of
+from hermes_worker.wiring import WorkerOptions, database_of
 from hermes_worker.workspaces.marking import worker_title
 
 _START = b"+"
@@ -270,7 +269,7 @@ def _enter_crash(settings: Settings, name: str) -> bool:
     stays away for longer than the place lasts."""
     deadline = time.monotonic() + settings.lease.ttl_s
     while True:
-        database = Database(database_url_of(settings))
+        database = database_of(settings)
         try:
             return Workers(database).crashed(name)
         except UnavailableError as error:

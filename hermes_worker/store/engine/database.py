@@ -7,7 +7,7 @@ our own, and every write transaction begins IMMEDIATE so that it cannot fail hal
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -24,6 +24,8 @@ _SQLITE_PAGE_BYTES = 8192
 """Twice the default. Of tool results of 2 KB, which are common, one fits into a page of 4 KB and nearly half stays
 empty: 1.97 bytes on disk for a byte of transcript instead of 1.40, for 10 % more CPU."""
 _POOL_WAIT_S = 30
+_PREPARED_AFTER = 5
+"""Executions after which psycopg has a statement prepared; its own default."""
 
 
 class db_now(FunctionElement[float]):
@@ -53,12 +55,17 @@ def db_now_once() -> sa.ScalarSelect[float]:
     return sa.select(db_now()).scalar_subquery()
 
 
+_IDLE_LIMIT = "idle_in_transaction_session_timeout"
+_IS_POOLED = "hermes_is_pooled"
+
+
 class Database:
     """The state database. Thread-safe; build it after a fork, not before."""
 
-    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+    def __init__(self, url: str, *, pool_size: int = 10, prepares: bool = True) -> None:
         """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
-        connections at most are opened for transactions, and as many for single statements.
+        connections at most are opened for transactions, and as many for single statements; ``prepares`` says whether
+        the server keeps statements prepared for them.
 
         Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
         """
@@ -71,12 +78,14 @@ class Database:
             )
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self.url = parsed
+        self.prepares = prepares
         self._write_lock: AbstractContextManager[Any] = threading.RLock() if self.is_sqlite else nullcontext()
-        self.engine = sa.create_engine(parsed, **_engine_options(self.is_sqlite, pool_size))
+        options = _engine_options(self.is_sqlite, pool_size, prepares=prepares)
+        self.engine = sa.create_engine(parsed, **options)
         if self.is_sqlite:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
-        self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, pool_size)
+        self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, options)
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
         self._writer = self.engine.execution_options(hermes_write=True)
 
@@ -114,12 +123,22 @@ class Database:
         one it would hold its locks until it is continued. Call it before the first transaction; SQLite cannot."""
         if self.is_sqlite:
             return
+        limit_ms = int(after_s * 1000)
 
-        def limit(connection: Any, _record: Any) -> None:
-            connection.execute(f"set idle_in_transaction_session_timeout = {int(after_s * 1000)}")
+        def limit_session(connection: Any, record: Any) -> None:
+            """Behind a pooler a session is several clients', so there each transaction has to be limited."""
+            mine = f"pg_backend_pid() = {connection.info.backend_pid}"
+            limited = f"set_config('{_IDLE_LIMIT}', '{limit_ms}', false)"
+            found = connection.execute(f"select case when {mine} then {limited} end").fetchone()
             connection.commit()
+            record.info[_IS_POOLED] = found[0] is None
 
-        sa.event.listen(self.engine, "connect", limit)
+        def limit_transaction(connection: Connection) -> None:
+            if connection.info.get(_IS_POOLED):
+                connection.exec_driver_sql(f"set local {_IDLE_LIMIT} = {limit_ms}")
+
+        sa.event.listen(self.engine, "connect", limit_session)
+        sa.event.listen(self.engine, "begin", limit_transaction)
         self.engine.dispose()
 
     def now(self) -> float:
@@ -145,11 +164,16 @@ class Database:
                     f"the database cannot write; make room on its disk: {_first_line(error)}"
                 ) from error
             self._start_afresh()
-            raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
+            raise UnavailableError(
+                f"{_advice(error) or 'the database did not answer'}: {_first_line(error)}"
+            ) from error
         except UnavailableError:
             self._start_afresh()
             raise
         except sa.exc.DBAPIError as error:
+            if advice := _advice(error):
+                self._start_afresh()
+                raise UnavailableError(f"{advice}: {_first_line(error)}") from error
             if error.connection_invalidated:
                 self._start_afresh()
                 raise UnavailableError(f"the database connection was lost: {_first_line(error)}") from error
@@ -166,14 +190,13 @@ class Database:
         return {self.engine, self._autocommit}
 
 
-def _autocommit_engine(url: sa.URL, pool_size: int) -> sa.Engine:
+def _autocommit_engine(url: sa.URL, options: dict[str, Any]) -> sa.Engine:
     """With connections of its own: to switch one to and fro costs as much as what most statements do on it. They hold
     nothing that would have to be reset between two uses."""
-    options = _engine_options(False, pool_size)
     return sa.create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, **options)
 
 
-def _engine_options(is_sqlite: bool, pool_size: int) -> dict[str, Any]:
+def _engine_options(is_sqlite: bool, pool_size: int, *, prepares: bool) -> dict[str, Any]:
     options: dict[str, Any] = {
         "pool_size": pool_size,
         "max_overflow": 0,
@@ -190,6 +213,7 @@ def _engine_options(is_sqlite: bool, pool_size: int) -> dict[str, Any]:
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "application_name": "hermes-worker",
+            "prepare_threshold": _PREPARED_AFTER if prepares else None,
         }
     return options
 
@@ -207,6 +231,25 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     is_write = connection.get_execution_options().get("hermes_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+
+
+_NO_STATEMENTS_KEPT = (
+    "a pooler between us and the database does not keep prepared statements; set "
+    "HERMES_DATABASE_PREPARED_STATEMENTS=false (database.prepared_statements) for every process"
+)
+_ADVICE: Mapping[str, str] = {
+    "25006": (
+        "the database is a read-only standby; it works again once it is promoted, or name the primary as well in "
+        "HERMES_DATABASE_URL (postgresql://a:5432,b:5432/hermes)"
+    ),
+    "26000": _NO_STATEMENTS_KEPT,
+    "42P05": _NO_STATEMENTS_KEPT,
+}
+"""What to do about an error, by its SQLSTATE (PostgreSQL 18, appendix A). None of them is a defect of the statement."""
+
+
+def _advice(error: sa.exc.DBAPIError) -> str | None:
+    return _ADVICE.get(str(getattr(error.orig, "sqlstate", None)))
 
 
 _DISK_TROUBLE = frozenset({"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "53100"})
