@@ -6,6 +6,8 @@ Everything else of the product may move from one version to the next; what stand
 
 from __future__ import annotations
 
+from hermes_worker.agent.prompt.compaction import CompactionPlan
+from hermes_worker.agent.prompt.compactors import Compactor
 from hermes_worker.agent.prompt.sources import ContextFacts
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.functions import Deadline, Key, Progress, Stop, ToolFailed, Values, tool
@@ -27,6 +29,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
     API_VERSION,
     CommandDeclaration,
+    CompactorDeclaration,
     ContextSourceDeclaration,
     Extension,
     HookDeclaration,
@@ -47,6 +50,9 @@ __all__ = [
     "ChatForm",
     "ChatShape",
     "CommandDeclaration",
+    "CompactionPlan",
+    "Compactor",
+    "CompactorDeclaration",
     "ContextFacts",
     "ContextSourceDeclaration",
     "Deadline",

@@ -27,6 +27,7 @@ __all__ = [
     "API_VERSION",
     "ChannelDeclaration",
     "CommandDeclaration",
+    "CompactorDeclaration",
     "ContextSourceDeclaration",
     "Extension",
     "ExtensionConflict",
@@ -212,6 +213,15 @@ class ContextSourceDeclaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompactorDeclaration:
+    """A way to make long conversations shorter; ``compression.compactor`` names it."""
+
+    name: str
+    implementation: Reference
+    """Called with the extension's settings by name; returns a ``agent.prompt.compactors.Compactor``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookDeclaration:
     """Code that is told of what happens in runs, or asked before it happens (docs/hooks.md)."""
 
@@ -276,6 +286,7 @@ class Extension:
     routers: tuple[RouterDeclaration, ...] = ()
     commands: tuple[CommandDeclaration, ...] = ()
     context_sources: tuple[ContextSourceDeclaration, ...] = ()
+    compactors: tuple[CompactorDeclaration, ...] = ()
     settings: tuple[SettingDeclaration, ...] = ()
     hooks: tuple[HookDeclaration, ...] = ()
 
@@ -307,6 +318,7 @@ class Installed:
     routers: Mapping[str, RouterDeclaration]
     commands: Mapping[str, CommandDeclaration]
     context_sources: Mapping[str, ContextSourceDeclaration]
+    compactors: Mapping[str, CompactorDeclaration]
     settings: Mapping[str, SettingDeclaration]
     """By variable."""
     hooks: Mapping[str, HookDeclaration]
@@ -338,6 +350,7 @@ def fold(
         routers=_by_name(one.routers for one in extensions),
         commands=_by_name(one.commands for one in extensions),
         context_sources=_by_name(one.context_sources for one in extensions),
+        compactors=_by_name(one.compactors for one in extensions),
         settings=MappingProxyType({item.variable: item for one in extensions for item in one.settings}),
         hooks=_by_name([sorted((hook for one in extensions for hook in one.hooks), key=lambda hook: hook.order)]),
         secret_variables=MappingProxyType(dict(_secrets(extensions))),
@@ -441,6 +454,8 @@ def _references(one: Extension) -> Iterator[Reference]:
         yield command.implementation
     for source in one.context_sources:
         yield source.implementation
+    for compactor in one.compactors:
+        yield compactor.implementation
     for hook in one.hooks:
         yield hook.implementation
 
@@ -456,6 +471,7 @@ _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
         "router": lambda one: (router.name for router in one.routers),
         "command": lambda one: (command.name for command in one.commands),
         "context source": lambda one: (source.name for source in one.context_sources),
+        "compactor": lambda one: (compactor.name for compactor in one.compactors),
         "setting": lambda one: (item.variable for item in one.settings),
         "hook": lambda one: (hook.name for hook in one.hooks),
     }

@@ -23,6 +23,7 @@ BUILT_IN = (
     "hermes_worker.cli.builtin:EXTENSION",
     "hermes_worker.channels.catalog:EXTENSION",
     "hermes_worker.agent.prompt.sources:EXTENSION",
+    "hermes_worker.agent.prompt.compactors:EXTENSION",
 )
 """In this order what they bring is listed."""
 

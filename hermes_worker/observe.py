@@ -136,6 +136,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "model.window_asked": "A server was asked how large its context window is; 0 when it did not tell.",
         "model.fell_back": "A run goes on with the next provider of the chain.",
         "conversation.compacted": "The older part of a conversation was replaced by a summary.",
+        "conversation.compactor_refused": "The chosen compactor failed or would have lost something; ours did it.",
         "conversation.compacted_blindly": "A conversation was compacted without a model: none could be asked.",
         "auxiliary.claimed": "This worker took an auxiliary call of a tool call.",
         "auxiliary.answered": "The answer to an auxiliary call was stored, or that nobody gives one.",

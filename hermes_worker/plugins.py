@@ -178,21 +178,31 @@ def begin(settings: Settings) -> Installed:
     Raises ``ConfigurationError``: one sentence for everything that keeps them from being used.
     """
     enabled = settings.extensions.enabled
-    key = (str(settings.home), enabled, settings.terminal.workspace)
+    key = (str(settings.home), enabled, settings.terminal.workspace, settings.model.compactor, settings.model.api_mode)
     with _starting:
         if _Begun.key == key and _Begun.installed is not None:
             installed.put_in_force(_Begun.installed)
             return _Begun.installed
         extensions = (*installed.built_in(), *_imported(settings.home, enabled))
         found = _folded(settings, extensions)
-        if (kind := settings.terminal.workspace) not in found.workspaces:
-            raise ExtensionConflict(
-                f"terminal.workspace (HERMES_WORKSPACE) is {kind!r}, which no enabled extension brings: choose one of "
-                f"{', '.join(found.workspaces)}"
-            )
+        _require_chosen(settings, found)
         installed.put_in_force(found)
         _Begun.key, _Begun.installed = key, found
         return found
+
+
+def _require_chosen(settings: Settings, found: Installed) -> None:
+    """What the settings name of a kind of plug must be there. Raises ``ExtensionConflict``."""
+    chosen: tuple[tuple[str, str | None, Collection[str]], ...] = (
+        ("terminal.workspace (HERMES_WORKSPACE)", settings.terminal.workspace, found.workspaces),
+        ("compression.compactor (HERMES_COMPACTOR)", settings.model.compactor, found.compactors),
+        ("model.api_mode (HERMES_API_MODE)", settings.model.api_mode, found.wires),
+    )
+    for key, name, there in chosen:
+        if name is not None and name not in there:
+            raise ExtensionConflict(
+                f"{key} is {name!r}, which no enabled extension brings: choose one of {', '.join(there)}"
+            )
 
 
 def _folded(settings: Settings, extensions: Sequence[Extension]) -> Installed:
@@ -216,7 +226,7 @@ def require(settings: Settings, roles: Collection[ProcessRole]) -> None:
 class _Begun:
     """For which home and which names the extensions of this process were imported."""
 
-    key: tuple[str, tuple[str, ...], str] | None = None
+    key: tuple[object, ...] | None = None
     installed: Installed | None = None
 
 
@@ -231,6 +241,17 @@ def of_others() -> tuple[Extension, ...]:
     """The extensions in force that are not built in."""
     ours = set(map(id, installed.built_in()))
     return tuple(one for one in installed.current().extensions if id(one) not in ours)
+
+
+def compactor(name: str) -> Any:
+    """The ``Compactor`` of this name, built with the settings of its extension. Raises ``ConfigurationError``."""
+    _require_quiet()
+    found = installed.current()
+    for one in found.extensions:
+        for declared in one.compactors:
+            if declared.name == name:
+                return load(declared.implementation)(found.values[one.name])
+    raise ExtensionConflict(f"no enabled extension brings the compactor {name!r}")
 
 
 def preload(references: Sequence[Reference]) -> None:
@@ -302,6 +323,7 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "routers": tuple(one.name for one in extension.routers),
         "commands": tuple(one.name for one in extension.commands),
         "context_sources": tuple(one.name for one in extension.context_sources),
+        "compactors": tuple(one.name for one in extension.compactors),
         "settings": tuple(one.variable for one in extension.settings),
         "hooks": tuple(one.name for one in extension.hooks),
     }

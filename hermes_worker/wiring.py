@@ -55,6 +55,7 @@ from hermes_worker.store.workers import Workers
 from hermes_worker.stream.live import Live
 
 if TYPE_CHECKING:
+    from hermes_worker.agent.prompt.compactors import Compactor
     from hermes_worker.agent.tools.base import Tool
     from hermes_worker.agent.tools.catalog import Catalog
     from hermes_worker.channels.dispatcher import Dispatcher
@@ -361,8 +362,9 @@ def _vendor_keys(settings: Settings, provider: str | None, base_url: str | None)
     return [held[name].reveal() for name in (first, *(f"{first}_{n}" for n in range(1, 100))) if name in held]
 
 
-def model_options(settings: Settings) -> ModelOptions:
-    """How models are asked."""
+def model_options(settings: Settings, *, compactor: Compactor | None = None) -> ModelOptions:
+    """How models are asked. ``compactor`` is what the settings name; ``None`` where no model is asked."""
+    from hermes_worker.agent.prompt.compactors import SUMMARY
     from hermes_worker.models.identity import endpoint_identity
     from hermes_worker.tasks.iteration.requests import ModelOptions
 
@@ -375,6 +377,7 @@ def model_options(settings: Settings) -> ModelOptions:
         attempts_max=model.attempts_max,
         compacts=model.compacts,
         compact_at=model.compact_at,
+        compactor=compactor or SUMMARY,
     )
 
 
@@ -599,6 +602,14 @@ def _models_of(settings: Settings, options: WorkerOptions, client: Client) -> _M
     return _Models(chain=chain, auxiliary=auxiliary_chains_of(settings), pool=pool)
 
 
+def _compactor_of(shared: _Shared) -> Compactor | None:
+    """The compactor that the settings name, in a worker that makes model calls. Raises ``ConfigurationError``."""
+    if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(shared.options.queues):
+        return None
+    chosen: Compactor = plugins.compactor(shared.settings.model.compactor)
+    return chosen
+
+
 def _load_what_runs_here(shared: _Shared, catalog: Catalog) -> None:
     """What a worker of these queues will call: what cannot be loaded or lacks a setting is said now, and nothing is
     imported in the middle of a step. Raises ``ConfigurationError``."""
@@ -703,7 +714,7 @@ def _step_parts(shared: _Shared) -> Parts:
         auxiliary_chains=models.auxiliary,
         pool=models.pool,
         governor=Governor(client.redis, _configured_limits(settings)),
-        model=model_options(settings),
+        model=model_options(settings, compactor=_compactor_of(shared)),
         fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
         prices=dict(own_price(text) for text in settings.model.prices),
         redactor=shared.redactor,

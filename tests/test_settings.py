@@ -285,7 +285,7 @@ def test_a_file_in_the_place_of_the_home_directory_is_named(tmp_path: Path) -> N
         ("API_SERVER_PORT", "x", "API_SERVER_PORT in the environment says 'x'."),
         ("HERMES_SERVER_HOST", "a b", "server.host must be a host name or IP address"),
         ("HERMES_LOG_LEVEL", "loud", "logging.level must be one of DEBUG, INFO, WARNING, ERROR"),
-        ("HERMES_API_MODE", "codex_app_server", "model.api_mode must be one of chat_completions, codex_responses"),
+        ("HERMES_API_MODE", "codex app server", "model.api_mode must be the name of a wire"),
         ("HERMES_ENV_PASSTHROUGH", "A,HERMES_API_KEY", "terminal.env_passthrough must be a list of variable names"),
         ("HERMES_ENV_PASSTHROUGH", '["A"', "terminal.env_passthrough must be a list"),
         ("HERMES_TOOLSETS", "a;b", "agent.toolsets must be a list of toolset names"),

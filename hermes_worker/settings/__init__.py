@@ -159,7 +159,6 @@ class BrokerSettings:
         return socket_url(self.url, "unix", "db") if self.url else None
 
 
-_API_MODES = ("chat_completions", "codex_responses", "anthropic_messages", "bedrock_converse", "gemini_generate")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 
 
@@ -206,8 +205,13 @@ class ModelSettings:
         "model.client_secret", "HERMES_OAUTH_CLIENT_SECRET", SECRET
     )
     """Its secret, for the few that have one."""
-    api_mode: str | None = _setting("model.api_mode", "HERMES_API_MODE", choice(*_API_MODES))
-    """How requests are written. Not set: what the provider and the model speak."""
+    api_mode: str | None = _setting(
+        "model.api_mode",
+        "HERMES_API_MODE",
+        matching(r"[a-z0-9][a-z0-9_-]{0,63}", "the name of a wire", fold=str.lower),
+    )
+    """How requests are written: `chat_completions`, `codex_responses`, `anthropic_messages`, `bedrock_converse`,
+    `gemini_generate`, or a wire that an enabled extension brings. Not set: what the provider and the model speak."""
     window: int | None = _setting("model.context_length", "HERMES_CONTEXT_LENGTH", optional_integer(1_024, 100_000_000))
     """Tokens that fit into the model's context window. Not set: 200,000 is assumed until a server reports fewer."""
     output_tokens_max: int | None = _setting("model.max_tokens", "HERMES_MAX_TOKENS", optional_integer(1, 10_000_000))
@@ -232,6 +236,13 @@ class ModelSettings:
     )
     """A conversation is compacted when it fills this share of the context window; for windows below 512,000 tokens the
     share is at least 0.75."""
+    compactor: str = _setting(
+        "compression.compactor",
+        "HERMES_COMPACTOR",
+        matching(r"[a-z0-9][a-z0-9_-]{0,63}", "the name of a compactor"),
+        "summary",
+    )
+    """How a long conversation is made shorter: `summary`, or a compactor that an enabled extension brings."""
     compression_providers: tuple[str, ...] = _setting(
         "model.compression_providers", "HERMES_COMPRESSION_PROVIDERS", FALLBACKS, ()
     )

@@ -16,7 +16,8 @@ from hermes_worker.agent.tools.catalog import declared_catalog, default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import ExtensionConflict
-from hermes_worker.plugins import available, begin, read_manifest, require
+from hermes_worker.models.catalog import resolve_wire
+from hermes_worker.plugins import available, begin, compactor, read_manifest, require
 from hermes_worker.settings import Settings, handed_to, load
 from hermes_worker.settings.role_secrets import ProcessRole
 
@@ -156,9 +157,46 @@ def test_nothing_is_imported_in_the_thread_of_an_event_loop(home: Path, site: Pa
         asyncio.run(serve())
 
 
-def test_a_kind_of_workspace_that_nobody_brings_is_refused(home: Path, site: Path) -> None:
-    with pytest.raises(ExtensionConflict, match=r"terminal.workspace .* is 'moon', which no enabled extension brings"):
-        begin(settings(home, HERMES_WORKSPACE="moon"))
+@pytest.mark.parametrize(
+    ("variable", "key"),
+    [
+        ("HERMES_WORKSPACE", "terminal.workspace"),
+        ("HERMES_COMPACTOR", "compression.compactor"),
+        ("HERMES_API_MODE", "model.api_mode"),
+    ],
+)
+def test_a_plug_that_is_chosen_and_that_nobody_brings_is_refused(
+    home: Path, site: Path, variable: str, key: str
+) -> None:
+    with pytest.raises(ExtensionConflict, match=rf"{key} .* is 'moon', which no enabled extension brings: choose one"):
+        begin(settings(home, **{variable: "moon"}))
+
+
+MOON = """
+from hermes_worker.extending import CompactorDeclaration, Extension, WireDeclaration
+
+class Forgetful:
+    def __init__(self, values):
+        self.values = values
+
+EXTENSION = Extension(
+    name="loud",
+    version="1",
+    wires=(WireDeclaration(name="moon", implementation="hermes_plugins.loud:Forgetful"),),
+    compactors=(CompactorDeclaration(name="moon", implementation="hermes_plugins.loud:Forgetful"),),
+)
+"""
+
+
+def test_a_wire_and_a_compactor_of_others_can_be_chosen(home: Path, site: Path) -> None:
+    plugin(home, MOON, "name: loud\nprovides_wires: [moon]\nprovides_compactors: [moon]\n")
+    ours = settings(home, "loud", HERMES_API_MODE="Moon", HERMES_COMPACTOR="moon")
+    begin(ours)
+    assert ours.model.api_mode == "moon"
+    assert resolve_wire(api_mode="moon", provider="custom", base_url="http://x.example", model="m").wire == "moon"
+    assert type(compactor("moon")).__name__ == "Forgetful"
+    with pytest.raises(ExtensionConflict, match="no enabled extension brings the compactor 'sun'"):
+        compactor("sun")
 
 
 SECRET = CODE.replace(

@@ -105,7 +105,7 @@ def plan_compaction(rows: Sequence[Message], *, trigger: int) -> CompactionPlan 
     for rows_min in _TAIL_ROWS:
         tail = _tail(shown, int(trigger * _TAIL_PART), rows_min)
         if tail > least:
-            asked, position = _asked(shown)
+            asked, position = asked_in(shown)
             return CompactionPlan(
                 head=head,
                 through=shown[tail - 1].seq,
@@ -122,7 +122,7 @@ def _head(shown: Sequence[Message]) -> int:
     head = min(HEAD_ROWS, len(shown))
     while head < len(shown) and shown[head].role is Role.TOOL:
         head += 1
-    while head and (shown[head - 1].role is Role.USER or _asks_for_tools(shown[head - 1])):
+    while head and (shown[head - 1].role is Role.USER or asks_for_tools(shown[head - 1])):
         head -= 1
     return head
 
@@ -138,7 +138,8 @@ def _tail(shown: Sequence[Message], budget: int, rows_min: int) -> int:
     return start
 
 
-def _asks_for_tools(row: Message) -> bool:
+def asks_for_tools(row: Message) -> bool:
+    """Whether the rows after this one are results of its calls."""
     return row.role is Role.ASSISTANT and '"tool_calls":[' in row.body
 
 
@@ -146,7 +147,8 @@ def _tokens(row: Message) -> int:
     return (len(row.body) + CHARS_PER_TOKEN - 1) // CHARS_PER_TOKEN
 
 
-def _asked(shown: Sequence[Message]) -> tuple[str, int]:
+def asked_in(shown: Sequence[Message]) -> tuple[str, int]:
+    """The newest request of the user, and which of the rows holds it; -1 when none does."""
     for position in range(len(shown) - 1, -1, -1):
         if shown[position].role is Role.USER:
             return _text(json.loads(shown[position].body).get("content")), position

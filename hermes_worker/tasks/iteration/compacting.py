@@ -1,19 +1,12 @@
-"""Compacting a conversation in the middle of a turn: ``agent.prompt.compaction`` plans it and a model writes it."""
+"""Compacting a conversation in the middle of a turn: a compactor plans it and a model writes it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hermes_worker.agent.prompt.compaction import (
-    CHARS_PER_TOKEN,
-    CompactionPlan,
-    compaction_body,
-    fallback_summary,
-    plan_compaction,
-    summary_request,
-    trigger_tokens,
-)
+from hermes_worker.agent.prompt.compaction import CHARS_PER_TOKEN, CompactionPlan, compaction_body, trigger_tokens
+from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor, checked
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.errors import ModelCallError
@@ -66,26 +59,71 @@ def compact(
     What that takes is added to ``bill``, whose sum then stands in the compaction. Raises ``ModelCallError`` when
     ``abort`` was set.
     """
-    plan = plan_compaction(rows, trigger=bounds.trigger)
-    if plan is None:
+    chosen = _planned(rows, bounds)
+    if chosen is None:
         return None
+    plan, question = chosen.plan, chosen.question
     count("conversation.compacted")
+    if question is None:
+        return Compaction(body=compaction_body(plan, redact(chosen.notes())), rows=len(plan.turns), spent=bill.spent)
     try:
-        said = auxiliary.ask(AuxTask.COMPRESSION, _request(plan, bounds, model), abort, ticket=ticket, bill=bill)
+        said = auxiliary.ask(
+            AuxTask.COMPRESSION, _request(plan, question, bounds, model), abort, ticket=ticket, bill=bill
+        )
     except ModelCallError as error:
         if abort.is_set():
             raise
         log.warning("conversation.compacted_blindly", kind=error.kind.value)
-        body = compaction_body(plan, redact(fallback_summary(plan)))
-        return Compaction(body=body, rows=len(plan.turns), spent=bill.spent)
-    summary = redact(said.text or fallback_summary(plan))
+        return Compaction(body=compaction_body(plan, redact(chosen.notes())), rows=len(plan.turns), spent=bill.spent)
+    summary = redact(said.text or chosen.notes())
     log.info("conversation.compacted", rows=len(plan.turns), summary_chars=len(summary))
     return Compaction(body=compaction_body(plan, summary), rows=len(plan.turns), spent=bill.spent)
 
 
-def _request(plan: CompactionPlan, bounds: Bounds, model: str) -> ModelRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """What is summarised, and how."""
+
+    plan: CompactionPlan
+    question: Sequence[str] | None
+    by: Compactor
+
+    def notes(self) -> str:
+        """The summary without a model; the built-in one where the chosen compactor has none."""
+        try:
+            if said := str(self.by.notes(self.plan)).strip():
+                return said
+        except Exception as error:  # others wrote it
+            _refuse(error)
+        return SUMMARY.notes(self.plan)
+
+
+def _planned(rows: Sequence[Message], bounds: Bounds) -> _Chosen | None:
+    """By the chosen compactor; by the built-in one where that fails. ``None`` when nothing would be gained."""
+    try:
+        return _planned_by(bounds.options.compactor, rows, bounds)
+    except Exception as error:  # others wrote it: whatever it does wrong, the conversation gets shorter
+        if bounds.options.compactor is SUMMARY:
+            raise
+        _refuse(error)
+        return _planned_by(SUMMARY, rows, bounds)
+
+
+def _planned_by(compactor: Compactor, rows: Sequence[Message], bounds: Bounds) -> _Chosen | None:
+    plan = compactor.plan(rows, trigger=bounds.trigger)
+    if plan is None:
+        return None
+    plan = checked(plan, rows)
+    question = compactor.question(plan, chars_max=bounds.window * CHARS_PER_TOKEN // 2)
+    return _Chosen(plan=plan, question=question, by=compactor)
+
+
+def _refuse(error: Exception) -> None:
+    log.warning("conversation.compactor_refused", reason=f"{type(error).__name__}: {error}")
+
+
+def _request(plan: CompactionPlan, question: Sequence[str], bounds: Bounds, model: str) -> ModelRequest:
     tokens = sum(len(row.body) for row in plan.turns) // CHARS_PER_TOKEN
     most = min(bounds.window // 20, _SUMMARY_TOKENS_MAX)
     budget = max(_SUMMARY_TOKENS_MIN, min(tokens // 5, most))
-    messages = summary_request(plan, chars_max=bounds.window * CHARS_PER_TOKEN // 2)
-    return ModelRequest(model=model, messages=[redact(text) for text in messages], output_tokens_max=budget)
+    return ModelRequest(model=model, messages=[redact(text) for text in question], output_tokens_max=budget)

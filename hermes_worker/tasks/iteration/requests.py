@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from hermes_worker.agent.prompt.amendments import amended_messages, amended_tools
 from hermes_worker.agent.prompt.cache_markers import with_cache_markers
+from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor
 from hermes_worker.agent.prompt.pipeline import prepare
 from hermes_worker.agent.prompt.system import renamed
 from hermes_worker.core.compactions import visible
@@ -40,6 +41,8 @@ class ModelOptions:
     """Calls that one iteration may make of one provider before it is given up on."""
     compacts: bool = True
     """Long conversations are compacted; otherwise their runs fail."""
+    compactor: Compactor = SUMMARY
+    """What chooses how they are made shorter."""
     compact_at: float = 0.5
     """Share of the context window from which on a conversation is compacted; small windows are filled further."""
 
