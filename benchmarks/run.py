@@ -70,11 +70,12 @@ def floor(which: str, url: str, *, messages: int = 10, steps: int = 150) -> dict
 
 
 @contextmanager
-def stack_for(load: Load) -> Iterator[BenchStack]:
+def stack_for(load: Load, *, threads: int | None = None) -> Iterator[BenchStack]:
+    """``threads`` for model calls, over all worker processes; one for each run unless said."""
     directory = Path(tempfile.mkdtemp(prefix="hermes-bench-"))
     try:
         directory.chmod(0o755)
-        with BenchStack(directory, load, threads=max(8, min(load.runs, 1_000))) as stack:
+        with BenchStack(directory, load, threads=threads or max(8, min(load.runs, 1_000))) as stack:
             yield stack
     finally:
         shutil.rmtree(directory, ignore_errors=True)

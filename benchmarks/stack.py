@@ -59,6 +59,8 @@ class Load:
     latency_s: float = 0.0
     history: int = 0
     """Messages the session already holds."""
+    pairs: int = 1
+    """Of workers: one for models and one for tools, each a process of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,11 @@ class Measured:
         return self.cpu_all_s / self.steps * 1e3
 
     @property
+    def cores_busy(self) -> float:
+        """Of the machine, by everything that takes part, the model server and the database included."""
+        return self.cpu_all_s / self.elapsed_s
+
+    @property
     def gap_p50_s(self) -> float:
         return _quantile(self.gaps_s, 0.5)
 
@@ -118,6 +125,8 @@ class BenchStack:
         self._exit = ExitStack()
         self._workers: list[psutil.Process] = []
         self._servers: list[int] = []
+        self.model_url = ""
+        """Of the model server, once the stack is up."""
 
     def __enter__(self) -> BenchStack:
         valkey = self._exit.enter_context(EmbeddedValkey(self._directory / "valkey"))
@@ -129,6 +138,7 @@ class BenchStack:
             database_url = f"sqlite:///{self._directory / 'bench.db'}"
         base_url, model_pid = self._exit.enter_context(model_server(latency_s=self._load.latency_s))
         self._servers += [valkey.pid or 0, model_pid]
+        self.model_url = base_url
         environ = {
             **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
             "HERMES_HOME": str(self._directory / "home"),
@@ -184,12 +194,21 @@ class BenchStack:
         for number in range(load.runs):
             # Evenly over the first latency: a thousand at once would come back at once, and again and again.
             time.sleep(max(0.0, began + load.latency_s * number / load.runs - time.monotonic()))
-            created = self.client.runs.create(self._new_run(steps))
-            self.client.publisher.send(created.hints)
+            self.submit(steps)
         while self._open_runs():
             peak = max(peak, sum(worker.memory_info().rss for worker in self._workers) / 2**20)
             time.sleep(0.1 if load.latency_s < 1 else 0.5)
         return peak
+
+    def submit(self, steps: int) -> None:
+        """One run of so many steps."""
+        created = self.client.runs.create(self._new_run(steps))
+        self.client.publisher.send(created.hints)
+
+    def pss_mb(self) -> float:
+        """What the workers take of the machine's memory, in MB; a page that several share counts once."""
+        every = (one for worker in self._workers for one in (worker, *worker.children(recursive=True)))
+        return sum(one.memory_full_info().pss for one in every) / 2**20
 
     def _new_run(self, steps: int) -> NewRun:
         catalog = default_catalog()
@@ -206,10 +225,11 @@ class BenchStack:
 
     def _start_workers(self, environ: dict[str, str]) -> None:
         # In flight means in a thread: model workers get enough of them, in two processes when there are very many.
-        model_processes = 2 if self._threads > 200 else 1
+        pairs = self._load.pairs
+        model_processes = max(pairs, 2 if self._threads > 200 else 1)
         for queues, processes, threads in (
             ("model", model_processes, self._threads // model_processes),
-            ("tools,system", 1, min(16, self._threads)),
+            ("tools,system", pairs, min(16, self._threads // pairs)),
         ):
             for _ in range(processes):
                 argv = [sys.executable, "-m", "hermes_worker.cli", "worker", "--queues", queues]
