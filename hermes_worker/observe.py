@@ -128,6 +128,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "model.elsewhere": "A run waits for workers that ask the provider it was given to.",
         "model.cooled_down": "A provider asked for a pause; all workers heed it.",
         "model.key_rested": "A key was refused or is spent; all workers leave it alone for a while.",
+        "schema.ahead": "A newer version made the schema; it says that this version works on it.",
         "session.entitled": "A model gave a conversation a title.",
         "session.untitled": "No model gave a conversation a title; it keeps the one it has.",
         "login.renewed": "The access token of a login was renewed; all workers use the new one.",

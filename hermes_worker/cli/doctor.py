@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,7 @@ from hermes_worker.local.paths import FailedStart, failed_start, prepare_home, r
 from hermes_worker.local.process import root_warning
 from hermes_worker.settings import Settings
 from hermes_worker.settings.server_key import find_server_key, is_open_to_others, key_file, place_of_key
+from hermes_worker.store.revisions import code_version
 
 if TYPE_CHECKING:
     import httpx2
@@ -171,7 +173,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
     from hermes_worker.store.engine.pooler import REFUSAL, Pooler, pooler_of
-    from hermes_worker.store.revisions import advice, newest, revision
+    from hermes_worker.store.revisions import advice, newest, state
     from hermes_worker.wiring import database_of
 
     place = _database_place(settings)
@@ -179,7 +181,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
         return Grade.OK, f"{place} will be made by the first 'hermes-worker up' or 'run'"
     database = database_of(settings)
     try:
-        found, pooler = revision(database), pooler_of(database)
+        there, pooler = state(database), pooler_of(database)
         if database.is_sqlite:
             with database.read() as connection:
                 connection.execute(sa.text("pragma quick_check(1)")).scalar_one()
@@ -189,13 +191,16 @@ def _database(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{place}: {error}; start the server or change HERMES_DATABASE_URL"
     finally:
         database.close()
-    if found != newest():
-        return Grade.BROKEN, f"{place} has schema {found or 'nothing'}, not {newest()}; {advice(found)}"
-    if pooler is Pooler.NONE:
-        return Grade.OK, f"{place}, schema {found}"
+    if not there.is_usable:
+        said = advice(there.found, there.works_with)
+        return Grade.BROKEN, f"{place} has schema {there.found or 'nothing'}, not {newest()}; {said}"
     if pooler is Pooler.FORGETS and database.prepares:
         return Grade.BROKEN, f"{place}: {REFUSAL}"
-    return Grade.OK, f"{place}, schema {found}, behind {pooler.value}"
+    behind = "" if pooler is Pooler.NONE else f", behind {pooler.value}"
+    if there.is_ahead:
+        said = f"this version is written for {newest()} and works on it"
+        return Grade.NOTE, f"{place}, schema {there.found}{behind}; {said}"
+    return Grade.OK, f"{place}, schema {there.found}{behind}"
 
 
 def _broker(settings: Settings) -> tuple[Grade, str]:
@@ -321,7 +326,15 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{len(alive)} alive, and none consumes {' or '.join(missing)}; {start}"
     if missing:
         return Grade.NOTE, f"{found}; none consumes delivery, so no answer is sent anywhere"
+    if others := _other_versions(alive):
+        return Grade.NOTE, f"{found}; of other versions than {code_version()}: {others}"
     return Grade.OK, found
+
+
+def _other_versions(alive: Iterable[Mapping[str, object]]) -> str:
+    """How many workers are of which other version than this program: while a fleet is replaced there are some."""
+    counted = Counter(str(worker["version"] or "unknown") for worker in alive)
+    return ", ".join(f"{count} of {version}" for version, count in sorted(counted.items()) if version != code_version())
 
 
 def _queues_of(alive: Iterable[Mapping[str, object]]) -> set[str]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
+from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.process import title_process
 from hermes_worker.system import heap
 from hermes_worker.workspaces.marking import worker_title
 
+if TYPE_CHECKING:
+    from hermes_worker.store.engine.database import Database
+
+_SCHEMA_LOOK_S = 0.5
 _QUEUES = ("model", "tools", "delivery", "system")
 _LANE_QUEUES = ("suspect_model", "suspect_tools", "suspect_delivery")
 """For who wants lanes of their own; a worker starts its lanes by itself."""
@@ -147,27 +154,69 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
     return 0
 
 
-@click.command(epilog="Safe to repeat, and safe for several at once.")
+@click.command(epilog="Safe to repeat, and safe for several at once. With --check, exit code 0: ready; 1: not.")
 @common
-def migrate(home: Path | None) -> int:
+@click.option("--check", is_flag=True, help="Change nothing; say whether this version can work on the schema.")
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(0, 86_400),
+    default=0.0,
+    help="With --check: wait as long as this for the schema, or for the database itself.",
+)
+def migrate(home: Path | None, check: bool, wait_s: float) -> int:
     """Bring the database to this version's schema."""
     from hermes_worker.local.paths import prepare_home
-    from hermes_worker.store.migrate import migrate as upgrade
-    from hermes_worker.store.revisions import newest
     from hermes_worker.wiring import database_of
 
+    if wait_s and not check:
+        raise click.UsageError("--wait-s belongs to --check")
     settings = load_settings(home)
     if settings.database.url is None:
         prepare_home(settings.home)
     database = database_of(settings)
     try:
-        before = upgrade(database)
+        return _await_schema(database, wait_s) if check else _upgrade(database)
     finally:
         database.close()
+
+
+def _upgrade(database: Database) -> int:
+    from hermes_worker.store.migrate import migrate
+    from hermes_worker.store.revisions import newest
+
+    before = migrate(database)
     target = database.url.render_as_string(hide_password=True)
-    change = "was up to date" if before == newest() else f"upgraded from {before or 'nothing'}"
-    click.echo(f"{target} is at {newest()} ({change})")
+    match before:
+        case None:
+            click.echo(f"{target} is at {newest()} (upgraded from nothing)")
+        case found if found > newest():
+            click.echo(f"{target} is at {found}, which is newer than {newest()}; this version works on it")
+        case found:
+            change = "was up to date" if found == newest() else f"upgraded from {found}"
+            click.echo(f"{target} is at {newest()} ({change})")
     return 0
+
+
+def _await_schema(database: Database, wait_s: float) -> int:
+    """A gate for those that start before the migration: it ends when they can work, or when the patience does."""
+    from hermes_worker.store.revisions import advice, newest, state
+
+    give_up_at = time.monotonic() + wait_s
+    target = database.url.render_as_string(hide_password=True)
+    while True:
+        try:
+            there = state(database)
+            if there.is_usable:
+                click.echo(f"{target} is at {there.found}; this version is written for {newest()} and works on it")
+                return 0
+            why = f"{target} is at {there.found or 'nothing'}, this version needs {newest()}; "
+            why += advice(there.found, there.works_with)
+        except UnavailableError as error:
+            why = f"{target}: {error}"
+        if time.monotonic() >= give_up_at:
+            click.echo(f"error: {why}", err=True)
+            return EXIT_FAILED
+        time.sleep(_SCHEMA_LOOK_S)
 
 
 @click.command("scripted-model", epilog="Then: hermes-worker run --base-url http://127.0.0.1:8900/v1 --model scripted")

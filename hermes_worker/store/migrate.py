@@ -10,9 +10,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.store.engine.database import Database
-from hermes_worker.store.revisions import MIGRATIONS, advice, newest, require_current, revision
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.revisions import MIGRATIONS, SchemaState, advice, newest, require_current, revision, state
+from hermes_worker.store.tables import metadata, schema_revisions
 
 __all__ = ["migrate", "newest", "require_current", "revision"]
 
@@ -28,27 +28,44 @@ def _config() -> Config:
 def migrate(database: Database) -> str | None:
     """Upgrade to the newest revision; returns the one it came from. Idempotent, safe for several at once.
 
-    Raises ``ConfigurationError`` when the database is newer than this code or holds somebody else's tables.
+    A database that is ahead of this code, and that this code works on, stays as it is. Raises ``ConfigurationError``
+    when the database is newer than that or holds somebody else's tables.
     """
-    before = revision(database)
-    if before == newest():
+    there = state(database)
+    before = there.found
+    if there.is_usable:
         return before
     with database.write() as connection:
         if not database.is_sqlite:
             connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        _refuse_strangers(connection)
+        _refuse_strangers(connection, there)
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        _record(connection)
     return before
 
 
-def _refuse_strangers(connection: Connection) -> None:
+def _record(connection: Connection) -> None:
+    """Write down what was done here, for code that does not know these revisions."""
+    done = set(connection.execute(sa.select(schema_revisions.c.revision)).scalars())
+    scripts = {script.revision: script.module for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    new = [
+        {"revision": name, "works_with": getattr(module, "works_with", name)}
+        for name, module in scripts.items()
+        if name not in done
+    ]
+    if new:
+        connection.execute(sa.insert(schema_revisions).values(applied_at=db_now()), new)
+
+
+def _refuse_strangers(connection: Connection, there: SchemaState) -> None:
     found = MigrationContext.configure(connection).get_current_revision()
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if found is not None and found not in known:
+        what_to_do = advice(found, there.works_with)
         raise ConfigurationError(
-            f"the database schema is at revision {found!r}, which this version does not know; {advice(found)}"
+            f"the database schema is at revision {found!r}, which this version does not work on; {what_to_do}"
         )
     theirs = sorted(metadata.tables.keys() & set(sa.inspect(connection).get_table_names()))
     if found is None and theirs:

@@ -6,39 +6,97 @@ Without Alembic, whose import is a sizeable part of the start of every process a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.observe import log
 
 if TYPE_CHECKING:
     from hermes_worker.store.engine.database import Database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION_TABLE = "alembic_version"
+_REVISIONS_TABLE = "schema_revisions"
 _UNRELEASED = frozenset({"0001", "0002", "0003", "0004", "0005"})
 """Of versions before the first release. What they made cannot be upgraded."""
 
 
 def newest() -> str:
     """The revision this version of the code is written for. Revisions are the numbers in the names of their scripts."""
-    return max(_known())
+    return max(known())
 
 
-def _known() -> set[str]:
+def known() -> set[str]:
+    """The revisions that this code can make."""
     return {script.name.partition("_")[0] for script in (MIGRATIONS / "versions").glob("[0-9]*_*.py")}
 
 
-def advice(found: str | None) -> str:
-    """What to do about a database whose revision is ``found`` and not ``newest()``."""
-    if found is None or found in _known():
+def code_version() -> str:
+    """Of this code, with the revision that it is written for: ``0.1.0/0103``."""
+    from importlib.metadata import version  # a tenth of the time that this module takes to import
+
+    return f"{version('hermes-worker')}/{newest()}"
+
+
+def advice(found: str | None, works_with: str | None = None) -> str:
+    """What to do about a database at ``found`` that this code does not work on. Code that is written for ``works_with``
+    does; ``None`` when the database does not say."""
+    if found is None or found in known():
         return "run 'hermes-worker migrate'"
     if found in _UNRELEASED:
         return (
             "a hermes-worker from before the first release made it, and it cannot be upgraded: "
             "name another database or --home, or remove this one"
         )
-    return "a newer hermes-worker made it: install that version here, or name another database or --home"
+    which = "that version" if works_with is None else f"one that is written for {works_with} or later"
+    return f"a newer hermes-worker made it: install {which} here, or name another database or --home"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaState:
+    """What a database says of its schema."""
+
+    found: str | None
+    """Its revision; ``None`` when it is empty."""
+    works_with: str | None
+    """The oldest revision whose code works on it; ``None`` when it does not say."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """A newer version made it, and says that this code works on it: the fleet is being replaced."""
+        return bool(
+            self.found and self.works_with and _is_later(self.found, newest()) and _is_known_to(self.works_with)
+        )
+
+    @property
+    def is_usable(self) -> bool:
+        """This code works on it."""
+        return self.found == newest() or self.is_ahead
+
+
+def _is_later(revision: str, other: str) -> bool:
+    return revision.isdigit() and int(revision) > int(other)
+
+
+def _is_known_to(works_with: str) -> bool:
+    return works_with.isdigit() and int(works_with) <= int(newest())
+
+
+def state(database: Database) -> SchemaState:
+    """Raises ``UnavailableError``."""
+    import sqlalchemy as sa
+
+    found = revision(database)
+    if found is None or found == newest():
+        return SchemaState(found=found, works_with=found)
+    with database.read() as connection:
+        if not sa.inspect(connection).has_table(_REVISIONS_TABLE):
+            return SchemaState(found=found, works_with=None)
+        query = sa.text(f"select works_with from {_REVISIONS_TABLE} where revision = :found")
+        works_with = connection.execute(query, {"found": found}).scalar()
+    return SchemaState(found=found, works_with=None if works_with is None else str(works_with))
 
 
 def revision(database: Database) -> str | None:
@@ -53,9 +111,16 @@ def revision(database: Database) -> str | None:
 
 
 def require_current(database: Database) -> None:
-    """Raises ``ConfigurationError`` when the schema is not the one this code was written for."""
-    found = revision(database)
-    if found != newest():
+    """Raises ``ConfigurationError`` when this code does not work on the schema.
+
+    A schema that a newer version made is accepted while it says that this version works on it: so a fleet can be
+    replaced process by process, and go back the same way.
+    """
+    there = state(database)
+    if not there.is_usable:
         raise ConfigurationError(
-            f"the database schema is at {found or 'nothing'}, this version needs {newest()}; {advice(found)}"
+            f"the database schema is at {there.found or 'nothing'}, this version needs {newest()}; "
+            f"{advice(there.found, there.works_with)}"
         )
+    if there.is_ahead:
+        log.warning("schema.ahead", revision=there.found, written_for=newest())

@@ -50,11 +50,23 @@ workers = sa.Table(
     sa.Column("started_at", Seconds, nullable=False),
     sa.Column("expires_at", Seconds, nullable=False),
     sa.Column("watermarks", sa.Text(), nullable=False, server_default="{}"),
+    sa.Column("version", sa.String(60)),
     sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name="state"),
 )
 """One row per worker process. ``expires_at`` is the term of *every* lease the process holds: a claim names its owner,
 and is live while the owner's term is. One statement on one row renews them all, however many there are. A process that
-is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``)."""
+is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``).
+``version`` is that of its code, with the revision that it is written for: ``0.1.0/0103``."""
+
+schema_revisions = sa.Table(
+    "schema_revisions",
+    metadata,
+    sa.Column("revision", sa.String(32), primary_key=True),
+    sa.Column("works_with", sa.String(32), nullable=False),
+    sa.Column("applied_at", Seconds, nullable=False),
+)
+"""What the migrations have done here. Code that is written for revision ``works_with`` or a later one works on the
+schema that ``revision`` made, also code that does not know that revision."""
 
 sessions = sa.Table(
     "sessions",

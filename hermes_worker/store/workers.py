@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.revisions import code_version
 from hermes_worker.store.row_keys import LeaseTokenRow
 from hermes_worker.store.tables import deliveries, firings, runs, tool_calls, workers
 
@@ -85,6 +86,7 @@ class Workers:
                     state="alive",
                     started_at=db_now(),
                     expires_at=db_now() + ttl_s,
+                    version=code_version(),
                 )
                 .returning(workers.c.pk)
             ).scalar_one()
@@ -149,10 +151,16 @@ class Workers:
             return ended.rowcount > 0
 
     def alive(self) -> list[dict[str, object]]:
-        """Live processes, for people: name, queues, since when."""
+        """Live processes, for people: name, queues, since when, and the version of the code."""
         with self._database.read() as connection:
             rows = connection.execute(
-                sa.select(workers.c.name, workers.c.queues, workers.c.started_at, workers.c.expires_at)
+                sa.select(
+                    workers.c.name,
+                    workers.c.queues,
+                    workers.c.started_at,
+                    workers.c.expires_at,
+                    workers.c.version,
+                )
                 .where(workers.c.state == "alive", workers.c.expires_at > db_now())
                 .order_by(workers.c.pk)
             )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +22,8 @@ from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.store.backlog import create_view
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate, newest, require_current, revision
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.revisions import MIGRATIONS, known, state
+from hermes_worker.store.tables import metadata, schema_revisions
 
 HOW = "the revisions do not build what tables.py says: docs/migrations.md tells how to write one"
 
@@ -138,6 +142,52 @@ def test_a_newer_schema_is_refused_and_left_alone(own_store: Store) -> None:
             step(store.database)
     assert revision(store.database) == "9999"
     assert len(store.views.runs()) == 1
+
+
+def test_a_newer_schema_that_this_version_works_on_is_accepted_and_left_alone(own_store: Store) -> None:
+    _make_newer(own_store, works_with=newest())
+
+    require_current(own_store.database)
+
+    assert migrate(own_store.database) == "9999"
+    assert revision(own_store.database) == "9999"
+    assert state(own_store.database).is_ahead
+
+
+def test_a_newer_schema_that_needs_newer_code_is_refused_with_which(own_store: Store) -> None:
+    _make_newer(own_store, works_with="9998")
+
+    for step in (migrate, require_current):
+        with pytest.raises(ConfigurationError, match=r"9999.*written for 9998 or later"):
+            step(own_store.database)
+
+
+def _make_newer(store: Store, *, works_with: str) -> None:
+    """As a later version does it."""
+    with store.database.write() as connection:
+        connection.execute(sa.text("update alembic_version set version_num = '9999'"))
+        row = {"revision": "9999", "works_with": works_with, "applied_at": 1.0}
+        connection.execute(sa.insert(schema_revisions).values(row))
+
+
+def test_every_revision_says_which_code_works_on_its_schema(own_store: Store) -> None:
+    with own_store.database.read() as connection:
+        rows = connection.execute(sa.select(schema_revisions).order_by(schema_revisions.c.revision)).all()
+    assert [row.revision for row in rows] == sorted(known())
+    for earlier, later in pairwise(rows):
+        assert earlier.works_with <= later.works_with <= later.revision
+        removes = getattr(_script(later.revision), "removes", set())
+        assert not removes or later.works_with > earlier.works_with, f"{later.revision} takes away {removes}"
+
+
+def test_a_revision_says_so_itself() -> None:
+    silent = [name for name in known() if name >= "0103" and not hasattr(_script(name), "works_with")]
+    assert silent == [], "write works_with = ... into the revision: docs/migrations.md"
+
+
+def _script(name: str) -> ModuleType:
+    (path,) = (MIGRATIONS / "versions").glob(f"{name}_*.py")
+    return importlib.import_module(f"hermes_worker.store.migrations.versions.{path.stem}")
 
 
 @pytest.mark.parametrize("found", ["0001", "0005"])
