@@ -27,7 +27,6 @@ DOCUMENTED = {
     "os._exit": "https://docs.python.org/3/library/os.html#os._exit",
     "_fields": "named tuples",
     "_make": "named tuples",
-    "_mapping": "SQLAlchemy's rows",
 }
 """Names that begin with an underscore so as not to hide what users call theirs, and that are promised all the same."""
 

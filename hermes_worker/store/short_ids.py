@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -17,7 +15,12 @@ class AmbiguousId(HermesError):
 
 
 def completed(
-    connection: Connection, column: sa.Column[Any], written: str, *, prefix: str = "", where: Any = None
+    connection: Connection,
+    column: sa.Column[str],
+    written: str,
+    *,
+    prefix: str = "",
+    where: sa.ColumnElement[bool] | None = None,
 ) -> str:
     """The one id in ``column`` that is or begins with ``written``, with ``prefix`` before it or not; else ``written``
     itself, for whoever looks it up to say that there is none. Raises ``AmbiguousId`` with the candidates."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -70,6 +69,7 @@ _BATCHES_MAX = 20
 _ROWS_MAX = 2_000
 """More rows than this are replaced by their sums."""
 
+_Condition = sa.TextClause | sa.ColumnElement[bool]
 _RUN_IS_OPEN = sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')")
 _RUN_IS_UNCOUNTED = sa.text("runs.exit_reason is not null and runs.is_counted = 0")
 _DELIVERY_IS_UNCOUNTED = sa.text("deliveries.settled_at is not null and deliveries.is_counted = 0")
@@ -183,7 +183,7 @@ def _shorten(database: Database) -> None:
 # --- what rows add up to ---------------------------------------------------------------------------------------------
 
 
-def _of_runs(connection: Connection, which: Any) -> Totals:
+def _of_runs(connection: Connection, which: _Condition) -> Totals:
     found: Counter[tuple[str, Labels]] = Counter()
     ends = sa.select(runs.c.status, runs.c.exit_reason, runs.c.exhausted, sa.func.count()).where(which)
     for status, reason, dimension, number in connection.execute(
@@ -195,9 +195,9 @@ def _of_runs(connection: Connection, which: Any) -> Totals:
         if dimension is not None:
             found[BUDGET_DENIALS, (dimension,)] += number
     sums = [sa.func.sum(runs.c[column]).label(measure) for measure, column in OF_MODELS.items()]
-    for row in connection.execute(sa.select(runs.c.model, *sums).where(which).group_by(runs.c.model)):
-        for measure, amount in zip(OF_MODELS, row[1:], strict=True):
-            found[measure, (row.model,)] += int(amount)
+    for model, *amounts in connection.execute(sa.select(runs.c.model, *sums).where(which).group_by(runs.c.model)):
+        for measure, amount in zip(OF_MODELS, amounts, strict=True):
+            found[measure, (model,)] += int(amount)
     calls = (
         sa.select(tool_calls.c.status, tool_calls.c.replay, sa.func.count())
         .join(runs, runs.c.pk == tool_calls.c.run_pk)
@@ -209,7 +209,7 @@ def _of_runs(connection: Connection, which: Any) -> Totals:
     return found
 
 
-def _of_deliveries(connection: Connection, which: Any) -> Totals:
+def _of_deliveries(connection: Connection, which: _Condition) -> Totals:
     found: Counter[tuple[str, Labels]] = Counter()
     rows = sa.select(deliveries.c.state, deliveries.c.target, deliveries.c.is_in_doubt).where(which)
     for state, target, is_in_doubt in connection.execute(rows):
@@ -219,12 +219,12 @@ def _of_deliveries(connection: Connection, which: Any) -> Totals:
     return found
 
 
-def _of_firings(connection: Connection, which: Any) -> Totals:
+def _of_firings(connection: Connection, which: _Condition) -> Totals:
     rows = sa.select(firings.c.outcome, sa.func.count()).where(which).group_by(firings.c.outcome)
     return {(FIRINGS, (outcome,)): number for outcome, number in connection.execute(rows)}
 
 
-_CountedTable = tuple[sa.Table, Any, Any]
+_CountedTable = tuple[sa.Table, _Condition, Callable[[Connection, _Condition], Totals]]
 _COUNTED_DELIVERIES: _CountedTable = (deliveries, _DELIVERY_IS_UNCOUNTED, _of_deliveries)
 _COUNTED_TABLES: Sequence[_CountedTable] = (
     (runs, _RUN_IS_UNCOUNTED, _of_runs),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -668,7 +668,7 @@ def _save_loss(
 
 
 def _retried(step: str, tried: Run | Call) -> RunEvent:
-    data: dict[str, Any] = {"step": step, "attempt": tried.attempt}
+    data: dict[str, object] = {"step": step, "attempt": tried.attempt}
     if tried.deaths is not None:
         data["deaths"] = tried.deaths
     return RunEvent(name=RunEventName.STEP_RETRIED, data=data)

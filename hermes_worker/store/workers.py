@@ -164,4 +164,4 @@ class Workers:
                 .where(workers.c.state == "alive", workers.c.expires_at > db_now())
                 .order_by(workers.c.pk)
             )
-            return [dict(row._mapping) for row in rows]
+            return [dict(row) for row in rows.mappings()]

@@ -14,6 +14,7 @@ from support.store import Store
 
 import hermes_worker.store
 from hermes_worker.store.engine.prepared import Joined, Prepared, row_of, rows_of
+from hermes_worker.store.runs import steps
 from hermes_worker.store.tables import runs, sessions
 
 DIALECTS = (postgresql.psycopg.dialect(), sqlite.dialect())
@@ -69,6 +70,13 @@ def test_a_statement_that_takes_another_parameter_than_it_says_is_refused(dialec
         Prepared(other, takes=Key, gives=Row).check(dialect)
     with pytest.raises(TypeError, match="takes run, and is said to take nothing"):
         Prepared(BY_PK, gives=Row).check(dialect)
+
+
+def test_a_statement_that_is_put_together_says_its_parameters_then() -> None:
+    for settles, counts in ((False, (0, 0, 0, 0)), (True, (2, 3, 1, 1))):
+        steps._whole(settles, *counts).check(DIALECTS[0])
+    with pytest.raises(TypeError, match="takes run, and is said to take pk"):
+        Prepared(BY_PK, names={"pk"}, gives=Row).check(DIALECTS[0])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: str(dialect.name))

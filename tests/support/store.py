@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core import events as ev
@@ -20,7 +21,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import Prepared, Values, columns_of
+from hermes_worker.store.engine.prepared import Prepared, columns_of
 from hermes_worker.store.rows import CALL_COLUMNS, RUN_COLUMNS, Hint, to_loaded
 from hermes_worker.store.runs.auxiliary import AuxiliaryCalls, AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement, ToolCalls
@@ -252,9 +253,10 @@ class Store:
 
 
 def prepared(statement: Any) -> Prepared[Any, Any]:
-    """A statement of a test, whose rows have the names of their columns."""
-    columns = columns_of(statement)
-    return Prepared(statement, takes=Values, gives=namedtuple("Row", columns) if columns else None)  # type: ignore[call-overload]
+    """A statement of a test: what it takes and gives is read from itself."""
+    columns, binds = columns_of(statement), statement.compile(dialect=postgresql.dialect()).binds
+    names = {name for name, bind in binds.items() if bind.required}
+    return Prepared(statement, names=names, gives=namedtuple("Row", columns) if columns else None)  # type: ignore[call-overload]
 
 
 _RUN = prepared(

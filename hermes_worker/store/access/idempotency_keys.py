@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -10,6 +11,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.sources import Repetition, RequestKeys, repetition
 from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import columns_for, rows_of
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import idempotency_keys
 
@@ -26,6 +28,12 @@ class KeyTaken(Exception):
     """Somebody else wrote one of these names while we were about to: look again."""
 
 
+class _NameRow(NamedTuple):
+    key: str
+    fingerprint: str
+    run_pk: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
     """The same request, accepted before."""
@@ -37,13 +45,14 @@ def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
     """What came of the same request; ``None`` when it is new. Raises ``IdempotencyConflict``, ``RequestReplayed``."""
     if not keys.names:
         return None
-    rows = connection.execute(
-        sa.select(idempotency_keys.c.key, idempotency_keys.c.fingerprint, idempotency_keys.c.run_pk).where(
+    found = connection.execute(
+        sa.select(*columns_for(idempotency_keys, _NameRow)).where(
             idempotency_keys.c.tenant == keys.tenant,
             idempotency_keys.c.source == keys.source,
             idempotency_keys.c.key.in_(keys.names),
         )
-    ).all()
+    )
+    rows = rows_of(found, _NameRow)
     match repetition(keys, {row.key: row.fingerprint for row in rows}):
         case Repetition.NEW:
             return None

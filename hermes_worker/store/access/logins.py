@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from hermes_worker.core.logins import LoginState, fresh_s
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import row_of
 from hermes_worker.store.rows import insert_ignoring, plain
 from hermes_worker.store.tables import logins
 
@@ -26,6 +28,17 @@ class Outcome:
     """``None`` when the server did not say."""
 
 
+class _LoginRow(NamedTuple):
+    version: int
+    sealed: str | None
+    expires_at: float | None
+    renew_at: float | None
+    claim: str | None
+    claimed_until: float | None
+    dead_reason: str | None
+    now: float
+
+
 _NO_CLAIM = {"claim": None, "claimed_until": None}
 
 
@@ -37,7 +50,8 @@ class Logins:
 
     def find(self, name: str) -> LoginState:
         with self._database.read() as connection:
-            row = connection.execute(sa.select(logins, db_now().label("now")).where(logins.c.name == name)).first()
+            wanted = sa.select(*(logins.c[each] for each in _LoginRow._fields[:-1]), db_now().label("now"))
+            row = row_of(connection.execute(wanted.where(logins.c.name == name)), _LoginRow)
         if row is None:
             return LoginState()
         return LoginState(

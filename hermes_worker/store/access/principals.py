@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -22,6 +22,7 @@ from hermes_worker.core.principals import (
     scopes_of,
 )
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
 from hermes_worker.store.outbox.deliveries import DeliveryNotFound
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.runs.runs import RunNotFound
@@ -85,9 +86,46 @@ class NewKey:
 _USABLE = sa.and_(
     api_keys.c.revoked_at.is_(None), sa.or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > db_now())
 )
-_KEYS = sa.select(api_keys, principals.c.name.label("holder")).join(
-    principals, principals.c.pk == api_keys.c.principal_pk
-)
+
+
+class _ApiKeyRow(NamedTuple):
+    key_id: str
+    tenant: str
+    scopes: str
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+    revoked_at: float | None
+    replaced_by: str | None
+    holder: str
+
+
+class _UsedRow(NamedTuple):
+    pk: int
+    key_id: str
+    tenant: str
+    scopes: str
+    last_used_at: float | None
+    holder: str
+    now: float
+
+
+class _LockedKey(NamedTuple):
+    pk: int
+    principal_pk: int
+    scopes: str
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+
+
+def _with_holder(names: Sequence[str]) -> sa.Select[Any]:
+    wanted = sa.select(*(api_keys.c[name] for name in names), principals.c.name.label("holder"))
+    return wanted.join(principals, principals.c.pk == api_keys.c.principal_pk)
+
+
+_KEYS = _with_holder(_ApiKeyRow._fields[:-1])
+_USED = _with_holder(_UsedRow._fields[:-2])
 
 
 class Tenants:
@@ -150,7 +188,7 @@ class Tenants:
         """The keys of a tenant, oldest first; those that cannot be used any more as well."""
         with self._database.read() as connection:
             found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
-            return [_key_view(row) for row in found]
+            return [_key_view(row) for row in rows_of(found, _ApiKeyRow)]
 
     def rotate_key(self, tenant: str, key_id: str, *, overlap_s: float) -> NewKey:
         """Make a key that does what another does, which ends in ``overlap_s`` seconds unless it ends before. The new
@@ -176,7 +214,8 @@ class Tenants:
         """Who holds a key; ``None`` for one that is none, or that ended. Notes that it was used, once a minute."""
         now = db_now().label("now")
         with self._database.read() as connection:
-            row = connection.execute(_KEYS.add_columns(now).where(api_keys.c.hash == _hash(token), _USABLE)).first()
+            found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == _hash(token), _USABLE))
+            row = row_of(found, _UsedRow)
         if row is None:
             return None
         if row.last_used_at is None or row.last_used_at < row.now - USED_EVERY_S:
@@ -239,12 +278,14 @@ def _insert_key(
         "expires_at": None if expires_in_s is None else db_now() + expires_in_s,
     }
     connection.execute(sa.insert(api_keys).values(**values))
-    return NewKey(view=_key_view(connection.execute(_KEYS.where(api_keys.c.key_id == key_id)).one()), token=token)
+    made = one_of(connection.execute(_KEYS.where(api_keys.c.key_id == key_id)), _ApiKeyRow)
+    return NewKey(view=_key_view(made), token=token)
 
 
-def _locked_key(connection: Connection, tenant: str, key_id: str) -> Any:
+def _locked_key(connection: Connection, tenant: str, key_id: str) -> _LockedKey:
     this = (api_keys.c.tenant == tenant) & (api_keys.c.key_id == key_id)
-    row = connection.execute(sa.select(api_keys).where(this).with_for_update()).first()
+    found = connection.execute(sa.select(*columns_for(api_keys, _LockedKey)).where(this).with_for_update())
+    row = row_of(found, _LockedKey)
     if row is None:
         raise KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
     return row
@@ -255,7 +296,7 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _key_view(row: Any) -> KeyView:
+def _key_view(row: _ApiKeyRow) -> KeyView:
     return KeyView(
         key_id=row.key_id,
         tenant=row.tenant,

@@ -12,7 +12,7 @@ callers to both; the names are compared with those of the statement when it is c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Never, TypedDict, TypeVar, overload
+from typing import Any, Generic, NamedTuple, Never, TypedDict, TypeVar, cast, overload
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -26,7 +26,7 @@ First = TypeVar("First", bound=tuple[Any, ...])
 Second = TypeVar("Second", bound=tuple[Any, ...])
 Third = TypeVar("Third", bound=tuple[Any, ...])
 Values = dict[str, Any]
-"""Parameters of a statement that is put together at run time: their names are checked by nobody but the database."""
+"""Parameters of a statement that is put together at run time, whose names are said when it is (``names``)."""
 
 
 class Nothing(TypedDict):
@@ -116,8 +116,8 @@ def columns_of(statement: Any) -> tuple[str, ...]:
     return tuple(str(column.key) for column in returned)
 
 
-def _compare(sql: str, verb: str, declared: Collection[str] | None, found: Collection[str]) -> None:
-    if declared is not None and declared != found:
+def _compare(sql: str, verb: str, declared: Collection[str], found: Collection[str]) -> None:
+    if declared != found:
         said, really = (", ".join(names) or "nothing" for names in (declared, found))
         raise TypeError(f"a statement {verb}s {really}, and is said to {verb} {said}: {sql}")
 
@@ -137,10 +137,21 @@ class Prepared(Generic[Takes, Gives]):
     ) -> None: ...
     @overload
     def __init__(self, statement: sa.Executable, *, takes: type[Takes], gives: type[Gives] | Joined[Gives]) -> None: ...
-    def __init__(self, statement: sa.Executable, *, takes: Any = Nothing, gives: Any = None) -> None:
-        """``takes`` are its parameters, ``gives`` the columns of its rows, both under their own names."""
+    @overload
+    def __init__(
+        self: Prepared[Values, Gives],
+        statement: sa.Executable,
+        *,
+        names: Collection[str],
+        gives: type[Gives] | Joined[Gives],
+    ) -> None: ...
+    def __init__(
+        self, statement: sa.Executable, *, takes: Any = Nothing, names: Collection[str] | None = None, gives: Any = None
+    ) -> None:
+        """``takes`` are its parameters, ``gives`` the columns of its rows, both under their own names. ``names`` are
+        the parameters of a statement that is put together at run time."""
         self._statement = statement
-        self._takes: frozenset[str] | None = None if takes is Values else frozenset(takes.__annotations__)
+        self._takes = frozenset(takes.__annotations__ if names is None else names)
         self._gives: tuple[str, ...] = () if gives is None else gives._fields
         self._make: Any = None if gives is None else gives._make
         self._by_dialect: dict[str, _Compiled] = {}
@@ -236,6 +247,17 @@ def row_of(result: sa.CursorResult[Any], row: type[Gives]) -> Gives | None:
     """The first of them."""
     found = result.first()
     return None if found is None else _maker(result, row)(found)
+
+
+def one_of(result: sa.CursorResult[Any], row: type[Gives]) -> Gives:
+    """The only row of a statement that finds one whatever there is. Raises ``sqlalchemy.exc.NoResultFound``."""
+    return cast(Gives, _maker(result, row)(result.one()))
+
+
+def columns_for(table: sa.FromClause, row: type[tuple[Any, ...]]) -> list[sa.ColumnElement[Any]]:
+    """The columns of a table that a row has, which is a ``NamedTuple``."""
+    names: Any = row
+    return [table.c[name] for name in names._fields]
 
 
 def _maker(result: sa.CursorResult[Any], row: Any) -> Any:

@@ -10,12 +10,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from hermes_worker.core.effects import Collect
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.prepared import columns_for, one_of, row_of
 from hermes_worker.store.rows import Hint, plain
 from hermes_worker.store.tables import firings, jobs, workers
 
@@ -48,6 +50,19 @@ class ExecutionClaim:
     """When it was claimed, epoch seconds by the database's clock."""
 
 
+class _TakenFiring(NamedTuple):
+    job_pk: int
+    slot: float
+    claimed_at: float
+
+
+class _CollectingJob(NamedTuple):
+    job_id: str
+    tenant: str
+    name: str
+    definition: str
+
+
 class Executions:
     """The executions of one database. Thread-safe."""
 
@@ -58,7 +73,7 @@ class Executions:
         """Take an execution; ``None`` when it is not to be had. Of any number of workers one gets it, once."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
-            row = connection.execute(
+            claimed = connection.execute(
                 sa.update(firings)
                 .where(firings.c.pk == firing_id, firings.c.execution == "pending", firings.c.hinted_at.is_not(None))
                 .values(
@@ -68,11 +83,13 @@ class Executions:
                     lease_owner=owner,
                     claimed_at=db_now(),
                 )
-                .returning(firings.c.job_pk, firings.c.slot, firings.c.claimed_at)
-            ).first()
+                .returning(*columns_for(firings, _TakenFiring))
+            )
+            row = row_of(claimed, _TakenFiring)
             if row is None:
                 return None
-            job = connection.execute(sa.select(jobs).where(jobs.c.pk == row.job_pk)).one()
+            of_firing = sa.select(*columns_for(jobs, _CollectingJob)).where(jobs.c.pk == row.job_pk)
+            job = one_of(connection.execute(of_firing), _CollectingJob)
         return ExecutionClaim(
             token=token,
             firing_id=firing_id,
@@ -140,7 +157,7 @@ class Executions:
                 .values(hinted_at=db_now())
                 .returning(firings.c.pk, firings.c.hinted_at)
             ).all()
-        return [collect_hint(row.pk, row.hinted_at) for row in rows]
+        return [collect_hint(pk, hinted_at) for pk, hinted_at in rows]
 
 
 def collect_hint(firing_pk: int, at: float) -> Hint:

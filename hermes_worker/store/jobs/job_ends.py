@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
 from hermes_worker.store.jobs.executions import ExecutionState, collect_hint
 from hermes_worker.store.jobs.job_rows import (
     ALL_JOBS,
@@ -22,7 +23,8 @@ from hermes_worker.store.jobs.job_rows import (
     JobAfter,
     JobRow,
     answer_of,
-    job_row,
+    job_row_of,
+    job_rows_at,
     open_runs,
     place_columns,
     said,
@@ -47,6 +49,42 @@ _ENDED = (
     .limit(sa.bindparam("most"))
 )
 _NOTES_DUE = sa.select(firings.c.pk).where(firings.c.owes_note).order_by(firings.c.pk).limit(sa.bindparam("most"))
+
+
+class _ResultRow(NamedTuple):
+    firing_pk: int
+    job_pk: int
+    run_id: str
+    status: str
+    exit_reason: str | None
+    failure_message: str | None
+    body: str | None
+
+
+class _CollectedRow(NamedTuple):
+    execution: str
+    collected: str | None
+    remark: str | None
+    slot: float
+    now: float
+
+
+class _OwingRow(NamedTuple):
+    run_pk: int | None
+    collected: str | None
+
+
+class _FirstRow(NamedTuple):
+    pk: int
+    run_pk: int | None
+
+
+class _NotedRow(NamedTuple):
+    pk: int
+    active_run_pk: int | None
+    message_seq: int
+
+
 _RESULT = (
     sa.select(
         firings.c.pk.label("firing_pk"),
@@ -73,7 +111,7 @@ def ended(connection: Connection, most: int) -> Sequence[tuple[int, bool]]:
     """Firings whose run has ended, or for which a worker has collected what it could, and that were not counted yet:
     their numbers, and whether there is a run."""
     rows = connection.execute(_ENDED, {"most": most})
-    return [(row.pk, row.run_pk is not None) for row in rows]
+    return [(pk, run_pk is not None) for pk, run_pk in rows]
 
 
 def count_runs(
@@ -87,10 +125,11 @@ def count_runs(
     of_firings = sa.select(firings.c.job_pk).where(firings.c.pk.in_(firing_pks), firings.c.ended_at.is_(None))
     locked = connection.execute(
         ALL_JOBS.add_columns(clock.label("now")).where(jobs.c.pk.in_(of_firings)).with_for_update(skip_locked=True)
-    ).all()
-    if not locked:
+    )
+    found, now = job_rows_at(locked)
+    if not found:
         return []
-    now, rows = float(locked[0].now), {each.pk: job_row(each) for each in locked}
+    rows = {each.pk: each for each in found}
     counted = connection.execute(
         sa.update(firings)
         .where(
@@ -116,7 +155,7 @@ def _decided(
     """Each end with the job as the one before it left it."""
     current = dict(rows)
     afters, owing = [], []
-    for result in connection.execute(_RESULT.where(firings.c.pk.in_(firing_pks))):
+    for result in rows_of(connection.execute(_RESULT.where(firings.c.pk.in_(firing_pks))), _ResultRow):
         row = current[result.job_pk]
         after = decide(row, _ended_run(result, now))
         afters.append((row, after))
@@ -131,7 +170,7 @@ def _decided(
     return afters
 
 
-def _ended_run(result: Any, now: float) -> EndedRun:
+def _ended_run(result: _ResultRow, now: float) -> EndedRun:
     return EndedRun(
         run_id=result.run_id,
         status=result.status,
@@ -148,14 +187,15 @@ def follow_up(
     row = _lock_job_of(connection, firing_pk)
     if row is None:
         return []
-    firing = connection.execute(
-        sa.select(firings, clock.label("now")).where(
+    found = connection.execute(
+        sa.select(firings.c.execution, firings.c.collected, firings.c.remark, firings.c.slot, clock.label("now")).where(
             firings.c.pk == firing_pk,
             firings.c.ended_at.is_(None),
             firings.c.run_pk.is_(None),
             firings.c.execution.in_(COLLECTED),
         )
-    ).first()
+    )
+    firing = row_of(found, _CollectedRow)
     if firing is None:
         return []
     collected = Collected(
@@ -185,7 +225,8 @@ def write_note(
     row = _lock_job_of(connection, firing_pk)
     if row is None:
         return False
-    firing = connection.execute(sa.select(firings).where(firings.c.pk == firing_pk, firings.c.owes_note)).first()
+    owing = sa.select(*columns_for(firings, _OwingRow)).where(firings.c.pk == firing_pk, firings.c.owes_note)
+    firing = row_of(connection.execute(owing), _OwingRow)
     if firing is None:
         return True
     composed = compose(row, answer_of(connection, firing) or "")
@@ -198,15 +239,14 @@ def write_note(
 def _lock_job_of(connection: Connection, firing_pk: int) -> JobRow | None:
     """Locked before the firing, by everybody who writes both; ``None`` when another scheduler has it."""
     job_pk = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk).scalar_subquery()
-    found = connection.execute(ALL_JOBS.where(jobs.c.pk == job_pk).with_for_update(skip_locked=True)).first()
-    return None if found is None else job_row(found)
+    return job_row_of(connection.execute(ALL_JOBS.where(jobs.c.pk == job_pk).with_for_update(skip_locked=True)))
 
 
 def _write_afters(
     connection: Connection, afters: Sequence[tuple[JobRow, JobAfter]], rows: dict[int, JobRow], now: float
 ) -> list[Hint]:
     """What the ends of runs mean for their jobs. The last of a job says how it stands."""
-    changes: dict[int, dict[str, Any]] = {}
+    changes: dict[int, dict[str, object]] = {}
     hints: list[Hint] = []
     for row, after in afters:
         is_pausing = after.place.state == "paused" and rows[row.pk].state != "paused"
@@ -250,12 +290,13 @@ def _start_next(connection: Connection, job_pks: Sequence[int]) -> list[Hint]:
 
 
 def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
-    row = connection.execute(
-        sa.select(firings.c.pk, firings.c.run_pk)
+    first = connection.execute(
+        sa.select(*columns_for(firings, _FirstRow))
         .where(firings.c.job_pk == job_pk, firings.c.is_waiting, firings.c.ended_at.is_(None))
         .order_by(firings.c.slot)
         .limit(1)
-    ).one()
+    )
+    row = one_of(first, _FirstRow)
     begun = sa.update(firings).where(firings.c.pk == row.pk).values(is_waiting=False)
     if row.run_pk is not None:
         connection.execute(begun)
@@ -266,11 +307,12 @@ def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
 
 def _append_note(connection: Connection, tenant: str, session_id: str, text: str, *, run_pk: int) -> bool:
     """Whether the note is written, or never can be; false while a run has the session's turn."""
-    session = connection.execute(
-        sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
+    found = connection.execute(
+        sa.select(*columns_for(sessions, _NotedRow))
         .where(sessions.c.session_id == session_id, sessions.c.tenant == tenant)
         .with_for_update()
-    ).first()
+    )
+    session = row_of(found, _NotedRow)
     if session is None:
         return True
     if session.active_run_pk is not None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.store.engine.prepared import row_of
+from hermes_worker.store.engine.prepared import columns_for, one_of, row_of
 from hermes_worker.store.jobs.executions import ExecutionState
 from hermes_worker.store.rows import Hint, read_messages
 from hermes_worker.store.runs.runs import NewRun
@@ -250,6 +250,11 @@ class FiringAnswer(Protocol):
     def collected(self) -> str | None: ...
 
 
+class _AnswerRow(NamedTuple):
+    session_pk: int
+    output_seq: int | None
+
+
 class _FiringRow(NamedTuple):
     run_pk: int | None
     collected: str | None
@@ -259,7 +264,8 @@ def answer_of(connection: Connection, firing: FiringAnswer) -> str | None:
     if firing.run_pk is None:
         script = json.loads(firing.collected or "{}").get("script") or {}
         return str(script.get("stdout") or "") or None
-    run = connection.execute(sa.select(runs.c.session_pk, runs.c.output_seq).where(runs.c.pk == firing.run_pk)).one()
+    answered = sa.select(*columns_for(runs, _AnswerRow)).where(runs.c.pk == firing.run_pk)
+    run = one_of(connection.execute(answered), _AnswerRow)
     rows = read_messages(connection, run.session_pk, run.output_seq, run.output_seq) if run.output_seq else ()
     return said(rows[0].body) if rows else None
 
@@ -270,7 +276,7 @@ def said(body: str | None) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def place_columns(place: JobPlace) -> dict[str, Any]:
+def place_columns(place: JobPlace) -> dict[str, object]:
     return {
         "state": place.state,
         "next_slot": place.next_slot,
@@ -285,9 +291,21 @@ ALL_JOBS = sa.select(*(jobs.c[name] for name in JobRow.__slots__))
 JOBS = ALL_JOBS.where(jobs.c.removed_at.is_(None))
 
 
-def job_row(row: sa.Row[Any]) -> JobRow:
-    found = row._mapping
-    return JobRow(**{name: found[name] for name in JobRow.__slots__})
+def job_rows(result: sa.CursorResult[Any]) -> list[JobRow]:
+    """The jobs that ``JOBS`` or ``ALL_JOBS`` found. Raises ``TypeError`` when a statement gives other columns."""
+    return [JobRow(**dict(found)) for found in result.mappings()]
+
+
+def job_row_of(result: sa.CursorResult[Any]) -> JobRow | None:
+    """The first of them."""
+    return next(iter(job_rows(result)), None)
+
+
+def job_rows_at(result: sa.CursorResult[Any]) -> tuple[list[JobRow], float]:
+    """The same for a statement that gives the time as well, as ``now``; without a job the time is 0."""
+    found = [dict(each) for each in result.mappings()]
+    times = [float(each.pop("now")) for each in found]
+    return [JobRow(**each) for each in found], max(times, default=0.0)
 
 
 _OPEN = (

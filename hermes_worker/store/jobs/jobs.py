@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.jobs import job_ends, slots
 from hermes_worker.store.jobs.job_rows import (
     JOBS,
@@ -30,7 +31,8 @@ from hermes_worker.store.jobs.job_rows import (
     JobRow,
     JobTick,
     Settled,
-    job_row,
+    job_row_of,
+    job_rows,
     place_columns,
 )
 from hermes_worker.store.rows import Hint, plain
@@ -50,6 +52,19 @@ class JobNotFound(HermesError):
 
 class AmbiguousJob(HermesError):
     """Several jobs have this name."""
+
+
+class _HistoryRow(NamedTuple):
+    slot: float
+    outcome: str
+    reason: str
+    settled_at: float
+    is_waiting: bool
+    execution: str | None
+    remark: str | None
+    ended_at: float | None
+    run_id: str | None
+    status: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +135,8 @@ class Jobs:
             values = {"job_id": job_id, "tenant": self._tenant, "name": plain(name), "definition": definition}
             times = {"created_at": now, "updated_at": now}
             connection.execute(sa.insert(jobs).values(**values, **times, **place_columns(place(job_id, now))))
-            return job_row(connection.execute(JOBS.where(jobs.c.job_id == job_id)).one())
+            [row] = job_rows(connection.execute(JOBS.where(jobs.c.job_id == job_id)))
+            return row
 
     def get(self, reference: str) -> JobRow:
         """By id, or by a name that only one job has, whatever its case. Raises ``JobNotFound``, ``AmbiguousJob``."""
@@ -140,16 +156,15 @@ class Jobs:
         """Oldest first."""
         statement = self._theirs if include_disabled else self._theirs.where(jobs.c.state == "scheduled")
         with self._database.read() as connection:
-            return [job_row(row) for row in connection.execute(statement.order_by(jobs.c.pk))]
+            return job_rows(connection.execute(statement.order_by(jobs.c.pk)))
 
     def change(self, reference: str, edit: Callable[[JobRow, float], JobEdit]) -> JobRow:
         """Change a job under its lock. Raises ``JobNotFound``, ``AmbiguousJob`` and what ``edit`` raises."""
         with self._database.write() as connection:
             pk = self._find(connection, reference).pk
-            found = connection.execute(JOBS.where(jobs.c.pk == pk).with_for_update()).first()
-            if found is None:
+            row = job_row_of(connection.execute(JOBS.where(jobs.c.pk == pk).with_for_update()))
+            if row is None:
                 raise JobNotFound(f"there is no job {reference!r} any more")
-            row = job_row(found)
             now = self._now(connection)
             made = edit(row, now)
             values = place_columns(made.place)
@@ -159,7 +174,8 @@ class Jobs:
             if made.definition is not None:
                 values["definition"] = made.definition
             connection.execute(sa.update(jobs).where(jobs.c.pk == pk).values(updated_at=now, **values))
-            return job_row(connection.execute(JOBS.where(jobs.c.pk == pk)).one())
+            [edited] = job_rows(connection.execute(JOBS.where(jobs.c.pk == pk)))
+            return edited
 
     def remove(self, reference: str) -> None:
         """Forget a job; its firings are kept. Raises ``JobNotFound``, ``AmbiguousJob``."""
@@ -172,7 +188,7 @@ class Jobs:
     def history(self, job_pk: int, *, limit: int = 50, before: float | None = None) -> Sequence[FiringView]:
         """The newest slots first; ``before`` is the slot that ended the page before."""
         statement = (
-            sa.select(firings, runs.c.run_id, runs.c.status)
+            sa.select(*(firings.c[name] for name in _HistoryRow._fields[:-2]), runs.c.run_id, runs.c.status)
             .select_from(firings.outerjoin(runs, runs.c.pk == firings.c.run_pk))
             .where(firings.c.job_pk == job_pk)
             .order_by(firings.c.slot.desc())
@@ -194,7 +210,7 @@ class Jobs:
                     remark=row.remark,
                     ended_at=row.ended_at,
                 )
-                for row in connection.execute(statement)
+                for row in rows_of(connection.execute(statement), _HistoryRow)
             ]
 
     def delivery_error(self, job_pk: int) -> str | None:
@@ -291,14 +307,14 @@ class Jobs:
             return job_ends.write_note(connection, firing_pk, compose)
 
     def _find(self, connection: Connection, reference: str) -> JobRow:
-        row = connection.execute(self._theirs.where(jobs.c.job_id == reference)).first()
+        row = job_row_of(connection.execute(self._theirs.where(jobs.c.job_id == reference)))
         if row is not None:
-            return job_row(row)
+            return row
         is_named = sa.func.lower(jobs.c.name) == reference.strip().lower()
-        named = connection.execute(self._theirs.where(is_named)).all()
+        named = job_rows(connection.execute(self._theirs.where(is_named)))
         if not named:
             raise JobNotFound(f"there is no job {reference!r}")
         if len(named) > 1:
             ids = ", ".join(row.job_id for row in named)
             raise AmbiguousJob(f"several jobs are called {reference!r}; name one of {ids}")
-        return job_row(named[0])
+        return named[0]

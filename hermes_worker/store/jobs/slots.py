@@ -31,7 +31,7 @@ from hermes_worker.store.jobs.job_rows import (
     JobTick,
     Settled,
     Slot,
-    job_row,
+    job_rows_at,
     open_runs,
     place_columns,
 )
@@ -83,15 +83,13 @@ def settle(
     decide: Callable[[DueJob], JobTick | None],
 ) -> Settled:
     """Do what ``decide`` says with those of the jobs that are due and that no other scheduler has."""
-    found = connection.execute(_lock_due(clock), {"pks": list(pks)}).all()
+    found, now = job_rows_at(connection.execute(_lock_due(clock), {"pks": list(pks)}))
     if not found:
         return Settled()
-    now = float(found[0].now)
     busy = open_runs(connection, [each.pk for each in found])
     turns = []
-    for each in found:
-        running, waiting = busy.get(each.pk, (0, 0))
-        row = job_row(each)
+    for row in found:
+        running, waiting = busy.get(row.pk, (0, 0))
         turn = decide(DueJob(row=row, now=now, running=running, waiting=waiting, connection=connection))
         if turn is not None:
             turns.append((row, turn))
@@ -118,7 +116,7 @@ def _write(connection: Connection, turns: Sequence[tuple[JobRow, JobTick]], now:
     return settled
 
 
-def _changes(each: _SettledTick, now: float) -> dict[str, Any]:
+def _changes(each: _SettledTick, now: float) -> dict[str, object]:
     place = place_columns(each.turn.place)
     return {**place, "ran_at": now if each.is_begun else None, "written": each.turn.definition}
 
@@ -129,7 +127,7 @@ def _settled_before(connection: Connection, starting: Sequence[tuple[JobRow, Job
         return set()
     last = {row.pk: turn.slots[-1].at for row, turn in starting}
     rows = connection.execute(_KNOWN, {"job_pks": list(last), "slots": list(set(last.values()))})
-    return {(row.job_pk, row.slot) for row in rows}
+    return {(job_pk, slot) for job_pk, slot in rows}
 
 
 def _write_slots(connection: Connection, turns: Sequence[_SettledTick], now: float) -> list[Hint]:
@@ -165,11 +163,11 @@ def _collect(connection: Connection, turns: Sequence[_SettledTick], now: float) 
         written = connection.execute(
             sa.insert(firings).values(hinted_at=due).returning(firings.c.pk, firings.c.hinted_at), rows
         )
-        hints += [collect_hint(row.pk, row.hinted_at) for row in written if row.hinted_at is not None]
+        hints += [collect_hint(pk, hinted_at) for pk, hinted_at in written if hinted_at is not None]
     return hints
 
 
-def _slot_values(job_pk: int, slot: Slot, now: float) -> dict[str, Any]:
+def _slot_values(job_pk: int, slot: Slot, now: float) -> dict[str, object]:
     return {
         "job_pk": job_pk,
         "slot": slot.at,

@@ -24,7 +24,7 @@ from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.step import retry_delay_s
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import PkRow, Prepared, row_of, rows_of
+from hermes_worker.store.engine.prepared import PkRow, Prepared, columns_for, row_of, rows_of
 from hermes_worker.store.owners import owned_by, tenant_of_job, tenant_of_run
 from hermes_worker.store.row_keys import LostHintsBounds
 from hermes_worker.store.rows import Hint, insert_ignoring, is_suspect, plain
@@ -175,7 +175,7 @@ class Deliveries:
         the same message exactly one gets it."""
         token = secrets.token_hex(16)
         with self._database.write() as connection:
-            row = connection.execute(
+            claimed = connection.execute(
                 sa.update(deliveries)
                 .where(
                     deliveries.c.delivery_id == effect.delivery_id,
@@ -194,16 +194,21 @@ class Deliveries:
                     first_attempt_at=sa.func.coalesce(deliveries.c.first_attempt_at, db_now()),
                     updated_at=db_now(),
                 )
-                .returning(deliveries, (db_now() - deliveries.c.first_attempt_at).label("age_s"))
-            ).first()
+                .returning(
+                    *(deliveries.c[name] for name in _TakenDelivery._fields[:-1]),
+                    (db_now() - deliveries.c.first_attempt_at).label("age_s"),
+                )
+            )
+            row = row_of(claimed, _TakenDelivery)
             if row is None:
                 return None
-            asked = connection.execute(
+            of_run = connection.execute(
                 sa.select(runs.c.run_id, run_inputs.c.spec, sessions.c.workspace)
                 .join(sessions, sessions.c.pk == runs.c.session_pk)
                 .outerjoin(run_inputs, run_inputs.c.run_pk == runs.c.pk)
                 .where(runs.c.pk == row.run_pk)
-            ).first()
+            )
+            asked = row_of(of_run, _AnsweringRun)
         return DeliveryClaim(
             token=token,
             delivery_id=row.delivery_id,
@@ -254,12 +259,12 @@ class Deliveries:
 
     def dead_targets(self, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> list[DeadTarget]:
         """The targets of a tenant that nothing is sent to any more, the newest first."""
-        theirs = sa.select(dead_targets).where(dead_targets.c.tenant == tenant)
+        theirs = sa.select(*columns_for(dead_targets, _DeadRow)).where(dead_targets.c.tenant == tenant)
         newest = theirs.order_by(dead_targets.c.marked_at.desc()).limit(limit)
         with self._database.read() as connection:
             return [
                 DeadTarget(key=row.key, reason=row.reason, marked_at=row.marked_at)
-                for row in connection.execute(newest)
+                for row in rows_of(connection.execute(newest), _DeadRow)
             ]
 
     def retry_later(
@@ -289,17 +294,18 @@ class Deliveries:
         found = sa.select(deliveries.c.delivery_id, deliveries.c.target).order_by(deliveries.c.pk)
         with self._database.read() as connection:
             rows = connection.execute(found.where(deliveries.c.run_pk == same_run.scalar_subquery()))
-            return ["" if row.delivery_id == claim.delivery_id else row.target for row in rows]
+            return ["" if delivery_id == claim.delivery_id else target for delivery_id, target in rows]
 
     def expand(self, claim: DeliveryClaim, targets: Sequence[str]) -> list[Hint]:
         """Replace a delivery to ``all`` or the like by one for each target it came to, unless the same run has one
         already. Raises ``LeaseLost``."""
         with self._database.write() as connection:
-            row = connection.execute(
+            replaced = connection.execute(
                 sa.delete(deliveries)
                 .where(deliveries.c.delivery_id == claim.delivery_id, deliveries.c.lease_token == claim.token)
-                .returning(deliveries.c.run_pk, deliveries.c.job_pk, deliveries.c.body)
-            ).first()
+                .returning(*columns_for(deliveries, _ReplacedRow))
+            )
+            row = row_of(replaced, _ReplacedRow)
             if row is None:
                 raise _lost(claim)
             known: set[str] = set()
@@ -315,7 +321,7 @@ class Deliveries:
         ``DeliveryNotFound``, ``DeliveryBusy``."""
         with self._database.write() as connection:
             count_delivery(connection, delivery_id)
-            row = connection.execute(
+            hinted_at = connection.execute(
                 sa.update(deliveries)
                 .where(deliveries.c.delivery_id == delivery_id, deliveries.c.settled_at.is_not(None))
                 .values(
@@ -337,12 +343,12 @@ class Deliveries:
                     updated_at=db_now(),
                 )
                 .returning(deliveries.c.hinted_at)
-            ).first()
-            if row is None:
+            ).scalar()
+            if hinted_at is None:
                 found = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
                 raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
-        return [Hint(effect=effect, at=float(row.hinted_at))]
+        return [Hint(effect=effect, at=float(hinted_at))]
 
     def full_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
         """The id of the one delivery of a tenant whose id begins as ``written``. Raises ``AmbiguousId``."""
@@ -378,7 +384,7 @@ class Deliveries:
                 statement = statement.where(deliveries.c.pk < last.pk)
             return [_view(row) for row in rows_of(connection.execute(statement), _DeliveryRow)]
 
-    def _change(self, connection: Connection, claim: DeliveryClaim, **values: Any) -> None:
+    def _change(self, connection: Connection, claim: DeliveryClaim, **values: object) -> None:
         changed = connection.execute(
             sa.update(deliveries)
             .where(deliveries.c.delivery_id == claim.delivery_id, deliveries.c.lease_token == claim.token)
@@ -550,20 +556,52 @@ def targets_of(stored: str | None) -> list[str]:
     return [str(target) for target in json.loads(stored)] if stored else []
 
 
-def _ended(state: DeliveryState) -> dict[str, Any]:
+def _ended(state: DeliveryState) -> dict[str, object]:
     return {"state": state.value, "lease_token": None, "lease_owner": None, "settled_at": db_now()}
 
 
-def _given_back() -> dict[str, Any]:
+def _given_back() -> dict[str, object]:
     return {"state": DeliveryState.PENDING.value, "lease_token": None, "lease_owner": None}
 
 
-def _why(failure: Failure) -> dict[str, Any]:
+def _why(failure: Failure) -> dict[str, object]:
     return {"error_kind": failure.kind[:20], "error": plain(failure.message)[:500]}
 
 
 def _lost(claim: DeliveryClaim) -> LeaseLost:
     return LeaseLost(f"the claim on delivery {claim.delivery_id!r} was taken over; nothing was written")
+
+
+class _TakenDelivery(NamedTuple):
+    delivery_id: str
+    tenant: str
+    target: str
+    body: str | None
+    run_pk: int | None
+    attempts: int
+    losses: int
+    parts_sent: int
+    adjustments: str
+    is_in_doubt: bool
+    age_s: float
+
+
+class _AnsweringRun(NamedTuple):
+    run_id: str
+    spec: str | None
+    workspace: str
+
+
+class _DeadRow(NamedTuple):
+    key: str
+    reason: str
+    marked_at: float
+
+
+class _ReplacedRow(NamedTuple):
+    run_pk: int | None
+    job_pk: int | None
+    body: str | None
 
 
 class _DeliveryRow(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import sqlalchemy as sa
 
@@ -44,6 +44,9 @@ class RouteRow:
         return place_of_route(self.tenant, self.name)
 
 
+_COLUMNS = tuple(webhook_routes.c[each.name] for each in fields(RouteRow))
+
+
 def place_of_route(tenant: str, name: str) -> str:
     """What a route is called in addresses, and among the routes of everybody."""
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
@@ -68,19 +71,20 @@ class Webhooks:
 
     def find(self, name: str) -> RouteRow | None:
         with self._database.read() as connection:
-            row = connection.execute(sa.select(webhook_routes).where(self._is(name))).first()
-        return _route(row) if row is not None else None
+            found = connection.execute(sa.select(*_COLUMNS).where(self._is(name))).mappings().first()
+        return RouteRow(**found) if found is not None else None
 
     def all(self) -> list[RouteRow]:
-        return self._read(sa.select(webhook_routes).where(webhook_routes.c.tenant == self._tenant))
+        return self._read(sa.select(*_COLUMNS).where(webhook_routes.c.tenant == self._tenant))
 
     def of_everybody(self) -> list[RouteRow]:
         """The routes of all tenants."""
-        return self._read(sa.select(webhook_routes))
+        return self._read(sa.select(*_COLUMNS))
 
     def _read(self, wanted: sa.Select[tuple[object, ...]]) -> list[RouteRow]:
         with self._database.read() as connection:
-            return [_route(row) for row in connection.execute(wanted.order_by("tenant", "name"))]
+            found = connection.execute(wanted.order_by("tenant", "name")).mappings()
+            return [RouteRow(**each) for each in found]
 
     def reseal(self, change: Callable[[RouteRow], str | None]) -> int:
         """Store what ``change`` makes of the secret of each route of everybody; ``None`` leaves it. A route that was
@@ -134,14 +138,3 @@ class Webhooks:
 
     def _is(self, name: str) -> sa.ColumnElement[bool]:
         return sa.and_(webhook_routes.c.tenant == self._tenant, webhook_routes.c.name == name)
-
-
-def _route(row: sa.Row[tuple[object, ...]]) -> RouteRow:
-    fields = row._mapping
-    return RouteRow(
-        tenant=fields["tenant"],
-        name=fields["name"],
-        secret=fields["secret"],
-        definition=fields["definition"],
-        created_at=fields["created_at"],
-    )

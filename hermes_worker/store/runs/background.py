@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -17,6 +18,7 @@ from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import one_of
 from hermes_worker.store.rows import ParentCall
 from hermes_worker.store.runs import children
 from hermes_worker.store.runs.inputs import keep_specs
@@ -36,8 +38,33 @@ class CausedTurn:
     """The session is free and the chain is not paused; otherwise the turn waits, however long that is."""
 
 
+class _OriginRow(NamedTuple):
+    pk: int
+    run_id: str
+    status: str
+    root_pk: int | None
+    session_pk: int
+    tenant: str
+    principal: str | None
+    model: str
+    endpoint: str | None
+    origin: str
+    network: str | None
+    halt: str | None
+    attempts_max: int
+    deadline_at: float | None
+    idle_s_max: float | None
+    deliver: str | None
+    spec: str
+
+
+class _NextOfSession(NamedTuple):
+    active_run_pk: int | None
+    message_seq: int
+
+
 _ORIGIN = (
-    sa.select(runs, run_inputs.c.spec)
+    sa.select(*(runs.c[name] for name in _OriginRow._fields[:-1]), run_inputs.c.spec)
     .join(run_inputs, run_inputs.c.run_pk == runs.c.pk)
     .where(runs.c.pk == sa.bindparam("run"))
     .with_for_update(of=runs)
@@ -71,7 +98,7 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
     It has the policy and the delivery targets of that run, and what is left of its limits. The caller holds the call's
     lock.
     """
-    origin = connection.execute(_ORIGIN, {"run": parent.run_pk}).one()
+    origin = one_of(connection.execute(_ORIGIN, {"run": parent.run_pk}), _OriginRow)
     is_stopped = origin.halt in (Halt.STOPPING.value, Halt.STOPPED.value)
     if is_stopped or origin.status in (RunStatus.CANCELLED.value, RunStatus.STOPPING.value):
         return None
@@ -89,7 +116,7 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
         history=(),
         metadata={**asked.metadata, "delegation_id": delegation_id(call_key), "delegated_by": origin.run_id},
     )
-    session = connection.execute(_SESSION, {"session": origin.session_pk}).one()
+    session = one_of(connection.execute(_SESSION, {"session": origin.session_pk}), _NextOfSession)
     run_id = f"run_{uuid.uuid4().hex}"
     run_pk = connection.execute(
         sa.insert(runs)

@@ -7,7 +7,7 @@ with limits of their own, have a budget row; all others pay nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypedDict
 
@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, auxiliary_refusal, reservation
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.store.engine.prepared import Prepared, Takes, Values
+from hermes_worker.store.engine.prepared import Prepared, Takes
 from hermes_worker.store.rows import OWN_BUDGET, RunRecord
 from hermes_worker.store.tables import budgets, runs, tool_calls
 
@@ -32,12 +32,19 @@ class Charge:
     """Calls of whose cost nothing is known."""
 
 
+class _Part(NamedTuple):
+    """One of two statements, and those of their parameters that it takes."""
+
+    statement: sa.Insert | sa.Update
+    takes: type[Mapping[str, object]]
+
+
 class _Both(Generic[Takes]):
     """Two statements that change different tables: one round trip on PostgreSQL, one after the other on SQLite."""
 
-    def __init__(self, one: sa.Insert | sa.Update, other: sa.Insert | sa.Update, takes: type[Takes]) -> None:
-        self._at_once = Prepared(one.add_cte(other.cte("other")), takes=takes)
-        self._each = (Prepared(one, takes=Values), Prepared(other, takes=Values))
+    def __init__(self, one: _Part, other: _Part, takes: type[Takes]) -> None:
+        self._at_once = Prepared(one.statement.add_cte(other.statement.cte("other")), takes=takes)
+        self._each = tuple(Prepared(part.statement, takes=part.takes) for part in (one, other))
 
     def run(self, connection: Connection, values: Takes) -> None:
         if connection.dialect.name == "postgresql":
@@ -68,10 +75,19 @@ class BudgetRow(NamedTuple):
     turns: int
 
 
-class _Reservation(_Root):
+class _Estimate(_Root):
+    tokens: int
+    nano_usd: int
+
+
+class _Hold(TypedDict):
     run: int
     tokens: int
     nano_usd: int
+
+
+class _Reservation(_Estimate):
+    run: int
 
 
 class _Settlement(_Root):
@@ -118,7 +134,7 @@ _hold = (
     .where(runs.c.pk == sa.bindparam("run"))
     .values(is_reserved=1, reserved_tokens=sa.bindparam("tokens"), reserved_nano_usd=sa.bindparam("nano_usd"))
 )
-_RESERVE = _Both(_reserve, _hold, _Reservation)
+_RESERVE = _Both(_Part(_reserve, _Estimate), _Part(_hold, _Hold), _Reservation)
 _SETTLE = Prepared(
     sa.update(budgets)
     .where(_this)
@@ -284,7 +300,7 @@ _share = sa.insert(budgets).from_select(
     include_defaults=False,
 )
 _has_budget = sa.update(runs).where(runs.c.pk == sa.bindparam("root")).values(has_budget=1)
-_SHARE = _Both(_has_budget, _share, _Used)
+_SHARE = _Both(_Part(_has_budget, _Root), _Part(_share, _Used), _Used)
 
 
 _PROMISE_TURN = Prepared(sa.update(budgets).where(_this).values(turns=budgets.c.turns + 1), takes=_Root)

@@ -99,7 +99,7 @@ class Settlement:
     text: str
     """The result as the model will read it."""
     duration_s: float
-    session_updates: Mapping[str, Any]
+    session_updates: Mapping[str, object]
     refusal: Refusal | None = None
     """Why it did not run, where it was not allowed to."""
     sandbox: str | None = None
@@ -154,7 +154,10 @@ _CLAIM_CALL = Prepared(_claim_call, takes=ClaimValues, gives=_ClaimedCall)
 
 
 def _run_and_reply(
-    *more: sa.ColumnElement[Any], run_pk: sa.ColumnElement[Any], asked_at: sa.ColumnElement[Any], source: Any = None
+    *more: sa.ColumnElement[Any],
+    run_pk: sa.ColumnElement[int],
+    asked_at: sa.ColumnElement[int],
+    source: sa.FromClause | None = None,
 ) -> sa.Select[Any]:
     """The run and the reply that asked for its calls, beside ``more`` from ``source``."""
     reply_row = (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == asked_at)
@@ -247,7 +250,7 @@ class ToolCalls:
             run, reply = _READ_CLAIMED.one(connection, {"run": row.run_pk, "asked_at": asked_at})
         return _claim_of(effect, token, row, run, reply)
 
-    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]:
+    def session_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, object]:
         """The session documents among ``keys`` that exist."""
         if not keys:
             return {}

@@ -167,9 +167,9 @@ def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:
 
 def _turn(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
     """Who has the turn of the run's session, and the session's length; its row is locked."""
-    row = connection.execute(
+    active_run_pk, message_seq = connection.execute(
         sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
         .where(sessions.c.pk == loaded.session_pk)
         .with_for_update()
     ).one()
-    return row.active_run_pk, row.message_seq
+    return active_run_pk, message_seq

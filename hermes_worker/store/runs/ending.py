@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -240,7 +240,7 @@ _IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesc
 _MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
 
 
-def _booked(lost: Spent) -> dict[str, Any]:
+def _booked(lost: Spent) -> dict[str, object]:
     """The columns of a run that book an attempt whose outcome nobody knows."""
     if lost.cost is None:
         return {}

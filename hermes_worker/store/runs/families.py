@@ -140,7 +140,7 @@ class Families:
             children = [_child(row) for row in rows_of(connection.execute(_CHILDREN, pk), _ChildRow)]
             if not children:
                 return FamilyNews(children=(), refusals=(), told={})
-            now = {row.pk: int(row.event_seq) for row in connection.execute(_POSITIONS, pk)}
+            now = {run_pk: int(event_seq) for run_pk, event_seq in connection.execute(_POSITIONS, pk)}
             spans = [(run, told.get(run, 0), seq) for run, seq in now.items() if seq > told.get(run, 0)]
             rows = [
                 row

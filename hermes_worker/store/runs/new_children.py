@@ -210,7 +210,7 @@ def _insert_returning(connection: Connection, table: sa.Table, rows: Sequence[Va
 @cache
 def _insert_one(table: sa.Table, names: tuple[str, ...]) -> Prepared[Values, PkRow]:
     inserted = sa.insert(table).values(parameters(table, "", names)).returning(table.c.pk)
-    return Prepared(inserted, takes=Values, gives=PkRow)
+    return Prepared(inserted, names=names, gives=PkRow)
 
 
 def _insert_at_once(connection: Connection, child: NewChild, opened: Values, made: Values) -> int:
@@ -257,4 +257,6 @@ def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared[V
         postgresql.insert(table).from_select(list(values), sa.select(*values.values())).cte(f"new_{table.name}")
         for table, values in rows.items()
     ]
-    return Prepared(sa.select(run).add_cte(*inserts), takes=Values, gives=_NewRun)
+    given = {"session": of_session, "run": of_run, "message": _OF_MESSAGE}
+    names = {"spec", *(f"{kind}_{name}" for kind, each in given.items() for name in each)}
+    return Prepared(sa.select(run).add_cte(*inserts), names=names, gives=_NewRun)

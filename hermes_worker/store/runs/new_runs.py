@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,6 +18,7 @@ from hermes_worker.core.effects import Iterate
 from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.rows import ACTIVATE_RUN, Hint, insert_ignoring, message_values, store_blob
 from hermes_worker.store.runs import budgets
 from hermes_worker.store.runs.inputs import first_message, keep_specs
@@ -38,6 +39,12 @@ _INSERT_RUNS = (
     )
     .returning(runs.c.pk, runs.c.session_pk, runs.c.hinted_at)
 )
+
+
+class _InsertedRun(NamedTuple):
+    pk: int
+    session_pk: int
+    hinted_at: float | None
 
 
 def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[int, Created]]:
@@ -76,15 +83,14 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
         .returning(sessions.c.session_id, sessions.c.pk),
         [{"session_id": new.run_id, **session_values(new, hashes[new.tools])} for new in news],
     )
-    return {row.session_id: int(row.pk) for row in rows}
+    return {session_id: int(pk) for session_id, pk in rows}
 
 
 def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
     """Runs by the number of the conversation each opens; returns them by the identity of their request."""
     run_ids = {session_pk: str(new.run_id) for session_pk, new in fresh.items()}
-    rows = connection.execute(
-        _INSERT_RUNS, [_run_values(session_pk, run_ids[session_pk], new) for session_pk, new in fresh.items()]
-    ).all()
+    values = [_run_values(session_pk, run_ids[session_pk], new) for session_pk, new in fresh.items()]
+    rows = rows_of(connection.execute(_INSERT_RUNS, values), _InsertedRun)
     specs = [(int(row.pk), fresh[row.session_pk].spec) for row in rows]
     keep_specs(connection, specs)
     begun = [row for row in rows if row.hinted_at is not None]
@@ -108,7 +114,7 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
     return written
 
 
-def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, Any]:
+def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, object]:
     spec = new.spec
     return {
         "run_id": run_id,

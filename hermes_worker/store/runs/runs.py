@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -40,7 +40,7 @@ from hermes_worker.core.step import apply
 from hermes_worker.core.titles import first_title
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared, columns_for, row_of
 from hermes_worker.store.row_keys import SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -228,6 +228,18 @@ class _SessionRow(NamedTuple):
     system_prompt: str
     workspace: str
     tools: str
+
+
+class _HeldRow(NamedTuple):
+    run_id: str
+    session_pk: int
+    message_seq: int
+
+
+class _LockedSession(NamedTuple):
+    pk: int
+    active_run_pk: int | None
+    message_seq: int
 
 
 _CLAIM_ITERATION = Prepared(
@@ -575,8 +587,8 @@ class Runs:
                 ).where(runs.c.run_id.in_(run_ids))
             ).all()
         return Nudged(
-            stopping=frozenset(row.run_id for row in rows if row.is_over),
-            watched=frozenset(row.run_id for row in rows if row.is_watched),
+            stopping=frozenset(run_id for run_id, is_over, _ in rows if is_over),
+            watched=frozenset(run_id for run_id, _, is_watched in rows if is_watched),
         )
 
     def watch(self, run_id: str, for_s: float) -> None:
@@ -648,13 +660,12 @@ def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplie
 
 
 def _replayed(connection: Connection, new: NewRun, earlier: keys.Earlier) -> Created:
-    row = connection.execute(
+    run_id, stored_id = connection.execute(
         sa.select(runs.c.run_id, sessions.c.session_id)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .where(runs.c.pk == earlier.run_pk)
     ).one()
-    session_id = new.session_id or row.session_id
-    return Created(run_id=row.run_id, session_id=session_id, hints=(), was_replayed=True)
+    return Created(run_id=run_id, session_id=new.session_id or stored_id, hints=(), was_replayed=True)
 
 
 SESSION_LABEL = (
@@ -738,7 +749,7 @@ def _deliver_also(connection: Connection, pk: int, targets: Sequence[str]) -> No
     connection.execute(sa.update(runs).where(runs.c.pk == pk).values(deliver=merged))
 
 
-def asked_values(new: NewRun) -> dict[str, Any]:
+def asked_values(new: NewRun) -> dict[str, object]:
     """The columns of a run that say what was asked for."""
     spec = new.spec
     return {
@@ -786,7 +797,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
 
 def start_held(connection: Connection, run_pk: int) -> list[Hint]:
     """Begin a run that was written as held. Nothing happens when it has ended or begun."""
-    row = connection.execute(
+    found = connection.execute(
         sa.select(runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .where(
@@ -797,11 +808,12 @@ def start_held(connection: Connection, run_pk: int) -> list[Hint]:
             sessions.c.active_run_pk.is_(None),
         )
         .with_for_update()
-    ).first()
+    )
+    row = row_of(found, _HeldRow)
     return [activate(connection, row.session_pk, run_pk, row.run_id, row.message_seq)] if row else []
 
 
-def session_values(new: NewRun, tools_hash: str) -> dict[str, Any]:
+def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
     """The columns of a session that ``new`` opens, but for its id and its time."""
     return {
         "tenant": new.tenant,
@@ -826,11 +838,12 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
         if inserted is not None:
             return int(inserted), None, _insert_history(connection, int(inserted), new.spec)
     reference = new.session_id or run_id
-    row = connection.execute(
-        sa.select(sessions.c.pk, sessions.c.active_run_pk, sessions.c.message_seq)
+    found = connection.execute(
+        sa.select(*columns_for(sessions, _LockedSession))
         .where(session_is(new.tenant, new.spec.source, reference))
         .with_for_update()
-    ).first()
+    )
+    row = row_of(found, _LockedSession)
     if row is None:
         raise SessionNotFound(f"no session has the id {reference!r}; a name of your own must not look like an id")
     if row.active_run_pk is not None:

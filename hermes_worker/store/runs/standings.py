@@ -12,7 +12,7 @@ from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.standing import CallFacts, Standing, StandingFacts, standing
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import row_of
+from hermes_worker.store.engine.prepared import row_of, rows_of
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.tables import events, runs, sessions, tool_calls, workers
 
@@ -38,6 +38,17 @@ class _RunRow(NamedTuple):
     active_run: str | None
     parent_run: str | None
     now: float
+
+
+class _CallRow(NamedTuple):
+    name: str
+    status: str
+    segment: int
+    deaths: int | None
+    asks: int | None
+    claimed_at: float | None
+    hinted_at: float | None
+    worker: str | None
 
 
 _RUN = (
@@ -139,7 +150,7 @@ def _facts(connection: Connection, row: _RunRow) -> StandingFacts:
 
 def _calls(connection: Connection, where: dict[str, int]) -> list[CallFacts]:
     """The open calls of the segment that may run now."""
-    found = connection.execute(_CALLS, where).all()
+    found = rows_of(connection.execute(_CALLS, where), _CallRow)
     first = min((call.segment for call in found), default=0)
     return [
         CallFacts(

@@ -304,7 +304,7 @@ def _document(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
     return parameters(session_documents, prefix, ("session_pk", "key", "body"))
 
 
-def _overwriting(insert: Any) -> Any:
+def _overwriting(insert: postgresql.Insert) -> postgresql.Insert:
     return insert.on_conflict_do_update(index_elements=["session_pk", "key"], set_={"body": insert.excluded.body})
 
 
@@ -333,15 +333,28 @@ def _whole(settles: bool, *counts: int) -> Prepared[Values, Written]:
         held = _held_call().with_for_update().cte("held")
         update_run = update_run.where(sa.select(held.c.run_pk).exists())
     moved = update_run.returning(runs.c.updated_at).cte("moved")
-    writes: list[Any] = []
+    writes: list[sa.CTE] = []
     if settles:
         writes.append(_settle_call().where(sa.select(moved.c.updated_at).exists()).cte("settled"))
     for (kind, (table, columns)), count in zip(_KINDS.items(), counts, strict=True):
         for number in range(count):
             prefix = f"{kind}{number}_"
             values = columns(prefix)
-            insert: Any = postgresql.insert(table).from_select(
-                list(values), sa.select(*values.values()).select_from(moved)
-            )
+            insert = postgresql.insert(table).from_select(list(values), sa.select(*values.values()).select_from(moved))
             writes.append((_overwriting(insert) if kind == "document" else insert).cte(f"{kind}{number}"))
-    return Prepared(sa.select(moved.c.updated_at).add_cte(*writes), takes=Values, gives=Written)
+    names = _names_of(settles, counts)
+    return Prepared(sa.select(moved.c.updated_at).add_cte(*writes), names=names, gives=Written)
+
+
+_ROWS = {"message": MessageRow, "event": EventRow, "call": NewCallRow, "document": DocumentRow}
+
+
+def _names_of(settles: bool, counts: Sequence[int]) -> set[str]:
+    """The parameters that ``_write_at_once`` gives such a statement."""
+    of_rows = (
+        f"{kind}{number}_{name}"
+        for kind, count in zip(_KINDS, counts, strict=True)
+        for number in range(count)
+        for name in _ROWS[kind].__annotations__
+    )
+    return {*RunStepValues.__annotations__, *(SettledCall.__annotations__ if settles else ()), *of_rows}

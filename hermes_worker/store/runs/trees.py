@@ -21,7 +21,7 @@ from hermes_worker.core.budget import NANO, Amounts, Budget, Dimension, Limits
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.rows import budget_pk_of, reserved_of
 from hermes_worker.store.runs.budgets import read_budget
 from hermes_worker.store.runs.runs import RunNotFound
@@ -104,9 +104,7 @@ _tokens = (
 )
 _nano_usd = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
 """As budgets count: attempts whose outcome nobody knows included."""
-_ROOT = sa.select(runs.c.pk, sa.func.coalesce(runs.c.root_pk, runs.c.pk).label("root_pk")).where(
-    runs.c.run_id == sa.bindparam("run_id")
-)
+_ROOT = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.run_id == sa.bindparam("run_id"))
 _in_tree = sa.or_(runs.c.pk == sa.bindparam("root"), runs.c.root_pk == sa.bindparam("root"))
 
 
@@ -150,7 +148,7 @@ class Trees:
             except sa.exc.IntegrityError:
                 continue  # another reader numbered at the same time; its numbers are there now
         with self._database.read() as connection:
-            rows = connection.execute(_NUMBERED, {"root": root_pk, "after": seq, "most": limit}).all()
+            found = connection.execute(_NUMBERED, {"root": root_pk, "after": seq, "most": limit})
             return [
                 TreeEvent(
                     seq=row.tree_seq,
@@ -159,7 +157,7 @@ class Trees:
                     depth=row.depth,
                     event=read_event(connection, row.session_pk, row),
                 )
-                for row in rows
+                for row in rows_of(found, _NumberedRow)
             ]
 
     def is_over(self, run_id: str) -> bool:
@@ -171,10 +169,10 @@ class Trees:
 
     def _root_of(self, run_id: str) -> int:
         with self._database.read() as connection:
-            row = connection.execute(_ROOT, {"run_id": run_id}).first()
-        if row is None:
+            root_pk = connection.execute(_ROOT, {"run_id": run_id}).scalar()
+        if root_pk is None:
             raise RunNotFound(f"there is no run {run_id!r}")
-        return int(row.root_pk)
+        return int(root_pk)
 
 
 # --- the order -------------------------------------------------------------------------------------------------------
@@ -196,10 +194,27 @@ _NEW = (
     .order_by(events.c.run_pk, events.c.seq)
 )
 _parents = runs.alias("parents")
+
+
+class _NumberedRow(NamedTuple):
+    tree_seq: int
+    seq: int
+    at: float
+    event: str
+    data: str
+    run_id: str
+    session_pk: int
+    depth: int
+    parent_run_id: str | None
+
+
 _NUMBERED = (
     sa.select(
         tree_events.c.seq.label("tree_seq"),
-        events,
+        events.c.seq,
+        events.c.at,
+        events.c.event,
+        events.c.data,
         runs.c.run_id,
         runs.c.session_pk,
         runs.c.depth,
@@ -277,6 +292,14 @@ class _OwnRow(NamedTuple):
     now: float
 
 
+class _ShareRow(NamedTuple):
+    pk: int
+    run_id: str
+    child_index: int | None
+    status: str
+    iterations_max: int
+
+
 class _SumRow(NamedTuple):
     """What a run and all below it used."""
 
@@ -290,7 +313,7 @@ class _SumRow(NamedTuple):
     reserved_nano_usd: int
 
 
-_COLUMNS = (
+_RUN = sa.select(
     runs.c.pk,
     runs.c.run_id,
     runs.c.root_pk,
@@ -298,9 +321,6 @@ _COLUMNS = (
     runs.c.status,
     runs.c.iterations_max,
     runs.c.has_budget,
-)
-_RUN = sa.select(
-    *_COLUMNS,
     (runs.c.iteration - runs.c.refunds).label("iterations"),
     _tokens.label("tokens"),
     _nano_usd.label("nano_usd"),
@@ -360,9 +380,9 @@ def _children(connection: Connection, run_pk: int) -> list[Share]:
     sums = rows_of(connection.execute(_SUMS, {"run": run_pk}), _SumRow)
     if not sums:
         return []
-    calls = {row.child_pk: int(row.calls) for row in connection.execute(_CALLS, {"run": run_pk})}
-    found = connection.execute(sa.select(*_COLUMNS).where(runs.c.pk.in_([row.child_pk for row in sums])))
-    facts = {row.pk: row for row in found}
+    calls = {child_pk: int(count) for child_pk, count in connection.execute(_CALLS, {"run": run_pk})}
+    wanted = sa.select(*columns_for(runs, _ShareRow)).where(runs.c.pk.in_([row.child_pk for row in sums]))
+    facts = {row.pk: row for row in rows_of(connection.execute(wanted), _ShareRow)}
     return [
         Share(
             run_id=facts[row.child_pk].run_id,

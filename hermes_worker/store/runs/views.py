@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,6 +19,7 @@ from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, exit_text
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.sources import SessionLabel
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.rows import read_messages
 from hermes_worker.store.runs import steering
@@ -128,8 +129,94 @@ _OUTPUT = (
 )
 _IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cancelled', 'expired'))", sa.Boolean())
 """Spelled as in the index ``ix_runs_open``: with bound values in it SQLite would read the whole table."""
+
+
+class _ViewRow(NamedTuple):
+    pk: int
+    run_id: str
+    status: str
+    exit_reason: str | None
+    exhausted: str | None
+    model: str
+    endpoint: str | None
+    iteration: int
+    iterations_max: int
+    refunds: int
+    steers: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated_tokens: int
+    refused_attempts: int
+    unknown_attempts: int
+    unknown_input_tokens: int
+    unknown_output_tokens: int
+    cost_nano_usd: int
+    cost_status: str | None
+    doubtful_nano_usd: int
+    created_at: float
+    started_at: float | None
+    updated_at: float
+    finished_at: float | None
+    resume_at: float | None
+    failure_kind: str | None
+    failure_message: str | None
+    session_id: str
+    session_source: str | None
+    session_name: str | None
+    title: str | None
+    last_event: str | None
+    output_body: str | None
+
+
+class _LedgerRow(NamedTuple):
+    iteration: int
+    position: int
+    name: str
+    replay: str
+    status: str
+    attempt: int
+    claimed_at: float | None
+    settled_at: float | None
+
+
+class _PlaceRow(NamedTuple):
+    session_pk: int
+    message_seq: int
+
+
+class _OfSession(NamedTuple):
+    pk: int
+    session_pk: int
+
+
+class _StoredEventRow(NamedTuple):
+    seq: int
+    at: float
+    event: str
+    data: str
+
+
+class NumberedEvent(Protocol):
+    """The row of an event."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def event(self) -> str: ...
+
+    @property
+    def data(self) -> str: ...
+
+
 _VIEW = sa.select(
-    runs,
+    *(runs.c[name] for name in _ViewRow._fields if name in runs.c),
     *SESSION_LABEL,
     sessions.c.title,
     _LAST_EVENT.label("last_event"),
@@ -146,7 +233,7 @@ class Views:
     def run(self, run_id: str) -> RunView:
         """Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            row = connection.execute(_VIEW.where(runs.c.run_id == run_id)).first()
+            row = row_of(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
             if row is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
             said = steering.pending(connection, row.pk) if row.steers else []
@@ -178,7 +265,7 @@ class Views:
         with self._database.read() as connection:
             if before is not None:
                 statement = statement.where(runs.c.pk < find(connection, before, tenant))
-            return [_view(row) for row in connection.execute(statement)]
+            return [_view(row) for row in rows_of(connection.execute(statement), _ViewRow)]
 
     def calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
         """The newest ``limit`` tool calls of a run, oldest first. Raises ``RunNotFound``.
@@ -188,12 +275,13 @@ class Views:
         wanted = (tool_calls.c.status == CallStatus.UNKNOWN.value) | (tool_calls.c.attempt > 1)
         with self._database.read() as connection:
             pk = find(connection, run_id)
-            rows = connection.execute(
-                sa.select(tool_calls)
+            found = connection.execute(
+                sa.select(*columns_for(tool_calls, _LedgerRow))
                 .where(tool_calls.c.run_pk == pk, wanted if only_troubled else sa.true())
                 .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
                 .limit(limit)
-            ).all()
+            )
+            rows = rows_of(found, _LedgerRow)
         return [
             CallView(
                 iteration=row.iteration,
@@ -211,9 +299,8 @@ class Views:
     def transcript(self, run_id: str) -> list[Message]:
         """Every row of the run's session up to now, in order. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            row = connection.execute(
-                sa.select(runs.c.session_pk, runs.c.message_seq).where(runs.c.run_id == run_id)
-            ).first()
+            found = connection.execute(sa.select(*columns_for(runs, _PlaceRow)).where(runs.c.run_id == run_id))
+            row = row_of(found, _PlaceRow)
             if row is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
             return read_messages(connection, row.session_pk, 1, row.message_seq)
@@ -236,16 +323,17 @@ class Views:
     def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
         """Events numbered above ``seq``, in order, with texts stored by reference filled in. Raises ``RunNotFound``."""
         with self._database.read() as connection:
-            run = connection.execute(sa.select(runs.c.pk, runs.c.session_pk).where(runs.c.run_id == run_id)).first()
+            of_session = sa.select(*columns_for(runs, _OfSession)).where(runs.c.run_id == run_id)
+            run = row_of(connection.execute(of_session), _OfSession)
             if run is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
-            rows = connection.execute(
-                sa.select(events)
+            found = connection.execute(
+                sa.select(*columns_for(events, _StoredEventRow))
                 .where(events.c.run_pk == run.pk, events.c.seq > seq)
                 .order_by(events.c.seq)
                 .limit(limit)
-            ).all()
-            return [read_event(connection, run.session_pk, row) for row in rows]
+            )
+            return [read_event(connection, run.session_pk, row) for row in rows_of(found, _StoredEventRow)]
 
     def event_seqs(self, run_ids: Collection[str]) -> dict[str, int]:
         """The number of the newest event of each of these runs: one query, however many readers follow them."""
@@ -253,7 +341,7 @@ class Views:
             return {}
         with self._database.read() as connection:
             rows = connection.execute(sa.select(runs.c.run_id, runs.c.event_seq).where(runs.c.run_id.in_(run_ids)))
-            return {row.run_id: int(row.event_seq) for row in rows}
+            return {run_id: int(seq) for run_id, seq in rows}
 
     def call_counts(self, run_id: str) -> dict[CallStatus, int]:
         """The tool calls of a run by status. Raises ``RunNotFound``."""
@@ -280,7 +368,7 @@ class Views:
         return {status: int(count) for status, count in rows}
 
 
-def read_event(connection: Connection, session_pk: int, row: sa.Row[Any]) -> StoredEvent:
+def read_event(connection: Connection, session_pk: int, row: NumberedEvent) -> StoredEvent:
     """An event row, with the text it stores by reference filled in."""
     data = json.loads(row.data)
     seq = data.get("message_seq")
@@ -294,7 +382,7 @@ def read_event(connection: Connection, session_pk: int, row: sa.Row[Any]) -> Sto
     return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
 
 
-def _view(row: sa.Row[Any]) -> RunView:
+def _view(row: _ViewRow) -> RunView:
     return RunView(
         run_id=row.run_id,
         session=label_of(row),
