@@ -19,10 +19,11 @@ import os
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
     from hermes_worker.settings import LogSettings, Secret
 
 __all__ = [
+    "COUNTED",
+    "DURATIONS_S",
     "EVENTS",
+    "TIMED",
+    "Durations",
     "Log",
     "Outage",
     "bound",
@@ -42,9 +47,11 @@ __all__ = [
     "configure_logging",
     "count",
     "database_outage",
+    "durations",
     "log",
     "reset_counters",
     "snapshot",
+    "took",
 ]
 
 EVENTS: Mapping[str, str] = MappingProxyType(
@@ -158,10 +165,76 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "database.unreachable": "The database did not answer; said at growing intervals while it is away.",
         "database.reachable": "The database answers again.",
         "request.failed": "An HTTP request met a defect of ours; its traceback follows.",
+        "metrics.served": "This process serves its metrics.",
+        "metrics.not_served": "This process cannot listen where its metrics should be; it works without them.",
         "settings.noted": "Something in the configuration has no effect.",
     }
 )
 """Every event this package logs or counts, with its meaning. Closed: a test reads the sources and compares."""
+
+COUNTED: frozenset[str] = frozenset(
+    [
+        "auxiliary.answered",
+        "auxiliary.claimed",
+        "auxiliary.failed",
+        "auxiliary.refused",
+        "command.judged",
+        "context.left_out",
+        "conversation.compacted",
+        "delivery.claimed",
+        "delivery.delivered",
+        "delivery.failed",
+        "delivery.refused",
+        "delivery.retried",
+        "egress.connected",
+        "egress.refused",
+        "execution.claimed",
+        "execution.finished",
+        "hint.failed",
+        "hint.sent",
+        "hint.stale",
+        "iteration.claimed",
+        "iteration.committed",
+        "iteration.refused",
+        "lease.lost",
+        "lease.stray",
+        "login.renewed",
+        "message.dropped",
+        "model.cooled_down",
+        "model.failed",
+        "model.held_back",
+        "model.key_rested",
+        "model.outcome_unknown",
+        "reply.discarded",
+        "run.delegated",
+        "run.stop_requested",
+        "run.submitted",
+        "session.entitled",
+        "sweep.completed",
+        "tool_call.claimed",
+        "tool_call.refused",
+        "tool_call.settled",
+        "untrusted.suspicious",
+        "webhook.accepted",
+        "webhook.conflict",
+        "webhook.duplicate",
+        "webhook.limited",
+        "webhook.replayed",
+    ]
+)
+"""The events that are counted, some of them by kind (``model.failed.rate_limit``): their counters begin at zero."""
+
+TIMED: Mapping[str, str] = MappingProxyType(
+    {
+        "hint.waited": "From when the message of a step was sent to when it was begun, by queue.",
+        "step.held": "From the claim of a step to its end, by queue.",
+        "model.waited": "How long model calls were told to wait because their credential is used as much as it may be.",
+        "pool.waited": "How long statements waited for a connection to the database.",
+        "sweep.took": "One look of the sweeper.",
+        "event.lagged": "From when an event of a run was written to when it was sent to somebody who follows the run.",
+    }
+)
+"""What is timed. Seconds; those with a queue as ``hint.waited.model``."""
 
 
 # --- context ---------------------------------------------------------------------------------------------------------
@@ -357,11 +430,11 @@ class _Counters:
 
     def reset(self) -> None:
         self._lock = threading.Lock()
-        self._values = dict.fromkeys(EVENTS, 0)
+        self._values = dict.fromkeys(COUNTED, 0)
 
     def add(self, name: str, amount: int) -> None:
         with self._lock:
-            if name not in self._values and name.rpartition(".")[0] not in EVENTS:
+            if name not in self._values and not {name, name.rpartition(".")[0]} & EVENTS.keys():
                 raise KeyError(f"{name!r} is not in observe.EVENTS")
             self._values[name] = self._values.get(name, 0) + amount
 
@@ -370,9 +443,49 @@ class _Counters:
             return dict(self._values)
 
 
-_counters = _Counters()
+DURATIONS_S = (0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Upper bounds of the classes in which durations are counted."""
+
+
+class Durations(NamedTuple):
+    """Durations of one kind."""
+
+    classes: tuple[int, ...]
+    """How many lie in each class of ``DURATIONS_S``, and above them all."""
+    sum_s: float
+
+
+class _Timers:
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+        self._classes: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        seconds = max(0.0, seconds)  # clocks of two machines may disagree
+        place = bisect_left(DURATIONS_S, seconds)
+        with self._lock:
+            classes = self._classes.get(name)
+            if classes is None:
+                if name not in TIMED and name.rpartition(".")[0] not in TIMED:
+                    raise KeyError(f"{name!r} is not in observe.TIMED")
+                classes = self._classes[name] = [0] * (len(DURATIONS_S) + 1)
+                self._sums[name] = 0.0
+            classes[place] += 1
+            self._sums[name] += seconds
+
+    def values(self) -> dict[str, Durations]:
+        with self._lock:
+            return {name: Durations(tuple(classes), self._sums[name]) for name, classes in self._classes.items()}
+
+
+_counters, _timers = _Counters(), _Timers()
 # A forked child counts for itself, and the lock may be held by a thread that the child does not have.
 os.register_at_fork(after_in_child=_counters.reset)
+os.register_at_fork(after_in_child=_timers.reset)
 
 
 def count(name: str, amount: int = 1) -> None:
@@ -382,14 +495,26 @@ def count(name: str, amount: int = 1) -> None:
     _counters.add(name, amount)
 
 
+def took(name: str, seconds: float) -> None:
+    """Note a duration in this process. ``name`` is one of ``TIMED``, or one of its kinds. Raises ``KeyError`` for other
+    names."""
+    _timers.add(name, seconds)
+
+
 def snapshot() -> dict[str, int]:
     """All counters, including those still at zero."""
     return _counters.values()
 
 
+def durations() -> dict[str, Durations]:
+    """What was timed so far."""
+    return _timers.values()
+
+
 def reset_counters() -> None:
-    """Set every counter to zero, for tests."""
+    """Set every counter to zero and forget durations, for tests."""
     _counters.reset()
+    _timers.reset()
 
 
 # --- outages ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from hermes_worker import settings as settings_module
 from hermes_worker.broker.queue import QueueName, TaskName, broker_failed
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.observe import database_outage, log
+from hermes_worker.observe import database_outage, log, took
 from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.jobs.jobs import Jobs
@@ -65,6 +65,11 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._jobs = Jobs(self._client.database)
         self._sweeping = _Sweeping(self._client, self._settings)
         self._sweeping.start()
+        if self._settings.metrics.port is not None:
+            from hermes_worker.metrics.serving import connection_gauges, serve_metrics  # loaded where they are wanted
+
+            database = self._client.database
+            serve_metrics(self._settings, "beat", connection_gauges(database), fleet=database)
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Do what is due; returns the seconds until there may be more."""
@@ -153,12 +158,14 @@ class _Sweeping:
         while not self._end.wait(self._every_s):
             try:
                 depths = self._client.publisher.depths()
+                began = time.monotonic()
                 swept = self._sweeper.sweep(depths)
                 self._repair_executions(depths)
             except UnavailableError as error:
                 database_outage.failed(doing="sweep", error=str(error))
                 continue
             if swept is not None:
+                took("sweep.took", time.monotonic() - began)
                 report(swept)
                 self._client.publisher.send(swept.hints)
 

@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hermes_worker", "scheduler")
 WITHOUT_SECRETS = {
+    "hermes_worker.metrics": "a developer's tool: it prints documentation, and reads neither environment nor home",
     "hermes_worker.models.listing": "a developer's tool: it writes a page of the documentation",
     "hermes_worker.safety.redaction.rule_import": "a developer's tool: it makes one public file of another",
     "hermes_worker.settings": "a developer's tool: it prints documentation, and reads neither environment nor home",

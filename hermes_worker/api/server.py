@@ -52,9 +52,18 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
         server = ApiServer(client, listen(settings.server), on_ready=on_ready)
         seal_routes(client)
         allow_many_connections()
+        if settings.metrics.port is not None:
+            _serve_metrics(client, server)
         server.run()
     finally:
         client.close()
+
+
+def _serve_metrics(client: Client, server: ApiServer) -> None:
+    from hermes_worker.metrics.serving import connection_gauges, serve_metrics  # loaded where they are wanted
+
+    gauges = {"hermes_process_followers": lambda: float(server.followers)}
+    serve_metrics(client.settings, "api", {**gauges, **connection_gauges(client.database)}, fleet=client.database)
 
 
 def seal_routes(client: Client) -> None:
@@ -105,6 +114,11 @@ class ApiServer(uvicorn.Server):
         self._leaves_at: float | None = None
         self._on_ready = on_ready
         self.url = _url(sockets[0])
+
+    @property
+    def followers(self) -> int:
+        """Readers who follow a run at the moment."""
+        return self._context.followers.count
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until ``should_exit`` is set or, in the main thread, a signal comes."""

@@ -34,6 +34,8 @@ _SERVERS = "servers"
 _LEAVING_S = 8.0
 """A worker gets its drain periods and then this long to end, before it is killed."""
 _BROKER_GRACE_S = 10.0
+_METRICS_PORTS = ("api", "beat", "model", "tools")
+"""The roles that serve metrics; each has a port of its own, from the one of the settings on."""
 _READY_PATIENCE_S = 60.0
 """The first start on a slow disk compiles every module."""
 
@@ -180,7 +182,7 @@ class Stack:
     ) -> ChildSpec:
         lease = self.settings.lease
         plugins.require(self.settings, roles)  # said here: the role itself would say it into a log
-        environ, secrets = handed_to(self.settings, *roles)
+        environ, secrets = handed_to(self._with_metrics_port(name), *roles)
         return ChildSpec(
             name=name,
             argv=[sys.executable, "-P", "-m", "hermes_worker.cli", *arguments],
@@ -192,6 +194,13 @@ class Stack:
             grace_s=lease.drain_s + lease.drain_once_s + _LEAVING_S,
             group="roles",
         )
+
+    def _with_metrics_port(self, name: str) -> Settings:
+        metrics = self.settings.metrics
+        if not metrics.port or name not in _METRICS_PORTS:
+            return self.settings
+        port = metrics.port + _METRICS_PORTS.index(name)
+        return replace(self.settings, metrics=replace(metrics, port=port))
 
 
 def import_for_roles(more: Sequence[str]) -> None:

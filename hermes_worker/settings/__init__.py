@@ -661,6 +661,18 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Where Prometheus reads each process."""
+
+    port: int | None = _setting("metrics.port", "HERMES_METRICS_PORT", optional_integer(0, 65_535))
+    """Port on which every role serves `/metrics`, by convention 9464; 0 takes a free one and logs it. Not set: nobody
+    listens. `up` gives its roles this port and the next ones: API, scheduler, model worker, tools worker."""
+    host: str = _setting("metrics.host", "HERMES_METRICS_HOST", HOST, "127.0.0.1")
+    """Address to listen on. There is no key: whoever reaches it reads how much is done and spent, but no ids, no
+    names of tenants and nothing that anybody wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything, in groups."""
 
@@ -681,6 +693,7 @@ class Settings:
     flower: FlowerSettings = field(default_factory=FlowerSettings)
     extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
     """Fault points to arm, for tests: see `hermes_worker/system/faults.py`."""
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -729,6 +742,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "flower": FlowerSettings,
         "extensions": ExtensionSettings,
         "log": LogSettings,
+        "metrics": MetricsSettings,
     }
 )
 

@@ -90,6 +90,8 @@ class Feed:
     def __init__(self) -> None:
         self.rows_read = 0
         """Number of the last row the reader has read; kept up to date by the reader."""
+        self.since = time.time()
+        """When the reader came, in epoch seconds."""
         self._reads = Allowance(at_once=_READS_AT_ONCE, per_s=_READS_AT_ONCE)
         self._entries: list[LiveHeard] = []
         self._heard_to = _BEGINNING

@@ -18,7 +18,7 @@ import redis
 from hermes_worker.broker.queue import CONTROL_CHANNEL, broker_failed
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.pacing import Allowance
-from hermes_worker.observe import count, database_outage, log
+from hermes_worker.observe import count, database_outage, log, took
 from hermes_worker.store.runs.runs import Nudged
 from hermes_worker.store.sweep import Sweeper, Swept
 from hermes_worker.system import faults
@@ -136,8 +136,10 @@ class Keeper:
         depths = self._sender.depths()
         self._notice_deafness(depths)
         self._tend_lanes(depths)
+        began = time.monotonic()
         swept = self._sweeper.sweep(depths)
         if swept is not None:
+            took("sweep.took", time.monotonic() - began)
             faults.point(FaultPoint.SWEEP_AFTER_RELEASE)
             report(swept)
             self._sender.send(swept.hints)

@@ -7,6 +7,7 @@ entered any number of times. What a step does is in its own module: ``iterate``,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -15,7 +16,7 @@ from hermes_worker.broker.queue import QueueName
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.effects import Effect, Iterate
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.observe import bound, count, log
+from hermes_worker.observe import bound, count, log, took
 from hermes_worker.store.rows import Hint
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
@@ -83,6 +84,7 @@ def begin(parts: StepParts, queue: QueueName, hint: Hint, do: Callable[[], None]
     """``do``, if this process may begin something from ``queue``; else its message goes back where it came from."""
     with parts.leases.beginning(queue, hint.at) as may_begin:
         if may_begin:
+            took(f"hint.waited.{queue.value}", time.time() - hint.at)
             do()
         else:
             parts.sender.send([hint])
@@ -93,12 +95,14 @@ def _take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT) -> None
     if claim is None:
         count("hint.stale")
         return
+    began = time.monotonic()
     faults.point(step.after_claim, effect.run_id)
     with (
         bound(**_named(effect)),
         parts.leases.holding(claim.token, effect.run_id, may_hand_over=step.may_hand_over(claim)) as abort,
     ):
         done = step.do(parts, claim, abort)
+    took(f"step.held.{step.queue.value}", time.monotonic() - began)
     faults.point(step.after_commit, effect.run_id)
     parts.sender.send(done.hints)
     if done.is_watched:

@@ -97,11 +97,30 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
         if not drain_line.is_open:
             log.info("worker.stopped")
 
+    def serve(sender: Any = None, **_: Any) -> None:
+        # Not before a prefork pool has its children: the first of them would inherit the socket.
+        if settings.metrics.port is not None and not _options.is_lane:
+            controller = getattr(sender, "controller", None)
+            slots = int(getattr(controller, "concurrency", 0) or 0)
+            _serve_metrics(settings, slots, None if drain_line.is_open else process(settings))
+
     signals.worker_init.connect(begin, weak=False)
+    signals.worker_ready.connect(serve, weak=False)
     signals.worker_process_init.connect(begin_child, weak=False)
     signals.worker_shutting_down.connect(drain, weak=False)
     signals.worker_shutdown.connect(leave, weak=False)
     signals.worker_process_shutdown.connect(leave, weak=False)
+
+
+def _serve_metrics(settings: Settings, slots: int, here: WorkerProcess | None) -> None:
+    """``here`` is ``None`` in the parent of a prefork pool, which does nothing itself."""
+    from hermes_worker.metrics.serving import connection_gauges, serve_metrics  # loaded where they are wanted
+
+    gauges = {"hermes_process_slots": lambda: float(slots)}
+    if here is not None:
+        gauges |= {"hermes_process_in_flight": lambda: float(here.parts.leases.in_flight)}
+        gauges |= connection_gauges(here.database)
+    serve_metrics(settings, "worker", gauges)
 
 
 def _patience_s(lease: LeaseSettings) -> float:

@@ -33,6 +33,7 @@ from hermes_worker.store.runs.views import RunView
 from hermes_worker.wiring import Client, open_client
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from support.migrated import bring_up
+from support.recount import counted
 from support.valkey import for_administrator
 
 T = TypeVar("T")
@@ -125,7 +126,17 @@ class Rig:
             model_requests=self.model.requests.completions + asked_before,
             poisons=poisons,
         )
-        return [finding for finding in found if finding.broken]
+        return [finding for finding in (*found, self._counters_off()) if finding.broken]
+
+    def _counters_off(self) -> AuditFinding:
+        """Counters that do not say what the rows say."""
+        said, true = counted(self.client.database)
+        off = [
+            f"{key}: {said.get(key)} and not {true.get(key)}"
+            for key in said.keys() | true
+            if said.get(key) != true.get(key)
+        ]
+        return AuditFinding(invariant="counters off", broken=len(off), examples=tuple(off[:5]))
 
     def tool_rows(self, run_id: str) -> list[dict[str, Any]]:
         """The tool results of a run's transcript, in order."""

@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -22,6 +23,7 @@ from hermes_worker.api.owners import OwnRun
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
+from hermes_worker.observe import took
 from hermes_worker.store.runs.views import Views
 from hermes_worker.stream import sse
 from hermes_worker.stream.events import ANY_RUN_EVENT, item_schema
@@ -173,6 +175,8 @@ async def _new_rows(context: ApiContext, run_id: str, merge: sse.Merge, feed: Fe
             feed.found_rows(merge.cursor.seq)
         if told:
             yield _chunk(run_id, told)
+        if rows and rows[-1].at > feed.since:
+            took("event.lagged", time.time() - rows[-1].at)
         if len(rows) < _PAGE:
             return
 

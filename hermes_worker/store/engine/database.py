@@ -146,6 +146,14 @@ class Database:
         with self.read() as connection:
             return float(connection.execute(sa.select(db_now())).scalar_one())
 
+    def connections(self) -> tuple[int, int]:
+        """How many connections of this process are open, and how many of them are in use."""
+        pool = self.engine.pool
+        assert isinstance(pool, sa.pool.QueuePool)
+        used = pool.checkedout()
+        singles = (0, 0) if self.is_sqlite else (self._singles.open, self._singles.idle)
+        return pool.checkedin() + used + singles[0], used + singles[0] - singles[1]
+
     def close(self) -> None:
         self._singles.clear()
         for engine in self.engines:

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.observe import took
+
 
 class ConnectionPool:
     """At most ``size`` open connections of ``engine``, whose isolation level is AUTOCOMMIT. Thread-safe."""
@@ -57,6 +59,16 @@ class ConnectionPool:
             with self._returned:
                 self._returned.notify()
 
+    @property
+    def open(self) -> int:
+        """Connections that are open, in use or not."""
+        return self._open
+
+    @property
+    def idle(self) -> int:
+        """Those of them that nobody uses."""
+        return len(self._idle)
+
     def clear(self) -> None:
         """Close what is idle, now, and what is in use when it comes back."""
         self._generation += 1
@@ -65,7 +77,8 @@ class ConnectionPool:
                 self._close(self._idle.pop())
 
     def _open_or_wait(self) -> Connection:
-        deadline = time.monotonic() + self._patience_s
+        began = time.monotonic()
+        deadline = began + self._patience_s
         with self._returned:
             self._waiting += 1
             try:
@@ -77,6 +90,7 @@ class ConnectionPool:
                 self._open += 1
             finally:
                 self._waiting -= 1
+                took("pool.waited", time.monotonic() - began)
         try:
             return self._engine.connect()
         except BaseException:

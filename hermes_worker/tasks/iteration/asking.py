@@ -28,7 +28,7 @@ from hermes_worker.core.run_memory import RunMemory, memory_document, memory_fro
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.governor import KeyPlace, Permit
 from hermes_worker.models.identity import described
-from hermes_worker.observe import count, log
+from hermes_worker.observe import count, log, took
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.runs.runs import IterationClaim
 from hermes_worker.store.runs.transcripts import CorruptTranscript
@@ -313,6 +313,7 @@ class _ModelCall:
         if permit.wait_s <= 0:
             return asking.PermitGranted()
         count("model.held_back")
+        took("model.waited", permit.wait_s)
         return asking.PermitDelayed(wait_s=permit.wait_s, ahead=permit.ahead, is_cooling=permit.is_cooling)
 
     def _hold_still(self, act: asking.HoldStill) -> asking.WaitPassed | Interrupted:

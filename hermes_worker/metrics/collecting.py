@@ -1,0 +1,207 @@
+"""From what a process counted, and from what the rows say, to what Prometheus reads.
+
+A collector is asked at every scrape and keeps no numbers of its own. The rows are read at most once in
+``_READ_EVERY_S``, however many ask.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
+from hermes_worker.metrics.labels import LabelValues
+from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, durations, log, snapshot
+from hermes_worker.store import statistics
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.fleet import FleetReading, read_fleet
+from hermes_worker.store.revisions import newest
+
+_READ_EVERY_S = 5.0
+Sample = tuple[str, tuple[str, ...], float]
+"""The name of a metric, the values of its labels, its value."""
+Gauges = Mapping[str, Callable[[], float]]
+"""By the name of a metric, or its name and the value of its only label after a dot."""
+
+_TIMERS: Mapping[str, str] = {
+    "hint.waited": "hermes_hint_wait_seconds",
+    "step.held": "hermes_step_duration_seconds",
+    "model.waited": "hermes_governor_wait_seconds",
+    "pool.waited": "hermes_pool_wait_seconds",
+    "sweep.took": "hermes_sweep_duration_seconds",
+    "event.lagged": "hermes_event_lag_seconds",
+}
+_TOKENS = {
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "cache_read_tokens": "cache_read",
+    "cache_write_tokens": "cache_write",
+    "reasoning_tokens": "reasoning",
+    "estimated_tokens": "estimated",
+    "unknown_input_tokens": "unknown_input",
+    "unknown_output_tokens": "unknown_output",
+}
+
+
+# --- a process -------------------------------------------------------------------------------------------------------
+
+
+class ProcessCollector(Collector):
+    """What this process counted and timed, and how it stands."""
+
+    def __init__(self, role: str, gauges: Gauges) -> None:
+        self._role = role
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[Family]:
+        yield from _families([*self._samples()], MetricScope.PROCESS)
+        yield from _histograms(durations())
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing is asked when the collector is registered."""
+        return []
+
+    def _samples(self) -> Iterator[Sample]:
+        yield "hermes_build_info", (version("hermes-worker"), newest(), self._role), 1.0
+        for name, number in snapshot().items():
+            event, _, kind = (name, "", "") if name in EVENTS else name.rpartition(".")
+            yield "hermes_process_events", (event, kind), number
+        for name, read in self._gauges.items():
+            metric, _, label = name.partition(".")
+            yield metric, (label,) if label else (), read()
+
+
+def _histograms(timed: Mapping[str, Durations]) -> Iterator[Family]:
+    families: dict[str, HistogramMetricFamily] = {}
+    for name, found in sorted(timed.items()):
+        timer, label = (name, "") if name in _TIMERS else (name.rpartition(".")[0], name.rpartition(".")[2])
+        metric = BY_NAME[_TIMERS[timer]]
+        family = families.setdefault(
+            metric.name, HistogramMetricFamily(metric.name, metric.meaning, labels=list(metric.labels))
+        )
+        bounds = [*(str(bound) for bound in DURATIONS_S), "+Inf"]
+        below, buckets = 0, []
+        for bound, number in zip(bounds, found.classes, strict=True):
+            below += number
+            buckets.append((bound, float(below)))
+        family.add_metric([label] if metric.labels else [], buckets=buckets, sum_value=found.sum_s)
+    yield from families.values()
+
+
+# --- the rows --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Look:
+    at: float
+    state: FleetReading | None
+
+
+class FleetCollector(Collector):
+    """What the rows of all tenants say. While the database is away it says only that."""
+
+    def __init__(self, database: Database, values: LabelValues) -> None:
+        self._database = database
+        self._values = values
+        self._lock = threading.Lock()
+        self._look = _Look(at=-_READ_EVERY_S, state=None)
+
+    def collect(self) -> Iterable[Family]:
+        state = self._state()
+        readable: Sample = ("hermes_fleet_readable", (), float(state is not None))
+        samples = [readable, *(() if state is None else _of_fleet(state))]
+        yield from _families([self._bounded(sample) for sample in samples], MetricScope.FLEET)
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing is asked when the collector is registered."""
+        return []
+
+    def _state(self) -> FleetReading | None:
+        with self._lock:
+            if time.monotonic() - self._look.at >= _READ_EVERY_S:
+                self._look = _Look(at=time.monotonic(), state=self._read())
+            return self._look.state
+
+    def _read(self) -> FleetReading | None:
+        try:
+            return read_fleet(self._database)
+        except UnavailableError as error:
+            log.warning("database.unreachable", doing="metrics", error=str(error))
+            return None
+
+    def _bounded(self, sample: Sample) -> Sample:
+        name, values, number = sample
+        labels = BY_NAME[name].labels
+        return name, tuple(map(self._values.bounded, labels, values)), number
+
+
+def _of_fleet(state: FleetReading) -> Iterator[Sample]:
+    yield from _AT_LEAST
+    for (measure, labels), amount in state.totals.items():
+        yield _counted(measure, labels, amount)
+    for queue in state.backlog:
+        yield "hermes_queue_due", (queue.queue,), queue.due
+        yield "hermes_queue_claimed", (queue.queue,), queue.claimed
+        yield "hermes_queue_oldest_due_seconds", (queue.queue,), queue.oldest_age_s
+        yield "hermes_queue_capacity_needed", (queue.queue,), queue.capacity_needed
+    for name, numbers in (
+        ("hermes_runs", state.runs),
+        ("hermes_workers", {"alive": 0, "dead": 0, "crashed": 0, **state.workers}),
+        ("hermes_waits", state.waits),
+        ("hermes_jobs", state.jobs),
+    ):
+        for value, number in numbers.items():
+            yield name, (value,), number
+    yield "hermes_deliveries_put_off", (), state.deliveries_put_off
+    yield "hermes_job_overdue_seconds", (), state.job_overdue_s
+
+
+_NANO = 1e-9
+
+
+def _counted(measure: str, labels: tuple[str, ...], amount: int) -> Sample:
+    if measure in _TOKENS:
+        return "hermes_tokens", (*labels, _TOKENS[measure]), amount
+    match measure:
+        case "refused_attempts" | "unknown_attempts":
+            return "hermes_model_attempts_failed", (*labels, measure.removesuffix("_attempts")), amount
+        case "cost_nano_usd":
+            return "hermes_cost_usd", (*labels, "certain"), amount * _NANO
+        case "doubtful_nano_usd":
+            return "hermes_cost_usd", (*labels, "doubtful"), amount * _NANO
+        case "unpriced_calls":
+            return "hermes_unpriced_model_calls", labels, amount
+        case _:
+            return f"hermes_{measure}", labels, amount
+
+
+_AT_LEAST: tuple[Sample, ...] = (
+    (f"hermes_{statistics.RUNS_ACCEPTED}", (), 0),
+    *((f"hermes_{statistics.STEPS_RETRIED}", (step,), 0.0) for step in ("model", "tool", "auxiliary")),
+    *((f"hermes_{statistics.TOOL_CALLS}", ("unknown", replay), 0.0) for replay in ("once",)),
+)
+"""Counters that are there before they counted anything, so that the first thing they count is seen as a rise."""
+
+
+def _families(samples: list[Sample], scope: MetricScope) -> Iterator[Family]:
+    """One family for each metric that has samples. Samples that agree in all labels are added."""
+    sums: dict[str, dict[tuple[str, ...], float]] = {}
+    for name, values, number in samples:
+        of_metric = sums.setdefault(name, {})
+        of_metric[values] = of_metric.get(values, 0.0) + number
+    for metric in METRICS:
+        if metric.scope is not scope or metric.name not in sums:
+            continue
+        make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+        family = make(metric.name, metric.meaning, labels=list(metric.labels))
+        for values, number in sums[metric.name].items():
+            family.add_metric(list(values), number)
+        yield family

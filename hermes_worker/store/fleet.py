@@ -1,0 +1,73 @@
+"""How a fleet stands: what its rows add up to, and what they say now, read at one moment.
+
+Every statement is led by a partial index of what is open, or reads a table of few rows (workers of the last day, jobs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.store.backlog import QueueBacklog, read_backlog
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.statistics import Totals, totals
+from hermes_worker.store.tables import deliveries, jobs, runs, waits, workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReading:
+    """The rows of all tenants, at one moment of the database's clock."""
+
+    totals: Totals
+    """What only grows (``store.statistics``)."""
+    backlog: tuple[QueueBacklog, ...]
+    runs: Mapping[str, int]
+    """Open ones, by status."""
+    workers: Mapping[str, int]
+    """Processes by state; those that are gone, for a day."""
+    waits: Mapping[str, int]
+    """Open questions to people, by kind."""
+    jobs: Mapping[str, int]
+    """By state, without those that were removed."""
+    deliveries_put_off: int
+    """Those whose next attempt has its time."""
+    job_overdue_s: float
+    """How long the job that is due the longest waits for a scheduler; 0 when none is due."""
+
+
+def read_fleet(database: Database) -> FleetReading:
+    """Look once. Raises ``UnavailableError``."""
+    with database.snapshot() as connection:
+        due_at, now = connection.execute(_MOST_OVERDUE).one()
+        return FleetReading(
+            totals=totals(connection),
+            runs=_numbers(connection, _OPEN_RUNS),
+            workers=_numbers(connection, _WORKERS),
+            waits=_numbers(connection, _OPEN_WAITS),
+            jobs=_numbers(connection, _JOBS),
+            deliveries_put_off=connection.execute(_PUT_OFF).scalar_one(),
+            job_overdue_s=0.0 if due_at is None else max(0.0, now - due_at),
+            backlog=tuple(read_backlog(database)),
+        )
+
+
+def _numbers(connection: Connection, statement: sa.Select[Any]) -> dict[str, int]:
+    return {row[0]: row[1] for row in connection.execute(statement)}
+
+
+_OPEN_RUNS = (
+    sa.select(runs.c.status, sa.func.count())
+    .where(sa.text("runs.status not in ('completed', 'failed', 'cancelled', 'expired')"))
+    .group_by(runs.c.status)
+)
+_WORKERS = sa.select(workers.c.state, sa.func.count()).group_by(workers.c.state)
+_OPEN_WAITS = sa.select(waits.c.kind, sa.func.count()).where(waits.c.closed_at.is_(None)).group_by(waits.c.kind)
+_JOBS = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)
+_PUT_OFF = sa.select(sa.func.count()).select_from(deliveries).where(deliveries.c.not_before.is_not(None))
+_MOST_OVERDUE = sa.select(
+    sa.select(sa.func.min(jobs.c.next_fire_at)).where(jobs.c.next_fire_at.is_not(None)).scalar_subquery(), db_now()
+)
