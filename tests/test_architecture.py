@@ -150,6 +150,17 @@ def test_names_are_words_of_the_field() -> None:
         assert [name for name in sorted(names_in(ast.parse(text))) if refused.fullmatch(name)] == [], path
 
 
+def test_a_turn_is_a_run_and_nothing_that_a_run_waits_for() -> None:
+    """What it waits for is to be the active run of its session."""
+    other = re.compile(r"session's turn|\bwait\w*( for)? (its|their|his|your|our) turn|\b(has|take[sn]?|took) the turn")
+    texts = [
+        *sources("hermes_worker", "scheduler"),
+        *((path, path.read_text()) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]),
+    ]
+    for path, text in texts:
+        assert other.search(" ".join(text.split())) is None, path
+
+
 def test_core_imports_only_the_standard_library_and_itself() -> None:
     for path, text in sources("hermes_worker/core"):
         for name in imported(ast.parse(text)):

@@ -157,7 +157,7 @@ class _Task:
             except HomeBusy:
                 note = _stack_of_somebody(home)
             if note is None:
-                continue  # it went away while we looked, so now it is our turn
+                continue  # it went away while we looked, so now we may
             self._require_same_model(note)
             click.echo(f"using the 'hermes-worker {note.command}' that runs on {home}: {note.model}", err=True)
             try:

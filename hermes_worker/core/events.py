@@ -184,7 +184,7 @@ class PauseRequested:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeRequested:
     is_active_run: bool = True
-    """The run has its session's turn; without it, it was paused while it waited for it, and waits again."""
+    """The run is its session's active one; without that it was paused while it waited for it, and waits again."""
     kind: Literal["resume_requested"] = "resume_requested"
 
 

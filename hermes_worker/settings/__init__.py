@@ -387,7 +387,7 @@ class DelegationSettings:
         integer(1, 10_000),
         3,
     )
-    """Children of one run that work at the same time; more wait their turn."""
+    """Children of one run that work at the same time; more of them wait."""
     tasks_max: int = _setting("delegation.max_tasks", "HERMES_MAX_TASKS", integer(1, 10_000), 1_000)
     """Tasks in one call; a call with more is answered with an error."""
     depth_max: int = _setting("delegation.max_spawn_depth", "HERMES_MAX_SPAWN_DEPTH", integer(1, 100), 1)

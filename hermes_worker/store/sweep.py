@@ -6,7 +6,7 @@ two at once are harmless.
 
 *When is a message lost?* A row that is due but unclaimed was hinted at ``hinted_at``. Queues are first in, first out:
 once some worker has started a message that was hinted clearly *later*, ours is not in the queue any more. And an
-empty queue holds nothing at all. In any other case the message is waiting its turn behind others, and sending it again
+empty queue holds nothing at all. In any other case the message is waiting behind others, and sending it again
 would only make the queue longer. That is why a backlog of any size is never amplified.
 """
 

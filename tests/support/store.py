@@ -371,14 +371,14 @@ def check(store: Store) -> None:
             assert not ended, f"{row.run_id} has ended and still holds its session"
         elif not ended:
             assert row.status in ("queued", "paused") and row.hinted_at is None, (
-                f"{row.run_id} works without its session's turn"
+                f"{row.run_id} works and is not its session's active run"
             )
     for session in held:
         mine = [row for row in rows if row.session_pk == session.pk and not RunStatus(row.status).is_terminal]
-        # A child that waits for a place among its siblings has not asked for its session's turn yet.
+        # A child that waits for a place among its siblings is not its session's active run yet.
         waiting = [row for row in mine if row.parent_pk is None or row.status != "queued" or row.hinted_at]
         waiting = [row for row in waiting if row.status != "paused" or row.pk == session.active_run_pk]
-        assert (session.active_run_pk is None) == (not waiting), f"session {session.session_id} lost its turn"
+        assert (session.active_run_pk is None) == (not waiting), f"session {session.session_id} lost its active run"
 
 
 def _by_run(rows: Iterable[Any]) -> dict[int, list[Any]]:

@@ -6,7 +6,7 @@ what to do now (``act``) and what to do besides (``beside``). The shell does it 
 becomes acts, and what the run remembers of them.
 
 Nothing here waits or asks, so a test can walk every path. Each path ends: every decision uses up a remedy, a
-compaction, a retry, a key or a provider, and ``stayed_s`` bounds how long a call waits for its turn inside a worker.
+compaction, a retry, a key or a provider, and ``stayed_s`` bounds how long a call waits inside a worker.
 """
 
 from __future__ import annotations

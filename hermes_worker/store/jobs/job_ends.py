@@ -306,7 +306,7 @@ def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
 
 
 def _append_note(connection: Connection, tenant: str, session_id: str, text: str, *, run_pk: int) -> bool:
-    """Whether the note is written, or never can be; false while a run has the session's turn."""
+    """Whether the note is written, or never can be; false while the session has an active run."""
     found = connection.execute(
         sa.select(*columns_for(sessions, _NotedRow))
         .where(sessions.c.session_id == session_id, sessions.c.tenant == tenant)

@@ -61,7 +61,7 @@ class _SettledTick:
     """A locked job and what becomes of it."""
 
     row: JobRow
-    turn: JobTick
+    tick: JobTick
     is_begun: bool
     """Something starts for its last slot."""
 
@@ -87,75 +87,75 @@ def settle(
     if not found:
         return Settled()
     busy = open_runs(connection, [each.pk for each in found])
-    turns = []
+    ticks = []
     for row in found:
         running, waiting = busy.get(row.pk, (0, 0))
-        turn = decide(DueJob(row=row, now=now, running=running, waiting=waiting, connection=connection))
-        if turn is not None:
-            turns.append((row, turn))
-    return _write(connection, turns, now)
+        tick = decide(DueJob(row=row, now=now, running=running, waiting=waiting, connection=connection))
+        if tick is not None:
+            ticks.append((row, tick))
+    return _write(connection, ticks, now)
 
 
-def _write(connection: Connection, turns: Sequence[tuple[JobRow, JobTick]], now: float) -> Settled:
-    if not turns:
+def _write(connection: Connection, ticks: Sequence[tuple[JobRow, JobTick]], now: float) -> Settled:
+    if not ticks:
         return Settled()
-    known = _settled_before(connection, [(row, turn) for row, turn in turns if turn.starts])
+    known = _settled_before(connection, [(row, tick) for row, tick in ticks if tick.starts])
     begun = [
-        _SettledTick(row=row, turn=turn, is_begun=turn.starts and (row.pk, turn.slots[-1].at) not in known)
-        for row, turn in turns
+        _SettledTick(row=row, tick=tick, is_begun=tick.starts and (row.pk, tick.slots[-1].at) not in known)
+        for row, tick in ticks
     ]
     settled = Settled()
     for each in begun:
-        if each.is_begun and each.turn.cancels:
+        if each.is_begun and each.tick.cancels:
             settled += _cancel_open(connection, each.row.pk)
     settled += Settled(hints=[*_write_slots(connection, begun, now), *_collect(connection, begun, now)])
     connection.execute(_ADVANCE.values(updated_at=now), [{"job": each.row.pk, **_changes(each, now)} for each in begun])
-    for row, turn in turns:
-        if turn.notice is not None:
-            settled += Settled(hints=owe(connection, turn.targets, job_pk=row.pk, body=turn.notice))
+    for row, tick in ticks:
+        if tick.notice is not None:
+            settled += Settled(hints=owe(connection, tick.targets, job_pk=row.pk, body=tick.notice))
     return settled
 
 
 def _changes(each: _SettledTick, now: float) -> dict[str, object]:
-    place = place_columns(each.turn.place)
-    return {**place, "ran_at": now if each.is_begun else None, "written": each.turn.definition}
+    place = place_columns(each.tick.place)
+    return {**place, "ran_at": now if each.is_begun else None, "written": each.tick.definition}
 
 
 def _settled_before(connection: Connection, starting: Sequence[tuple[JobRow, JobTick]]) -> set[tuple[int, float]]:
     """Slots that have their row already: when a clock went back, or somebody ran a job by hand at this very moment."""
     if not starting:
         return set()
-    last = {row.pk: turn.slots[-1].at for row, turn in starting}
+    last = {row.pk: tick.slots[-1].at for row, tick in starting}
     rows = connection.execute(_KNOWN, {"job_pks": list(last), "slots": list(set(last.values()))})
     return {(job_pk, slot) for job_pk, slot in rows}
 
 
-def _write_slots(connection: Connection, turns: Sequence[_SettledTick], now: float) -> list[Hint]:
+def _write_slots(connection: Connection, ticks: Sequence[_SettledTick], now: float) -> list[Hint]:
     """Every slot that no worker has to collect for, with its run where there is one."""
-    starting = [each for each in turns if each.is_begun and each.turn.run is not None]
-    created = insert_runs(connection, [each.turn.run for each in starting if each.turn.run is not None])
+    starting = [each for each in ticks if each.is_begun and each.tick.run is not None]
+    created = insert_runs(connection, [each.tick.run for each in starting if each.tick.run is not None])
     run_pks = {each.row.pk: run_pk for each, (run_pk, _) in zip(starting, created, strict=True)}
     values = []
-    for each in turns:
-        job_pk, ended = each.row.pk, each.turn.slots[:-1] if each.turn.starts else each.turn.slots
+    for each in ticks:
+        job_pk, ended = each.row.pk, each.tick.slots[:-1] if each.tick.starts else each.tick.slots
         values += [_slot_values(job_pk, slot, now) for slot in ended]
         if job_pk in run_pks:
-            last = _slot_values(job_pk, each.turn.slots[-1], now)
-            values.append({**last, "run_pk": run_pks[job_pk], "is_waiting": each.turn.waits})
+            last = _slot_values(job_pk, each.tick.slots[-1], now)
+            values.append({**last, "run_pk": run_pks[job_pk], "is_waiting": each.tick.waits})
     if values:
         connection.execute(insert_ignoring(connection, firings), values)
     return [hint for _, run in created for hint in run.hints]
 
 
-def _collect(connection: Connection, turns: Sequence[_SettledTick], now: float) -> list[Hint]:
+def _collect(connection: Connection, ticks: Sequence[_SettledTick], now: float) -> list[Hint]:
     """Slots for which workers have to collect something first."""
-    collecting = [each for each in turns if each.is_begun and each.turn.collects]
+    collecting = [each for each in ticks if each.is_begun and each.tick.collects]
     hints: list[Hint] = []
     for waits in (False, True):
         rows = [
-            {**_slot_values(each.row.pk, each.turn.slots[-1], now), **_PENDING, "is_waiting": waits}
+            {**_slot_values(each.row.pk, each.tick.slots[-1], now), **_PENDING, "is_waiting": waits}
             for each in collecting
-            if each.turn.waits is waits
+            if each.tick.waits is waits
         ]
         if not rows:
             continue

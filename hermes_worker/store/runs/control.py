@@ -86,7 +86,7 @@ class Control:
     def steer(self, run_id: str, text: str, *, by: str | None = None) -> None:
         """Say something to a run at work; it reads it with the next tool result.
 
-        Raises ``NothingToSay``, ``RunNotFound``, and ``NotAtWork`` also for a run that waits for its turn.
+        Raises ``NothingToSay``, ``RunNotFound``, and ``NotAtWork`` also for a run that waits in its session.
         """
         if not text.strip():
             raise NothingToSay("there is nothing to say: the text is empty")
@@ -94,13 +94,13 @@ class Control:
             raise NothingToSay(f"the text has more than {STEER_CHARS_MAX} characters")
         with self._database.write() as connection:
             loaded = _lock(connection, run_id)
-            if _turn(connection, loaded)[0] != loaded.pk:
-                raise NotAtWork(f"run {run_id!r} has not begun; it waits for its session's turn")
+            if _active_run(connection, loaded)[0] != loaded.pk:
+                raise NotAtWork(f"run {run_id!r} has not begun; it waits for the active run of its session")
             say(connection, loaded, text, by=by)
 
 
 def say(connection: Connection, loaded: LoadedRun, text: str, *, by: str | None = None) -> None:
-    """Keep what was said to a locked run that has its session's turn."""
+    """Keep what was said to a locked run that is its session's active one."""
     steering.keep(connection, loaded.pk, text)
     steered = RunEvent(name=RunEventName.STEERED, data={"text": text, **author(by)})
     save(connection, loaded, loaded.run, Additions(events=[steered]))
@@ -135,7 +135,7 @@ def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[
     if loaded.run.status is not RunStatus.PAUSED:
         is_over = loaded.run.status.is_terminal
         return loaded.run.status, _start_waiting(connection, loaded.pk) if was_halted and is_over else []
-    active, message_seq = _turn(connection, loaded)
+    active, message_seq = _active_run(connection, loaded)
     after = apply(loaded.run, ev.ResumeRequested(is_active_run=active == loaded.pk))
     hints = save(connection, loaded, after, Additions(events=[RunEvent(name=RunEventName.RESUMED, data=author(by))]))
     if active == loaded.pk:
@@ -165,8 +165,8 @@ def _take_place(connection: Connection, parent: ParentCall) -> list[Hint]:
     return start_children(connection, parent.run_pk, cap) if cap is not None else []
 
 
-def _turn(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
-    """Who has the turn of the run's session, and the session's length; its row is locked."""
+def _active_run(connection: Connection, loaded: LoadedRun) -> tuple[int | None, int]:
+    """The active run of the run's session, and the session's length; the session's row is locked."""
     active_run_pk, message_seq = connection.execute(
         sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
         .where(sessions.c.pk == loaded.session_pk)

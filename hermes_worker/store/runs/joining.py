@@ -236,13 +236,13 @@ class _NextRun(NamedTuple):
     run_id: str
 
 
-class _Turn(TypedDict):
+class _ActiveRunKey(TypedDict):
     run: int
     length: int
     """Of the session's transcript."""
 
 
-class _SessionTurn(_Turn):
+class _SessionRun(_ActiveRunKey):
     session: int
 
 
@@ -265,14 +265,14 @@ _FREE = Prepared(
     sa.update(sessions)
     .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))
     .values(active_run_pk=None, message_seq=sa.bindparam("length")),
-    takes=_SessionTurn,
+    takes=_SessionRun,
 )
 _BEGIN = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
     .values(message_seq=sa.bindparam("length"), hinted_at=db_now(), updated_at=db_now())
     .returning(runs.c.hinted_at),
-    takes=_Turn,
+    takes=_ActiveRunKey,
     gives=_BegunRow,
 )
 _INPUT_UNREADABLE = ev.Broken(
@@ -282,10 +282,10 @@ _INPUT_UNREADABLE = ev.Broken(
 
 
 def release_session(connection: Connection, session_pk: int, run_pk: int, message_seq: int) -> list[Hint]:
-    """The run gives its session back; the oldest run waiting for it, if any, takes its turn (invariant I10)."""
+    """The run gives its session back; the oldest run waiting for it, if any, becomes the active one (invariant I10)."""
     freed = _FREE.run(connection, {"session": session_pk, "run": run_pk, "length": message_seq})
     if freed == 0:
-        return []  # it was still waiting for its turn
+        return []  # it was not its session's active run yet
     while (waiting := _NEXT_RUN.first(connection, {"session": session_pk})) is not None:
         try:
             return [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
@@ -297,7 +297,7 @@ def release_session(connection: Connection, session_pk: int, run_pk: int, messag
 
 
 def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int) -> Hint:
-    """Give the session's turn to a queued run: its user message joins the transcript and its first call is due.
+    """Make a queued run the active one of its session: its user message joins the transcript and its first call is due.
 
     The caller's transaction holds the session's row and has seen that no run is active. Raises ``CorruptInput``,
     and then nothing was written.

@@ -234,7 +234,7 @@ _OF_MESSAGE = ("seq", "role", "body", "blob_hash")
 
 @cache
 def _at_once(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepared[Values, _NewRun]:
-    """The session comes first and draws the run's number as well, so that it can name the run whose turn it is."""
+    """The session comes first and draws the run's number as well, so that it can name it as its active run."""
     number = sa.func.nextval(sa.func.pg_get_serial_sequence(runs.name, runs.c.pk.name))
     session = (
         sa.insert(sessions)

@@ -76,19 +76,19 @@ class SessionNotFound(HermesError):
 
 
 class SessionBusy(HermesError):
-    """Too many runs already wait for their turn in this session."""
+    """Too many runs already wait in this session."""
 
 
 class SessionActive(HermesError):
-    """Another run has the session's turn, and the submission is not to wait for it."""
+    """The session has an active run, and the submission is not to wait for it."""
 
 
 class _ActiveRunChanged(Exception):
-    """The session's turn went to another run between two looks at it; look again."""
+    """Another run became the session's active one between two looks at it; look again."""
 
 
 SESSION_QUEUE_MAX = 32
-"""Runs that may wait for their turn in one session (docs/behaviour.md, "Busy sessions")."""
+"""Runs that may wait in one session (docs/behaviour.md, "Busy sessions")."""
 
 
 class Multitask(StrEnum):
@@ -139,7 +139,7 @@ class NewRun:
     deliver: Sequence[str] = ()
     """Targets that are told how the run ended."""
     multitask: Multitask = Multitask.QUEUE
-    """What to do when another run has the session's turn."""
+    """What to do when the session has an active run."""
     is_held: bool = False
     """Do not begin, even when the session is free: ``start_held`` does."""
 
@@ -308,7 +308,7 @@ class Runs:
 
         Raises ``IdempotencyConflict`` when the key belongs to another request, ``RequestReplayed`` when the signed
         request was accepted under another key, ``SessionNotFound`` for an id that no session has, ``SessionBusy`` when
-        32 runs already wait in the session, and ``SessionActive`` when another run has its turn and ``new.multitask``
+        32 runs already wait in the session, and ``SessionActive`` when it has an active run and ``new.multitask``
         is reject.
         """
         while True:
@@ -715,7 +715,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     if seen is None:
         _, created = insert_run(connection, new)
         if not created.hints:
-            raise _ActiveRunChanged  # somebody took the turn before us; nothing of ours is kept
+            raise _ActiveRunChanged  # another run became active before ours; nothing of ours is kept
         return created
     loaded = lock_run(connection, seen)
     active = connection.execute(sa.select(sessions.c.active_run_pk).where(this).with_for_update()).scalar()
