@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
 from sqlalchemy import make_url
@@ -570,10 +570,17 @@ def _sharing(database: Database) -> Callable[[], bool]:
     return looked_up
 
 
+_OF_CLIENT_KEYS = ("sslkey", "ssl_keyfile")
+"""Options of URLs that name the private key of a client certificate: libpq's and redis-py's."""
+
+
 def _private_paths(settings: Settings) -> Iterator[str]:
     """Where the product keeps what no command may see."""
     yield str(settings.home)
     yield from settings.secret_files.values()
+    for url in (settings.database.url, settings.broker.url):
+        options = dict(parse_qsl(urlsplit(url or "").query))
+        yield from (options[name] for name in _OF_CLIENT_KEYS if name in options)
     if settings.database.url and settings.database.url.startswith("sqlite"):
         file = make_url(settings.database.url).database
         if file and file != ":memory:":

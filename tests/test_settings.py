@@ -23,6 +23,7 @@ from hermes_worker.settings import (
     load,
     markdown_table,
 )
+from hermes_worker.settings.sentinels import Sentinels, sentinels_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 SERVER_KEY = "0123456789" * 2
@@ -311,6 +312,9 @@ def test_a_wrong_value_is_named_with_its_source_and_what_is_allowed(
         ("HERMES_BROKER_URL", "redis://:hunter22@h/zero"),
         ("HERMES_BROKER_URL", "redis://:hunter22@/0"),
         ("HERMES_BROKER_URL", "redis+socket://:hunter22@h"),
+        ("HERMES_BROKER_URL", "redis+sentinel://:hunter22@h:1,h:2"),
+        ("HERMES_BROKER_URL", "redis+sentinel://:hunter22@h:1/service/zero"),
+        ("HERMES_BROKER_URL", "redis+sentinel://:hunter22@h:1/service?option=1"),
         ("HERMES_BASE_URL", "https://u:hunter22@h/v1"),
         ("HERMES_BASE_URL", "file:///hunter22"),
         ("HERMES_BASE_URL", "http://h/hunter22\r\nX: y"),
@@ -553,3 +557,29 @@ def test_only_settings_reads_the_environment() -> None:
     # ``local.forked`` gives a forked child the environment that was made for it; the child reads it by settings.
     # ``handover`` takes the secrets out of the environment of a program that has just been started, for settings.
     assert sorted(readers) == ["local/forked.py", "settings/__init__.py", "settings/handover.py"]
+
+
+def test_a_url_with_sentinels_says_whom_to_ask_for_what() -> None:
+    found = sentinels_of(
+        "rediss+sentinel://u:p%40%2F@a:1,b,[::1]:3/my%20service/2?sentinel_password=s%3A&ssl_ca_certs=/ca.pem"
+    )
+    assert found == Sentinels(
+        addresses=(("a", 1), ("b", 26_379), ("::1", 3)),
+        service="my service",
+        database=2,
+        user="u",
+        password="p@/",
+        own={"password": "s:"},
+        tls={"ssl_ca_certs": "/ca.pem"},
+    )
+    options = "ssl_cert_reqs=required&ssl_ca_certs=%2Fca.pem"
+    assert found.kombu_url.split(";") == [
+        f"sentinel://u:p%40%2F@{place}/2?{options}" for place in ("a:1", "b:26379", "[::1]:3")
+    ]
+    assert sentinels_of("redis://h/0") is None
+
+
+def test_the_passwords_of_sentinels_are_secrets(tmp_path: Path) -> None:
+    url = "redis+sentinel://u:one%21@h/service?sentinel_password=two%21"
+    secrets = load({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": url}).secrets
+    assert {"one!", "two!"} <= {secret.reveal() for secret in secrets}

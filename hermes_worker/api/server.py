@@ -22,6 +22,7 @@ from hermes_worker.api.app import create_app
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.limits import HEAD_PATIENCE_S
+from hermes_worker.broker.queue import refuse_cluster
 from hermes_worker.channels.webhooks.sealed import resealed_secret
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
@@ -30,7 +31,7 @@ from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.settings.server_key import keyring_of
 from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.stream.followers import FollowPolicy
-from hermes_worker.wiring import Client, open_client
+from hermes_worker.wiring import Client, broker_url_of, open_client
 
 GRACE_S = 10
 """How long requests may take to end once the server is told to stop."""
@@ -49,6 +50,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
     """
     client = open_client(settings)
     try:
+        refuse_cluster(broker_url_of(settings))
         server = ApiServer(client, listen(settings.server), on_ready=on_ready)
         seal_routes(client)
         allow_many_connections()

@@ -15,11 +15,16 @@ from functools import cache
 from typing import Any, assert_never
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from hermes_worker.broker.rights import KEY_PREFIX as KEY_PREFIX
 from hermes_worker.core.effects import AskAuxiliary, CallEffect, Collect, Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import broker_outage, count
 from hermes_worker.settings.kinds import socket_url
+from hermes_worker.settings.sentinels import Sentinels, sentinels_of
 from hermes_worker.store.rows import Hint
 
 CONTROL_CHANNEL = f"{KEY_PREFIX}control"
@@ -65,37 +70,112 @@ class TaskName(StrEnum):
 
 def redis_client(broker_url: str) -> redis.Redis:
     """A client for everything that is not a Celery message. Thread-safe; connects when first used."""
+    if sentinels := sentinels_of(broker_url):
+        return _client_of_primary(sentinels)
     url = socket_url(broker_url, "unix", "db")
     over_network: Mapping[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=SOCKET_TIMEOUT_S,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        health_check_interval=10,
-        client_name="hermes-worker",
-        decode_responses=True,
-        **over_network,
+    return redis.Redis.from_url(url, **_CLIENT, **over_network)
+
+
+_CLIENT: Mapping[str, Any] = {
+    "socket_timeout": SOCKET_TIMEOUT_S,
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    "health_check_interval": 10,
+    "client_name": "hermes-worker",
+    "decode_responses": True,
+    # A server that became a replica is left: behind its name there may be another by now.
+    "retry": Retry(NoBackoff(), 1),
+    "retry_on_error": [redis.exceptions.ReadOnlyError],
+}
+
+
+def _client_of_primary(sentinels: Sentinels) -> redis.Redis:
+    """A client that asks the Sentinels for the primary whenever it connects."""
+    tls: Mapping[str, Any] = {} if sentinels.tls is None else {"ssl": True, **sentinels.tls}
+    asking = Sentinel(  # type: ignore[no-untyped-call]
+        list(sentinels.addresses), sentinel_kwargs=sentinel_options(sentinels), **tls
     )
+    return asking.master_for(  # type: ignore[no-untyped-call, no-any-return]
+        sentinels.service,
+        db=sentinels.database,
+        username=sentinels.user,
+        password=sentinels.password,
+        socket_keepalive=True,
+        **_CLIENT,
+    )
+
+
+def sentinel_options(sentinels: Sentinels) -> dict[str, Any]:
+    """How redis-py is to talk to the Sentinels themselves: one that is away is passed over at once."""
+    tls: Mapping[str, Any] = {} if sentinels.tls is None else {"ssl": True, **sentinels.tls}
+    return {
+        "socket_timeout": CONNECT_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        **sentinels.own,
+        **tls,
+    }
 
 
 def broker_failed(doing: str, error: Exception, **facts: object) -> None:
     """Say that the broker did not do what was asked: because it is away, or because it refuses us."""
-    if refuses_us(error):
-        facts = {**facts, "advice": REFUSED_ADVICE}
+    if advice := advice_on(error):
+        facts = {**facts, "advice": advice}
     broker_outage.failed(doing=doing, **facts, error=type(error).__name__)
 
 
 def refuses_us(error: Exception) -> bool:
-    """Whether the broker answers and does not let our user in, or do what it must, be it inside a script."""
-    is_refusal = isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError)
-    return is_refusal or (isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED_IN_SCRIPT))
+    """Whether the broker answers and does not do for us what it must, whatever we ask: it does not let our user, be it
+    inside a script, or it is a replica or a part of a cluster."""
+    return advice_on(error) is not None
+
+
+def advice_on(error: Exception) -> str | None:
+    """What to do about a broker that refuses us so; ``None`` for any other error."""
+    if isinstance(error, redis.ResponseError) and str(error).startswith(_REFUSED_IN_SCRIPT):
+        return REFUSED_ADVICE
+    return next((advice for kinds, advice in _ADVICE if isinstance(error, kinds)), None)
+
+
+def refuse_cluster(broker_url: str) -> None:
+    """Raises ``ConfigurationError`` when the broker is a Redis Cluster. One that does not answer may be none."""
+    with redis_client(broker_url) as client:
+        try:
+            is_cluster = server_facts(client).get("mode") == "cluster"
+        except (redis.RedisError, OSError):
+            return
+    if is_cluster:
+        raise ConfigurationError(CLUSTER_ADVICE)
+
+
+def server_facts(client: redis.Redis) -> Mapping[str, str]:
+    """What ``HELLO`` tells everybody: ``server``, ``version``, ``mode``, ``role`` and so on."""
+    told: Any = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
+    facts = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+    return {str(name): str(value) for name, value in facts.items()}
 
 
 _REFUSED_IN_SCRIPT = ("ACL failure in script", "The user executing the script")
 """Since Redis 7, and before; neither is a ``NoPermissionError``."""
+REPLICA_ADVICE = (
+    "the broker is a read-only replica: it works again once it is promoted; otherwise correct HERMES_BROKER_URL, or "
+    "name its Sentinels there (redis+sentinel://...), which know the primary"
+)
+CLUSTER_ADVICE = (
+    "the broker is a Redis Cluster, over which Celery's queues do not work: set HERMES_BROKER_URL to a single server "
+    "(its load is small: hints of about a kilobyte), with Sentinels if it has to be highly available"
+)
 REFUSED_ADVICE = (
     "the broker answers and refuses this user: correct the password in HERMES_BROKER_URL, or the user's rights on the "
     "broker ('hermes-worker doctor' says which); runs go on as soon as it lets us in"
+)
+_ADVICE: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError), REPLICA_ADVICE),
+    (
+        (redis.exceptions.AskError, redis.exceptions.ClusterCrossSlotError, redis.exceptions.ClusterDownError),
+        CLUSTER_ADVICE,
+    ),
+    ((redis.AuthenticationError, redis.exceptions.NoPermissionError), REFUSED_ADVICE),
 )
 
 

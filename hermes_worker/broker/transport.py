@@ -27,7 +27,15 @@ from time import monotonic, time
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache, redis
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    ConnectionError,
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+)
 
 from hermes_worker.broker.queue import QueueName, TaskName
 from hermes_worker.observe import count, log
@@ -35,6 +43,8 @@ from hermes_worker.observe import count, log
 _MESSAGE_BYTES_MAX = 16_384
 """A message names ids and numbers: ours have about 1,100 bytes."""
 _OURS = frozenset(QueueName)
+_UNBLOCKED = "UNBLOCKED"
+"""What a server that became a replica answers to whoever waits for a message."""
 POPPED_MAX = 4
 """Messages that one command may bring: saves most of a round trip, and leaves some for other workers."""
 
@@ -99,15 +109,18 @@ class Channel(redis.Channel):  # type: ignore[misc]
         connection = self.client.connection
         try:
             popped = connection.read_response(disable_decoding=True)
+        except self.connection_errors:
+            connection.disconnect()
+            raise
         except ResponseError as error:
+            if str(error).startswith(_UNBLOCKED):
+                connection.disconnect()
+                raise ConnectionError(str(error)) from error
             if not (self._pops_many and "unknown command" in str(error).lower()):
                 raise
             self._pops_many = False
             self._packed.clear()
             raise Empty from error
-        except self.connection_errors:
-            connection.disconnect()
-            raise
         if not popped:
             raise Empty
         key, messages = popped
@@ -274,12 +287,24 @@ _HEADERS: Mapping[str, Any] = {
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
+class SentinelChannel(Channel, redis.SentinelChannel):  # type: ignore[misc]
+    """The same, to whichever server the Sentinels call the primary."""
+
+
 class Transport(redis.Transport):  # type: ignore[misc]
     """See the module's docstring."""
 
     Channel = Channel
-    connection_errors = (*redis.Transport.connection_errors, NoPermissionError)
-    """A broker that forbids what we need may allow it again: a worker waits for that as for one that is away."""
+    connection_errors = (
+        *redis.Transport.connection_errors,
+        NoPermissionError,
+        ReadOnlyError,
+        ClusterDownError,
+        AskError,
+        ClusterCrossSlotError,
+    )
+    """A broker that forbids what we need may allow it again, and a replica may be promoted: a worker waits for that as
+    for one that is away."""
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         before = set(loop.on_tick)
@@ -296,12 +321,19 @@ class Transport(redis.Transport):  # type: ignore[misc]
         loop.on_tick.add(on_poll_start)
 
 
+class SentinelTransport(Transport, redis.SentinelTransport):  # type: ignore[misc]
+    """The same, over Sentinels."""
+
+    default_port = 26_379
+    Channel = SentinelChannel
+
+
 def install() -> None:
-    """Be what kombu takes for ``redis://``, ``rediss://`` and ``redis+socket://`` in this process. Idempotent.
+    """Be what kombu takes for ``redis://``, ``rediss://``, ``redis+socket://`` and ``sentinel://`` in this process.
+    Idempotent.
 
     Under its usual names, because Celery's own tools look at the scheme of a URL.
     """
-    ours = f"{__name__}:Transport"
-    for name in ("redis", "rediss"):
-        TRANSPORT_ALIASES[name] = ours
+    for name, ours in {"redis": Transport, "rediss": Transport, "sentinel": SentinelTransport}.items():
+        TRANSPORT_ALIASES[name] = f"{__name__}:{ours.__name__}"
         _transport_cache.pop(name, None)

@@ -206,7 +206,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
 def _broker(settings: Settings) -> tuple[Grade, str]:
     import redis
 
-    from hermes_worker.broker.queue import redis_client
+    from hermes_worker.broker.queue import CLUSTER_ADVICE, REPLICA_ADVICE, redis_client, server_facts
     from hermes_worker.local.paths import embedded_broker_url
 
     url = settings.broker.url or embedded_broker_url(settings.home)
@@ -214,7 +214,12 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
         return _embedded_server(settings.home / "valkey")
     client = redis_client(url)
     try:
-        name, version = _server_of(client)
+        facts = server_facts(client)
+        name, version = facts["server"], facts["version"]
+        if facts.get("mode") == "cluster":
+            return Grade.BROKEN, CLUSTER_ADVICE
+        if facts.get("role") != "master":
+            return Grade.BROKEN, REPLICA_ADVICE
         _try_what_is_needed(client)
         policy, more = _policy_of(client), _more_than_needed(client)
     except redis.AuthenticationError:
@@ -244,13 +249,6 @@ _NOT_NEEDED = (
     ("SCAN", "0"),
 )
 """Commands that show something and change nothing. Who may give one of them may mostly give ``FLUSHALL`` too."""
-
-
-def _server_of(client: redis.Redis) -> tuple[str, str]:
-    """Its name and version, which ``HELLO`` tells everybody."""
-    told: Any = client.execute_command("HELLO")  # type: ignore[no-untyped-call]
-    facts = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
-    return str(facts["server"]), str(facts["version"])
 
 
 def _try_what_is_needed(client: redis.Redis) -> None:

@@ -105,6 +105,7 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     from celery.beat import Service
 
     from hermes_worker import plugins
+    from hermes_worker.broker.queue import refuse_cluster
     from hermes_worker.observe import configure_logging, log
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import broker_url_of
@@ -116,6 +117,7 @@ def beat(home: Path | None, alive_file: Path | None) -> int:
     plugins.require(settings, [ProcessRole.BEAT])
     configure_logging(settings.log, "beat", secrets=settings.secrets)
     logging.getLogger("celery").setLevel(logging.WARNING)  # its news of every tick is none
+    refuse_cluster(broker_url_of(settings))
     service = Service(
         celery_app(broker_url_of(settings)),
         scheduler_cls=partial(Scheduler, settings=settings, alive_file=alive_file),

@@ -18,7 +18,6 @@ from hermes_worker.observe import broker_outage, log
 
 AWAY_S = 5.0
 """How long a process does without Redis after it did not answer."""
-_NOT_THE_STATES_FAULT = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)
 
 Script = Callable[..., Any]
 
@@ -53,7 +52,7 @@ class FleetState:
         try:
             return script(keys=keys, args=arguments)
         except redis.ResponseError as error:
-            if refuses_us(error) or isinstance(error, _NOT_THE_STATES_FAULT):
+            if refuses_us(error) or isinstance(error, redis.exceptions.OutOfMemoryError):
                 raise
             self._client.delete(*keys)
             log.warning("broker.state_forgotten", key=keys[0], error=str(error)[:200])

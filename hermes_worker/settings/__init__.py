@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import yaml
 
@@ -66,6 +66,7 @@ from hermes_worker.settings.kinds import (
 )
 from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, READ_BY_LIBRARIES, ProcessRole, owners, withheld_from
 from hermes_worker.settings.secret_files import named_files, read_files
+from hermes_worker.settings.sentinels import sentinels_of
 from hermes_worker.system.plainfiles import read_plain
 
 __all__ = [
@@ -145,8 +146,9 @@ class BrokerSettings:
     """What carries the hints that wake workers."""
 
     url: str | None = _setting("broker.url", "HERMES_BROKER_URL", BROKER_URL, is_shown=False)
-    """Redis or Valkey server, 6.2 or later: `redis://`, `rediss://`, `unix://` or `redis+socket://`. Not set:
-    `hermes-worker up` starts one of its own, on a Unix socket."""
+    """Redis or Valkey server, 6.2 or later: `redis://`, `rediss://`, `unix://`, `redis+socket://`, or
+    `redis+sentinel://user:password@sentinel:26379,sentinel2:26379/mymaster/0`. Not set: `hermes-worker up` starts one
+    of its own, on a Unix socket."""
 
     @property
     def celery_url(self) -> str | None:
@@ -712,7 +714,9 @@ class Settings:
     @property
     def secrets(self) -> tuple[Secret, ...]:
         """What must never be seen in a log: keys, and the passwords inside URLs."""
-        urls = (urlsplit(url).password for url in (self.database.url, self.broker.url) if url)
+        urls = [urlsplit(url).password for url in (self.database.url, self.broker.url) if url]
+        if sentinels := sentinels_of(self.broker.url or ""):
+            urls.append(quote(sentinels.own.get("password", "")))
         model = self.model
         logins = (*model.refresh_tokens, model.client_secret)
         served = (self.server.key, *self.server.previous_keys, self.flower.password)

@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hermes_worker.core.pricing import own_price
+from hermes_worker.settings.sentinels import sentinels_of
 from hermes_worker.system.faults import parse_faults
 
 __all__ = [
@@ -498,6 +499,8 @@ def _of_the_primary(rest: str) -> str:
 
 def _parse_broker_url(raw: object) -> str:
     text = _as_word(raw)
+    if sentinels_of(text) is not None:
+        return text
     parts = urlsplit(text)
     is_socket = parts.scheme in _SOCKET_SCHEMES
     if is_socket and (parts.hostname or len(parts.path) < 2):
@@ -539,7 +542,8 @@ DATABASE_URL = Kind(
     is_secret=True,
 )
 BROKER_URL = Kind(
-    "a redis://, rediss://, redis+socket:// or unix:// URL with a numbered database",
+    "a redis://, rediss://, redis+socket:// or unix:// URL with a numbered database, or a redis+sentinel:// or "
+    "rediss+sentinel:// URL with the name of a service",
     _parse_broker_url,
     is_quotable=False,
     is_secret=True,

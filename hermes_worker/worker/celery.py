@@ -18,8 +18,10 @@ from hermes_worker.broker.queue import (
     QueueName,
     TaskName,
     broker_failed,
+    sentinel_options,
 )
 from hermes_worker.settings.kinds import socket_url
+from hermes_worker.settings.sentinels import Sentinels, sentinels_of
 from hermes_worker.worker.monitoring import EventSwitch
 
 _RECONNECT_FIRST_S = 0.25
@@ -33,7 +35,8 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
     """The application, configured and without tasks, over our own transport (``transport``)."""
     logging.getLogger(_CONSUMER_LOGGER).addFilter(_is_no_outage)
     transport.install()
-    url = _verified(socket_url(broker_url, "redis+socket", "virtual_host"))
+    sentinels = sentinels_of(broker_url)
+    url = sentinels.kombu_url if sentinels else _verified(socket_url(broker_url, "redis+socket", "virtual_host"))
     app = Celery("hermes_worker", broker=url, set_as_current=False, amqp=_Amqp)
     app.conf.update(
         accept_content=["json"],
@@ -69,12 +72,19 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
             "health_check_interval": 10,
             "global_keyprefix": KEY_PREFIX,
             "client_name": "hermes-worker",
+            **_sentinel_options(sentinels),
         },
         timezone="UTC",
         enable_utc=True,
     )
     app.steps["consumer"].add(EventSwitch)
     return app
+
+
+def _sentinel_options(sentinels: Sentinels | None) -> dict[str, Any]:
+    if sentinels is None:
+        return {}
+    return {"master_name": sentinels.service, "sentinel_kwargs": sentinel_options(sentinels)}
 
 
 def _verified(url: str) -> str:

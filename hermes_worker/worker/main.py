@@ -21,13 +21,13 @@ from celery.exceptions import CPendingDeprecationWarning
 from celery.platforms import SecurityWarning
 from celery.worker import state
 
-from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
+from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, refuse_cluster
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.process import root_warning, title_process
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.system import faults, heap
-from hermes_worker.wiring import WorkerOptions, open_client, provider_of
+from hermes_worker.wiring import WorkerOptions, broker_url_of, open_client, provider_of
 from hermes_worker.worker import lifecycle
 from hermes_worker.worker.app import build, connect_signals, process
 from hermes_worker.worker.monitoring import guard_control
@@ -68,6 +68,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     role = f"worker {','.join(options.queues)} [{concurrency}] pool process"
     title = worker_title(role, may_call_us=settings.terminal.allow_hermes_worker)
     signals.worker_process_init.connect(partial(_title_child, title), weak=False)
+    refuse_cluster(broker_url_of(settings))
     _fail_early(settings, pool)
     app = build(settings)
     guard_control(RemoteControl(settings.worker.remote_control))

@@ -1,0 +1,77 @@
+"""A broker that Sentinels watch, as one URL. Pure.
+
+``redis+sentinel://[user:password@]sentinel:26379[,sentinel:26379 ...]/SERVICE[/DATABASE][?options]``, with
+``rediss+sentinel://`` for TLS to servers and Sentinels. User and password are those of the servers; the Sentinels' own
+are the options ``sentinel_user`` and ``sentinel_password``. Options ``ssl_...`` are those of redis-py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+SCHEMES = ("redis+sentinel", "rediss+sentinel")
+_PORT = 26_379
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentinels:
+    """Whom to ask where the primary is. Holds passwords."""
+
+    addresses: tuple[tuple[str, int], ...]
+    service: str
+    """What the Sentinels call the primary: ``mymaster`` in most places."""
+    database: int
+    user: str | None
+    password: str | None
+    own: Mapping[str, str]
+    """``username`` and ``password`` of the Sentinels themselves, if they have any."""
+    tls: Mapping[str, str] | None
+    """Options ``ssl_...``; ``None`` for no TLS."""
+
+    @property
+    def kombu_url(self) -> str:
+        """As kombu writes it: one URL for each Sentinel, separated by semicolons."""
+        who = f"{quote(self.user or '', safe='')}:{quote(self.password or '', safe='')}@" if self.password else ""
+        query = f"?{urlencode({'ssl_cert_reqs': 'required', **self.tls})}" if self.tls is not None else ""
+        return ";".join(
+            f"sentinel://{who}{f'[{host}]' if ':' in host else host}:{port}/{self.database}{query}"
+            for host, port in self.addresses
+        )
+
+
+def sentinels_of(url: str) -> Sentinels | None:
+    """What a URL of a broker says about Sentinels; ``None`` for a broker that is addressed itself.
+
+    Raises ``ValueError`` for what is no such URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        return None
+    who, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = who.partition(":")
+    service, _, database = parts.path.strip("/").partition("/")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    own = {name: options.pop(f"sentinel_{name}", "") for name in ("user", "password")}
+    if not service or any(not name.startswith("ssl_") for name in options):
+        raise ValueError("no service, or an option that is none")
+    return Sentinels(
+        addresses=tuple(_address(host) for host in hosts.split(",")),
+        service=unquote(service),
+        database=int(database or "0"),
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+        own=MappingProxyType(
+            {key: own[name] for name, key in (("user", "username"), ("password", "password")) if own[name]}
+        ),
+        tls=MappingProxyType(options) if parts.scheme.startswith("rediss") else None,
+    )
+
+
+def _address(host: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{host}")
+    if not parts.hostname or parts.port == 0:
+        raise ValueError("no address")
+    return parts.hostname, parts.port or _PORT
