@@ -123,6 +123,11 @@ def _serve_metrics(settings: Settings, slots: int, here: WorkerProcess | None) -
     serve_metrics(settings, "worker", gauges)
 
 
+def leaves_within_s(lease: LeaseSettings) -> float:
+    """The longest that a worker takes to leave after SIGTERM, its lanes included, in seconds."""
+    return _patience_s(lease) + _LANES_PATIENCE_S
+
+
 def _patience_s(lease: LeaseSettings) -> float:
     """The longest that leaving in order can take."""
     return lease.drain_s + lease.drain_once_s + 2 * HAND_OVER_S

@@ -1,0 +1,182 @@
+"""The manifests of Kubernetes under the real kustomize, Helm and validators.
+
+The tools are 200 MB of wheels, the extra ``deploy-test``. There is no control plane to apply the manifests to
+(docs/kubernetes.md says what was not run).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import shutil
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.manifests import (
+    CHART,
+    K8S,
+    OVERLAYS,
+    Manifest,
+    by_helm,
+    by_kustomize,
+    changed,
+    fields,
+    kubectl,
+    name_of,
+    problems,
+)
+
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+MISSING = [name for name in ("helm_python", "kubernetes_validate") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(
+        bool(MISSING) or not Path(kubectl()).exists(), reason="needs pip install -e '.[deploy-test]' (200 MB)"
+    ),
+]
+MUTANTS = 100
+FOUND_MIN = 98
+
+
+def values(name: str) -> dict[str, Any]:
+    found = yaml.safe_load((CHART / f"values-{name}.yaml").read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[tuple[str, str], Manifest]]:
+    """Everything that kustomize makes: the overlays, and the base with each component that none of them has."""
+    found = {name: by_kustomize(K8S / "overlays" / name) for name in OVERLAYS}
+    copy = tmp_path_factory.mktemp("k8s") / "k8s"
+    shutil.copytree(K8S, copy)
+    for component in sorted(path.name for path in (K8S / "components").iterdir()):
+        overlay = copy / "overlays" / f"with-{component}"
+        overlay.mkdir()
+        text = f"resources: [../../base]\nnamespace: hermes\ncomponents: [../../components/{component}]\n"
+        (overlay / "kustomization.yaml").write_text(text, encoding="utf-8")
+        found[component] = by_kustomize(overlay)
+    return found
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_helm_renders_the_objects_of_the_overlay(
+    variants: dict[str, dict[tuple[str, str], Manifest]], overlay: str
+) -> None:
+    assert by_helm(values(overlay)) == variants[overlay]
+
+
+@pytest.mark.parametrize(
+    ("component", "more"),
+    [
+        ("keda-metrics-api", {"scaling": {"source": "metrics-api"}}),
+        ("hpa-prometheus", {"scaling": {"source": "prometheus"}}),
+        ("flower", {"flower": {"enabled": True}}),
+    ],
+)
+def test_helm_renders_the_objects_of_the_component(
+    variants: dict[str, dict[tuple[str, str], Manifest]], component: str, more: dict[str, Any]
+) -> None:
+    plain = {"namespace": {"create": True}, "migrate": {"jobName": "hermes-migrate"}}
+    assert by_helm(plain | more) == variants[component]
+
+
+def test_helm_finds_nothing_to_complain_of() -> None:
+    import helm_python
+
+    found = helm_python.lint(str(CHART))
+    assert found["errors"] == []
+    assert [message["error"] for message in found["messages"]] == ["icon is recommended"]
+
+
+def test_the_grace_period_of_the_chart_follows_the_drain() -> None:
+    drained = {"workers": {"tools": {"drainSeconds": 100, "drainOnceSeconds": 50}}}
+    pod = by_helm(drained)["Deployment", "hermes-worker-tools"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 100 + 50 + 21
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_strictly_valid(variants: dict[str, dict[tuple[str, str], Manifest]], version: str) -> None:
+    seen: list[Manifest] = []
+    for objects in variants.values():
+        for manifest in objects.values():
+            if manifest not in seen:
+                seen.append(manifest)
+                assert problems(manifest, version) == [], name_of(manifest)
+    assert len(seen) > 60
+
+
+# --- can the validators find anything? -------------------------------------------------------------------------------
+
+FREE = {"labels", "matchLabels", "annotations", "data"}
+"""Maps whose keys people choose: no key of theirs is misspelt."""
+EITHER = {"maxSurge", "maxUnavailable", "minAvailable", "port", "targetPort"}
+"""A number or a text."""
+
+
+def sites(variants: dict[str, dict[tuple[str, str], Manifest]]) -> Iterator[tuple[Manifest, tuple[Any, ...], Any]]:
+    """Every field of every object that a schema names."""
+    known: list[Manifest] = []
+    for objects in variants.values():
+        for manifest in objects.values():
+            if manifest in known:
+                continue
+            known.append(manifest)
+            for path, value in fields(manifest):
+                if isinstance(path[-1], str) and not FREE & set(path[:-1]):
+                    yield manifest, path, value
+
+
+def misspelt(name: str, chance: random.Random) -> str:
+    """With two letters exchanged, one left out or one doubled."""
+    at = chance.randrange(len(name) - 1)
+    swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
+    made = chance.choice([swapped, name[:at] + name[at + 1 :], name[: at + 1] + name[at:]])
+    return made if made != name else name[:at] + name[at + 1 :]
+
+
+def mistyped(path: tuple[Any, ...], value: Any) -> Any:
+    """What somebody writes who has another type in mind."""
+    match value:
+        case bool():
+            return "yes"
+        case int() if path[-1] not in EITHER:
+            return "many"
+        case str() if "resources" in path or path[-1] in ("sizeLimit", "averageValue"):
+            return "12Xi"
+        case str() if path[-1] not in EITHER:
+            return 12
+        case list():
+            return {"item": value[0]} if value else {}
+        case dict():
+            return [deepcopy(value)]
+        case _:
+            return [value]
+
+
+def mutants(variants: dict[str, dict[tuple[str, str], Manifest]]) -> Iterator[tuple[Manifest, str]]:
+    """Documents with one mistake each, and what it is."""
+    chance = random.Random(16)
+    for manifest, path, value in chance.sample(list(sites(variants)), MUTANTS):
+        where = f"{'/'.join(name_of(manifest))}: {'.'.join(map(str, path))}"
+        if chance.random() < 0.5:
+            name = misspelt(path[-1], chance)
+            yield changed(manifest, path, name=name), f"{where} written {name}"
+        else:
+            wrong = mistyped(path, value)
+            yield changed(manifest, path, value=wrong), f"{where} = {wrong!r}"
+
+
+def test_one_misspelt_or_mistyped_field_is_found(
+    variants: dict[str, dict[tuple[str, str], Manifest]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = list(mutants(variants))
+    missed = [what for manifest, what in made if not problems(manifest, "1.37")]
+    with capsys.disabled():
+        print(f"\n{len(made) - len(missed)} of {len(made)} mistakes in manifests found; missed: {missed}")
+    assert len(made) == MUTANTS
+    assert len(made) - len(missed) >= FOUND_MIN, missed
