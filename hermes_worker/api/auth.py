@@ -32,6 +32,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal, h
 from hermes_worker.observe import log
 from hermes_worker.settings import Secret, ServerSettings
 from hermes_worker.settings.server_key import fingerprint_of
+from hermes_worker.store.access.principals import TenantDisabled
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
 """Need no key (docs/behaviour.md, "HTTP API")."""
@@ -62,7 +63,8 @@ class Keyholders:
     """Whose keys are. Those that were found are remembered for a few seconds, so that a caller costs no statement."""
 
     def __init__(self, key: Secret, find: Callable[[str], Principal | None]) -> None:
-        """``key`` is the installation's; ``find`` looks others up, and may raise ``UnavailableError``."""
+        """``key`` is the installation's; ``find`` looks others up, and may raise ``UnavailableError`` and
+        ``TenantDisabled``."""
         self._key = key.reveal().encode("utf-8")
         self._operator = Principal(name=holder_of_key(fingerprint_of(key)))
         self._find = find
@@ -70,7 +72,7 @@ class Keyholders:
         self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
 
     async def principal_of(self, token: str) -> Principal | None:
-        """Raises ``UnavailableError``."""
+        """Raises ``UnavailableError``, ``TenantDisabled``."""
         given = token.encode("utf-8", "surrogatepass")
         if hmac.compare_digest(given, self._key):
             return self._operator
@@ -90,7 +92,7 @@ class Keyholders:
 
 
 REMEMBERED_S = 5.0
-"""So long a key still opens after it was revoked."""
+"""So long a key still opens after it was revoked, or its tenant disabled."""
 _REMEMBERED_MAX = 10_000
 _LOOKUP_THREADS = 4
 
@@ -125,6 +127,8 @@ class Guard:
         except UnavailableError as error:
             log.warning("database.unreachable", doing="look up a key", error=str(error))
             raise unavailable() from None
+        except TenantDisabled as error:
+            raise ApiError(403, f"Refused: {error}.", code="tenant_disabled") from None
         if principal is None:
             raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return principal

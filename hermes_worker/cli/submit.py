@@ -92,7 +92,7 @@ def submit(
         idempotency_key=idempotency_key,
     )
     client = open_client(settings)
-    Tenants(client.database).require_tenant(submission.principal.tenant)
+    Tenants(client.database).require_enabled(submission.principal.tenant)
     created = accept(client, submission)
     client.close()
     if as_json:

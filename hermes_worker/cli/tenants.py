@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.layout import moment, table
-from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant
+from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, this_user
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.principals import KeyScope
@@ -21,7 +21,7 @@ _HOUR_S = 3_600.0
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def tenants() -> None:
-    """List and create tenants: each has runs, jobs, routes and keys of its own."""
+    """List, create, disable and enable tenants: each has runs, jobs, routes and keys of its own."""
 
 
 @tenants.command("list")
@@ -34,8 +34,8 @@ def list_tenants(home: Path | None, as_json: bool) -> None:
         for view in found:
             click.echo(json.dumps(asdict(view)))
         return
-    rows = [(v.name, str(v.keys), str(v.runs), moment(v.created_at)) for v in found]
-    click.echo(table(rows, ("TENANT", "KEYS", "RUNS", "CREATED"), whole=(0,)))
+    rows = [(v.name, str(v.keys), str(v.runs), moment(v.created_at), moment(v.disabled_at)) for v in found]
+    click.echo(table(rows, ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"), whole=(0,)))
 
 
 @tenants.command(epilog="Example: hermes-worker tenants create acme && hermes-worker keys create ci --tenant acme")
@@ -45,6 +45,33 @@ def create(home: Path | None, name: str) -> None:
     """Make a tenant. Its commands must be confined from then on, and those of all others as well."""
     Tenants(open_records(home).database).create_tenant(name)
     click.echo(f"{name} created; give somebody a key with 'hermes-worker keys create HOLDER --tenant {name}'")
+
+
+@tenants.command(epilog="Example: hermes-worker tenants disable acme --stop")
+@common
+@click.argument("name", type=TEXT)
+@click.option("--stop", "stops", is_flag=True, help="Stop its runs that have not ended as well.")
+def disable(home: Path | None, name: str, stops: bool) -> None:
+    """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
+    before goes on to its end, unless it is stopped."""
+    records = open_records(home)
+    Tenants(records.database).disable_tenant(name)
+    stopped: set[str] = set()
+    for run_id in records.views.open_run_ids(name) if stops else ():
+        if run_id not in stopped:  # with one that caused it
+            told = records.runs.stop_tree(run_id, by=this_user())
+            records.tell_stopped(told.run_ids, told.hints)
+            stopped.update(told.run_ids)
+    click.echo(f"{name} disabled{f'; {len(stopped)} runs stopped' if stops else ''}")
+
+
+@tenants.command()
+@common
+@click.argument("name", type=TEXT)
+def enable(home: Path | None, name: str) -> None:
+    """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage."""
+    Tenants(open_records(home).database).enable_tenant(name)
+    click.echo(f"{name} enabled")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

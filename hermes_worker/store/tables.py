@@ -645,8 +645,10 @@ tenants = sa.Table(
     metadata,
     sa.Column("name", Tenant, primary_key=True),
     sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("disabled_at", Seconds),
 )
-"""Whom the rows belong to. The tenant ``default`` is there without a row."""
+"""Whom the rows belong to. The tenant ``default`` is there without a row. Nothing new begins for one that is
+disabled."""
 
 principals = sa.Table(
     "principals",

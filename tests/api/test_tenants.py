@@ -313,6 +313,26 @@ def test_a_key_opens_until_it_is_revoked_and_shows_who_did_it(
     assert http.get("/v1/runs").status_code == 401
 
 
+def test_a_disabled_tenant_is_refused_with_a_sentence(
+    api: Served, store: Store, tenants: Tenants, client: Callable[[str], httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "REMEMBERED_S", 0.0)
+    http = client(tenants.create_key("acme", "ci", [KeyScope.ADMIN]).token)
+    add(store, "hook", tenant="acme", secret="secret-of-tenant-acme")
+    event, headers = b'{"text": "this"}', JSON | signed(b'{"text": "this"}', "secret-of-tenant-acme")
+    tenants.disable_tenant("acme")
+    try:
+        refused = http.post("/v1/runs", json={"input": "x"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "tenant_disabled")
+        assert "the tenant 'acme' is disabled" in refused.json()["error"]["message"]
+        hooked = httpx.post(f"{api.url}/webhooks/acme/hook", content=event, headers=headers)
+        assert (hooked.status_code, hooked.json()) == (403, {"error": "The tenant of this route is disabled"})
+    finally:
+        tenants.enable_tenant("acme")
+    assert http.get("/v1/runs").status_code == 200
+    assert httpx.post(f"{api.url}/webhooks/acme/hook", content=event, headers=headers).status_code == 202
+
+
 def test_a_key_that_was_just_seen_costs_no_statement(
     api: Served, tenants: Tenants, client: Callable[[str], httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:

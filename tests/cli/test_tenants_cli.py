@@ -128,6 +128,19 @@ def test_a_tenant_and_its_keys(hermes: CommandLine, store: Store) -> None:
     assert "acme" in hermes.inline("tenants", "list").out
 
 
+def test_a_tenant_is_disabled_and_its_runs_stop_where_that_is_asked(hermes: CommandLine, store: Store) -> None:
+    hermes.inline("tenants", "create", "acme")
+    runs = [store.submit(tenant=tenant).run_id for tenant in ("acme", "acme", "default")]
+    assert hermes.inline("tenants", "disable", "acme").out == "acme disabled\n"
+    assert "the tenant 'acme' is disabled" in hermes.inline("submit", "Hello", "--tenant", "acme").err
+    assert [store.views.run(run_id).status.is_terminal for run_id in runs] == [False, False, False]
+    assert hermes.inline("tenants", "disable", "acme", "--stop").out == "acme disabled; 2 runs stopped\n"
+    assert [store.views.run(run_id).status.is_terminal for run_id in runs] == [True, True, False]
+    assert hermes.inline("tenants", "enable", "acme").out == "acme enabled\n"
+    assert hermes.inline("submit", "Hello", "--tenant", "acme").code == 0
+    assert "cannot be disabled" in hermes.inline("tenants", "disable", "default").err
+
+
 def test_a_tenant_works_in_directories_of_its_own(hermes: CommandLine, store: Store) -> None:
     Tenants(store.database).create_tenant("acme")
     refused = hermes.inline("submit", "Hello", "--tenant", "acme", "--workspace", str(hermes.home.parent))

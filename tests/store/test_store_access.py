@@ -11,7 +11,14 @@ from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice
-from hermes_worker.store.access.principals import KeyNotFound, TenantExists, TenantNotFound, Tenants
+from hermes_worker.store.access.principals import (
+    DefaultTenantStays,
+    KeyNotFound,
+    TenantDisabled,
+    TenantExists,
+    TenantNotFound,
+    Tenants,
+)
 from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -19,7 +26,7 @@ from hermes_worker.store.outbox.webhooks import Webhooks
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import api_keys, metadata, runs, sessions
 
-INSTALLATION = {"workers", "blobs", "maintenance", "logins", "statistics", "tenants"}
+INSTALLATION = {"workers", "blobs", "maintenance", "logins", "statistics", "tenants", "schema_revisions"}
 """Tables whose rows nobody owns. A blob is found by the hash of what somebody has already."""
 DRAWN = {"pk", "run_id", "session_id", "job_id", "delivery_id", "key_id", "hash", "run_pk", "session_pk", "job_pk"}
 """Columns whose values the product draws, or that name a row which has an owner."""
@@ -79,6 +86,42 @@ def test_tenants_are_made_once_and_must_be_there(store: Store) -> None:
             wrong("other")
     store.submit(tenant="acme")
     assert [(view.name, view.runs) for view in tenants.tenants()] == [("default", 0), ("acme", 1)]
+
+
+def test_a_disabled_tenant_has_no_key_until_it_is_enabled(store: Store) -> None:
+    tenants = Tenants(store.database)
+    tenants.create_tenant("acme")
+    made = tenants.create_key("acme", "ci", [KeyScope.ADMIN])
+    for _ in range(2):
+        tenants.disable_tenant("acme")
+    [_, view] = tenants.tenants()
+    assert view.disabled_at is not None
+    for refused in (lambda: tenants.principal_of(made.token), lambda: tenants.require_enabled("acme")):
+        with pytest.raises(TenantDisabled, match="'acme' is disabled"):
+            refused()
+    assert tenants.principal_of("hwk_of_nobody") is None
+    assert tenants.require_tenant("acme") == "acme"
+    tenants.enable_tenant("acme")
+    principal = tenants.principal_of(made.token)
+    assert principal is not None
+    assert principal.tenant == tenants.require_enabled("acme") == "acme"
+    for wrong in (tenants.disable_tenant, tenants.enable_tenant, tenants.require_enabled):
+        with pytest.raises(TenantNotFound):
+            wrong("other")
+    with pytest.raises(DefaultTenantStays):
+        tenants.disable_tenant("default")
+    assert tenants.require_enabled("default") == "default"
+
+
+def test_the_schedule_of_a_disabled_tenant_holds(store: Store) -> None:
+    tenants, jobs = Tenants(store.database), Jobs(store.database)
+    tenants.create_tenant("acme")
+    due = JobPlace(state="scheduled", next_slot=1.0, next_fire_at=1.0)
+    theirs, ours = (each.create("job", "{}", lambda _id, _now: due).pk for each in (jobs.of("acme"), jobs))
+    tenants.disable_tenant("acme")
+    assert list(jobs.due()) == [ours]
+    tenants.enable_tenant("acme")
+    assert sorted(jobs.due()) == [theirs, ours]
 
 
 def test_a_key_says_whose_it_is_until_it_ends(store: Store) -> None:

@@ -35,6 +35,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
+from hermes_worker.store.access.principals import TenantDisabled
 from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.system.plainfiles import read_plain
 from hermes_worker.workspaces.skills import read_skill
@@ -156,6 +157,10 @@ async def _genuine(context: ApiContext, tenant: str, name: str, request: Request
     route = Route.from_json(row.name, _secret_of(context, row), row.definition)
     if not route.enabled:
         raise _EventRefused(403, "Route is disabled")
+    try:
+        await context.store(context.tenants.require_enabled, tenant)
+    except TenantDisabled:
+        raise _EventRefused(403, "The tenant of this route is disabled") from None
     body = await _body(request)
     proof = None
     if route.secret == NO_AUTH:

@@ -43,6 +43,14 @@ class TenantExists(HermesError):
     """A tenant has this name already."""
 
 
+class TenantDisabled(HermesError):
+    """The tenant is disabled: its keys open nothing, and nothing new begins for it."""
+
+
+class DefaultTenantStays(HermesError):
+    """The tenant of the installation cannot be disabled."""
+
+
 class KeyNotFound(HermesError):
     """The tenant has no key of this id."""
 
@@ -53,6 +61,8 @@ class TenantView:
 
     name: str
     created_at: float | None
+    disabled_at: float | None
+    """``None`` while it is not disabled."""
     keys: int
     """That can be used."""
     runs: int
@@ -107,6 +117,7 @@ class _UsedRow(NamedTuple):
     scopes: str
     last_used_at: float | None
     holder: str
+    disabled_at: float | None
     now: float
 
 
@@ -125,7 +136,11 @@ def _with_holder(names: Sequence[str]) -> sa.Select[Any]:
 
 
 _KEYS = _with_holder(_ApiKeyRow._fields[:-1])
-_USED = _with_holder(_UsedRow._fields[:-2])
+_USED = (
+    _with_holder(_UsedRow._fields[:-3])
+    .add_columns(tenants.c.disabled_at)
+    .join(tenants, tenants.c.name == api_keys.c.tenant)
+)
 
 
 class Tenants:
@@ -153,6 +168,36 @@ class Tenants:
                 raise _no_tenant(name)
         return name
 
+    def require_enabled(self, name: str) -> str:
+        """Raises ``TenantNotFound``, ``TenantDisabled``."""
+        if name == DEFAULT_TENANT:
+            return name
+        with self._database.read() as connection:
+            found = connection.execute(sa.select(tenants.c.disabled_at).where(tenants.c.name == name)).all()
+        if not found:
+            raise _no_tenant(name)
+        [(disabled_at,)] = found
+        if disabled_at is not None:
+            raise _disabled(name)
+        return name
+
+    def disable_tenant(self, name: str) -> None:
+        """Let nothing new begin for a tenant. Idempotent. Raises ``TenantNotFound``, ``DefaultTenantStays``."""
+        if name == DEFAULT_TENANT:
+            raise DefaultTenantStays(f"the tenant {name!r} is the installation's own and cannot be disabled")
+        self._set_disabled(name, sa.func.coalesce(tenants.c.disabled_at, db_now()))
+
+    def enable_tenant(self, name: str) -> None:
+        """Undo ``disable_tenant``. Idempotent. Raises ``TenantNotFound``."""
+        if name != DEFAULT_TENANT:
+            self._set_disabled(name, None)
+
+    def _set_disabled(self, name: str, at: sa.ColumnElement[float] | None) -> None:
+        with self._database.statement() as connection:
+            changed = connection.execute(sa.update(tenants).where(tenants.c.name == name).values(disabled_at=at))
+        if changed.rowcount == 0:
+            raise _no_tenant(name)
+
     def has_others(self) -> bool:
         """Whether there is a tenant beside the default one."""
         others = sa.select(tenants.c.name).where(tenants.c.name != DEFAULT_TENANT).limit(1)
@@ -163,13 +208,20 @@ class Tenants:
         """All of them, the default one first."""
         with self._database.read() as connection:
             made: dict[str, float] = _pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
+            disabled: dict[str, float | None] = _pairs(connection, sa.select(tenants.c.name, tenants.c.disabled_at))
             usable = sa.select(api_keys.c.tenant, sa.func.count()).where(_USABLE).group_by(api_keys.c.tenant)
             keys: dict[str, int] = _pairs(connection, usable)
             counted = sa.select(runs.c.tenant, sa.func.count()).group_by(runs.c.tenant)
             known: dict[str, int] = _pairs(connection, counted)
         names = [DEFAULT_TENANT, *sorted(made.keys() - {DEFAULT_TENANT})]
         return [
-            TenantView(name=name, created_at=made.get(name), keys=keys.get(name, 0), runs=known.get(name, 0))
+            TenantView(
+                name=name,
+                created_at=made.get(name),
+                disabled_at=disabled.get(name),
+                keys=keys.get(name, 0),
+                runs=known.get(name, 0),
+            )
             for name in names
         ]
 
@@ -211,13 +263,16 @@ class Tenants:
                 connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(revoked_at=db_now()))
 
     def principal_of(self, token: str) -> Principal | None:
-        """Who holds a key; ``None`` for one that is none, or that ended. Notes that it was used, once a minute."""
+        """Who holds a key; ``None`` for one that is none, or that ended. Notes that it was used, once a minute.
+        Raises ``TenantDisabled``."""
         now = db_now().label("now")
         with self._database.read() as connection:
             found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == _hash(token), _USABLE))
             row = row_of(found, _UsedRow)
         if row is None:
             return None
+        if row.disabled_at is not None:
+            raise _disabled(row.tenant)
         if row.last_used_at is None or row.last_used_at < row.now - USED_EVERY_S:
             with self._database.statement() as connection:
                 connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(last_used_at=db_now()))
@@ -250,6 +305,10 @@ def _pairs(connection: Connection, wanted: sa.Select[Any]) -> dict[str, Any]:
 
 def _no_tenant(name: str) -> TenantNotFound:
     return TenantNotFound(f"there is no tenant {name!r}; make it with 'hermes-worker tenants create {name}'")
+
+
+def _disabled(name: str) -> TenantDisabled:
+    return TenantDisabled(f"the tenant {name!r} is disabled; whoever runs this installation can enable it again")
 
 
 def _principal(connection: Connection, tenant: str, holder: str) -> int:

@@ -38,7 +38,7 @@ from hermes_worker.store.jobs.job_rows import (
 from hermes_worker.store.rows import Hint, plain
 from hermes_worker.store.runs.runs import session_is
 from hermes_worker.store.short_ids import completed
-from hermes_worker.store.tables import budgets, deliveries, firings, jobs, runs, sessions
+from hermes_worker.store.tables import budgets, deliveries, firings, jobs, runs, sessions, tenants
 
 DUE_MAX = 500
 """Jobs that one look gives; the rest is due at the next."""
@@ -112,7 +112,8 @@ class Jobs:
         self._tenant = tenant
         self._theirs = JOBS.where(jobs.c.tenant == tenant)
         self._clock = clock if clock is not None else db_now_once()
-        due = sa.select(jobs.c.pk).where(jobs.c.next_fire_at <= self._clock)
+        disabled = sa.select(tenants.c.name).where(tenants.c.disabled_at.is_not(None))
+        due = sa.select(jobs.c.pk).where(jobs.c.next_fire_at <= self._clock, jobs.c.tenant.not_in(disabled))
         self._due = due.order_by(jobs.c.next_fire_at).limit(sa.bindparam("most"))
 
     def of(self, tenant: str) -> Jobs:
@@ -256,7 +257,8 @@ class Jobs:
     # --- what schedulers do ---
 
     def due(self) -> Sequence[int]:
-        """Numbers of jobs that are due, the longest due first. Costs what there is to do."""
+        """Numbers of jobs that are due, the longest due first. Costs what there is to do. The jobs of disabled tenants
+        are due when these are enabled again."""
         with self._database.read() as connection:
             return list(connection.execute(self._due, {"most": DUE_MAX}).scalars())
 

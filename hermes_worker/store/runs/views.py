@@ -354,6 +354,12 @@ class Views:
             )
             return {CallStatus(status): int(count) for status, count in rows}
 
+    def open_run_ids(self, tenant: str) -> list[str]:
+        """Of the runs of a tenant that have not ended, oldest first."""
+        wanted = sa.select(runs.c.run_id).where(_IS_OPEN, owned_by(tenant, runs)).order_by(runs.c.pk)
+        with self._database.read() as connection:
+            return list(connection.execute(wanted).scalars())
+
     def open_counts(self, *, most: int = 10_000) -> dict[str, int]:
         """Runs that have not ended, by status, of which at most ``most`` are looked at: the cost is bounded."""
         looked_at = sa.select(runs.c.status).where(_IS_OPEN).limit(most).subquery()
