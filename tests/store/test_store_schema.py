@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import threading
 from collections.abc import Iterator
@@ -94,6 +95,23 @@ def described(database: Database, table: str) -> dict[str, object]:
             for index in inspector.get_indexes(table)
         ),
     }
+
+
+RELEASED = {
+    "0100_first_schema.py": "ee09ec93fba5cab344dec2728952fb4698050588cc7171313978baa146f864a7",
+    "0100_first_schema.postgresql.sql": "003ac109509865eb6d5befe86fc10367d6556c2eaf0aa282dedd34f7743d17b2",
+    "0100_first_schema.sqlite.sql": "d1d7af5bc314c152d181abd0f26230cf09bc330ffd83d7af33e23845350bf1ed",
+}
+"""The files of revisions that databases have been built with, and their SHA-256."""
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_revision_that_databases_were_built_with_is_never_changed(name: str) -> None:
+    found = hashlib.sha256((MIGRATIONS / "versions" / name).read_bytes()).hexdigest()
+    assert found == RELEASED[name], (
+        f"{name} was changed: databases that have this revision would never get the change. Put it back, and add a new "
+        "revision with the next number (docs/migrations.md)."
+    )
 
 
 def test_migrating_again_changes_nothing(database_url: str) -> None:
