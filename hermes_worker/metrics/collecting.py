@@ -16,7 +16,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.budget import Dimension
+from hermes_worker.core.errors import FailureKind, UnavailableError
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
 from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
 from hermes_worker.metrics.labels import LabelValues
 from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, durations, log, snapshot
@@ -71,6 +74,8 @@ class ProcessCollector(Collector):
 
     def _samples(self) -> Iterator[Sample]:
         yield "hermes_build_info", (version("hermes-worker"), newest(), self._role), 1.0
+        for failure in FailureKind:
+            yield "hermes_process_events", ("model.failed", failure.value), 0
         for name, number in snapshot().items():
             event, _, kind = (name, "", "") if name in EVENTS else name.rpartition(".")
             yield "hermes_process_events", (event, kind), number
@@ -117,7 +122,8 @@ class FleetCollector(Collector):
     def collect(self) -> Iterable[Family]:
         state = self._state()
         readable: Sample = ("hermes_fleet_readable", (), float(state is not None))
-        samples = [readable, *(() if state is None else _of_fleet(state))]
+        found = () if state is None else (*_at_least(self._values), *_of_fleet(state))
+        samples = [readable, *found]
         yield from _families([self._bounded(sample) for sample in samples], MetricScope.FLEET)
 
     def describe(self) -> Iterable[Family]:
@@ -144,7 +150,6 @@ class FleetCollector(Collector):
 
 
 def _of_fleet(state: FleetReading) -> Iterator[Sample]:
-    yield from _AT_LEAST
     for (measure, labels), amount in state.totals.items():
         yield _counted(measure, labels, amount)
     for queue in state.backlog:
@@ -153,10 +158,10 @@ def _of_fleet(state: FleetReading) -> Iterator[Sample]:
         yield "hermes_queue_oldest_due_seconds", (queue.queue,), queue.oldest_age_s
         yield "hermes_queue_capacity_needed", (queue.queue,), queue.capacity_needed
     for name, numbers in (
-        ("hermes_runs", state.runs),
-        ("hermes_workers", {"alive": 0, "dead": 0, "crashed": 0, **state.workers}),
-        ("hermes_waits", state.waits),
-        ("hermes_jobs", state.jobs),
+        ("hermes_runs", {**_NO_RUNS, **state.runs}),
+        ("hermes_workers", {**_NO_WORKERS, **state.workers}),
+        ("hermes_waits", {**_NO_WAITS, **state.waits}),
+        ("hermes_jobs", {**_NO_JOBS, **state.jobs}),
     ):
         for value, number in numbers.items():
             yield name, (value,), number
@@ -164,6 +169,10 @@ def _of_fleet(state: FleetReading) -> Iterator[Sample]:
     yield "hermes_job_overdue_seconds", (), state.job_overdue_s
 
 
+_NO_RUNS = {status.value: 0 for status in RunStatus if not status.is_terminal}
+_NO_WORKERS = dict.fromkeys(("alive", "dead", "crashed"), 0)
+_NO_WAITS = {kind.value: 0 for kind in (WaitKind.APPROVAL, WaitKind.INPUT)}
+_NO_JOBS = dict.fromkeys(("scheduled", "paused", "completed", "error"), 0)
 _NANO = 1e-9
 
 
@@ -183,12 +192,33 @@ def _counted(measure: str, labels: tuple[str, ...], amount: int) -> Sample:
             return f"hermes_{measure}", labels, amount
 
 
-_AT_LEAST: tuple[Sample, ...] = (
-    (f"hermes_{statistics.RUNS_ACCEPTED}", (), 0),
-    *((f"hermes_{statistics.STEPS_RETRIED}", (step,), 0.0) for step in ("model", "tool", "auxiliary")),
-    *((f"hermes_{statistics.TOOL_CALLS}", ("unknown", replay), 0.0) for replay in ("once",)),
-)
-"""Counters that are there before they counted anything, so that the first thing they count is seen as a rise."""
+_OUTCOMES = ("fired", "caught_up", "skipped_overlap", "missed", "blocked_budget", "failed_to_start")
+_DELIVERY_ENDS = ("delivered", "failed", "abandoned")
+
+
+def _at_least(values: LabelValues) -> Iterator[Sample]:
+    """Counters that are there before they count anything: ``rate`` does not see the first thing that a new one
+    counts, and of these the first is what matters."""
+    yield f"hermes_{statistics.RUNS_ACCEPTED}", (), 0
+    yield "hermes_tool_calls", (CallStatus.UNKNOWN.value, Replay.ONCE.value), 0
+    for reason in ExitReason:
+        yield "hermes_runs_ended", (RunStatus.FAILED.value, reason.value), 0
+    for step in ("model", "tool", "auxiliary"):
+        yield "hermes_steps_retried", (step,), 0
+    for dimension in Dimension:
+        yield "hermes_budget_denials", (dimension.value,), 0
+    for outcome in _OUTCOMES:
+        yield "hermes_firings", (outcome,), 0
+    for platform in values.known("platform"):
+        yield "hermes_deliveries_in_doubt", (platform,), 0
+        for state in _DELIVERY_ENDS:
+            yield "hermes_deliveries", (state, platform), 0
+    for model in values.known("model"):
+        yield "hermes_unpriced_model_calls", (model,), 0
+        for outcome in ("refused", "unknown"):
+            yield "hermes_model_attempts_failed", (model, outcome), 0
+        for certainty in ("certain", "doubtful"):
+            yield "hermes_cost_usd", (model, certainty), 0
 
 
 def _families(samples: list[Sample], scope: MetricScope) -> Iterator[Family]:

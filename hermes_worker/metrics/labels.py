@@ -32,6 +32,10 @@ class LabelValues:
             ),
         }
 
+    def known(self, label: str) -> tuple[str, ...]:
+        """The values of ``model`` or ``platform`` beside ``other``, in order."""
+        return tuple(sorted(self._known[label]))
+
     def bounded(self, label: str, value: str) -> str:
         """``value``, or ``other`` when it is not known to the settings or the extensions in force."""
         return value if label not in _FROM_OUTSIDE or value in self._known[label] else OTHER
