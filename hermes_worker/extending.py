@@ -11,6 +11,7 @@ from hermes_worker.agent.prompt.compactors import Compactor
 from hermes_worker.agent.prompt.sources import ContextFacts
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.functions import Deadline, Key, Progress, Stop, ToolFailed, Values, tool
+from hermes_worker.agent.tools.sources import ToolGone, ToolSource
 from hermes_worker.channels.catalog import ChatForm, ChatShape, Platform, Sending, TextLimit, TextUnit
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import (
@@ -37,6 +38,7 @@ from hermes_worker.extension import (
     SettingDeclaration,
     SettingType,
     ToolDeclaration,
+    ToolSourceDeclaration,
     ToolSpec,
     WireDeclaration,
     WorkspaceDeclaration,
@@ -84,7 +86,10 @@ __all__ = [
     "ToolContext",
     "ToolDeclaration",
     "ToolFailed",
+    "ToolGone",
     "ToolResult",
+    "ToolSource",
+    "ToolSourceDeclaration",
     "ToolSpec",
     "Values",
     "WireDeclaration",

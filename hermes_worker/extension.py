@@ -39,6 +39,7 @@ __all__ = [
     "SettingType",
     "SettingValue",
     "ToolDeclaration",
+    "ToolSourceDeclaration",
     "ToolSpec",
     "WireDeclaration",
     "WorkspaceDeclaration",
@@ -213,6 +214,20 @@ class ContextSourceDeclaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSourceDeclaration:
+    """Tools that only a worker can learn of, by asking somebody. They are in the toolset that is called as the
+    source."""
+
+    name: str
+    implementation: Reference
+    """Called with the extension's settings by name; returns a ``agent.tools.sources.ToolSource``."""
+    refresh_s: float = 300.0
+    """Each worker for tools asks it this often."""
+    timeout_s: float = 30.0
+    """An answer that takes longer is named in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorDeclaration:
     """A way to make long conversations shorter; ``compression.compactor`` names it."""
 
@@ -275,6 +290,7 @@ class Extension:
     """The ``API_VERSION`` it was written for."""
     summary: str = ""
     tools: tuple[ToolDeclaration, ...] = ()
+    tool_sources: tuple[ToolSourceDeclaration, ...] = ()
     toolsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Toolsets that are made of others. A part that has no tools in this installation adds nothing."""
     joins: tuple[str, ...] = USUAL_BUNDLES
@@ -310,6 +326,7 @@ class Installed:
 
     extensions: tuple[Extension, ...]
     tools: Mapping[str, ToolDeclaration]
+    tool_sources: Mapping[str, ToolSourceDeclaration]
     bundles: Mapping[str, tuple[str, ...]]
     providers: Mapping[str, ProviderDeclaration]
     wires: Mapping[str, WireDeclaration]
@@ -342,6 +359,7 @@ def fold(
     return Installed(
         extensions=tuple(extensions),
         tools=_by_name(one.tools for one in extensions),
+        tool_sources=_by_name(one.tool_sources for one in extensions),
         bundles=_bundles(extensions),
         providers=_by_name(one.providers for one in extensions),
         wires=_by_name(one.wires for one in extensions),
@@ -378,6 +396,9 @@ def _conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
                 f"this is version {API_VERSION}: install a version of it that fits, or disable it"
             )
         yield from _unusable(one)
+    toolsets = {tool.spec.toolset for one in extensions for tool in one.tools}
+    for name in sorted(toolsets & {source.name for one in extensions for source in one.tool_sources}):
+        yield f"{name!r} names both a toolset and a tool source: disable one of the extensions that bring them"
     names = [one.name for one in extensions]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"two extensions are named {name!r}: disable one of them"
@@ -410,6 +431,12 @@ def _unusable(one: Extension) -> Iterator[str]:
             yield f"{item.variable} of the extension {one.name!r} names roles that there are not: {', '.join(unknown)}"
         if item.is_secret and (item.default is not None or item.holds is not SettingType.TEXT):
             yield f"{item.variable} of the extension {one.name!r} is a secret: it is text and has no default"
+    for offering in one.tool_sources:
+        if not _NAME.fullmatch(offering.name) or offering.refresh_s < 1 or offering.timeout_s <= 0:
+            yield (
+                f"the tool source {offering.name!r} of the extension {one.name!r} is called by lower-case letters, "
+                "digits, '_' and '-', and asked once a second at most"
+            )
     for source in one.context_sources:
         if not 0 < source.timeout_s <= CONTEXT_S_MAX or source.chars_max < 1:
             yield (
@@ -456,6 +483,8 @@ def _references(one: Extension) -> Iterator[Reference]:
         yield source.implementation
     for compactor in one.compactors:
         yield compactor.implementation
+    for tool_source in one.tool_sources:
+        yield tool_source.implementation
     for hook in one.hooks:
         yield hook.implementation
 
@@ -463,7 +492,8 @@ def _references(one: Extension) -> Iterator[Reference]:
 _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(
     {
         "tool": lambda one: (tool.name for tool in one.tools),
-        "bundle of toolsets": lambda one: one.toolsets,
+        "tool source": lambda one: (source.name for source in one.tool_sources),
+        "bundle of toolsets": lambda one: (*one.toolsets, *(source.name for source in one.tool_sources)),
         "provider": lambda one: (name for row in one.providers for name in (row.name, *row.aliases)),
         "wire": lambda one: (wire.name for wire in one.wires),
         "channel": lambda one: (name for row in one.channels for name in (row.name, *row.aliases)),
@@ -509,7 +539,8 @@ def _secrets(extensions: Sequence[Extension]) -> Iterator[tuple[str, tuple[str, 
 def _bundles(extensions: Sequence[Extension]) -> Mapping[str, tuple[str, ...]]:
     bundles = {name: tuple(parts) for one in extensions for name, parts in one.toolsets.items()}
     for one in extensions:
-        toolsets = tuple(dict.fromkeys(tool.spec.toolset for tool in one.tools))
+        named = (*(tool.spec.toolset for tool in one.tools), *(source.name for source in one.tool_sources))
+        toolsets = tuple(dict.fromkeys(named))
         for name in one.joins if toolsets else ():
             bundles[name] = tuple(dict.fromkeys((*bundles.get(name, ()), *toolsets)))
     return MappingProxyType(bundles)

@@ -42,7 +42,7 @@ _PACKAGE = "hermes_plugins"
 _MANIFEST_BYTES_MAX = 100_000
 _BRINGS = (
     *("tools", "toolsets", "providers", "wires", "channels", "workspaces", "routers", "commands", "settings"),
-    *("hooks", "context_sources", "compactors"),
+    *("hooks", "context_sources", "compactors", "tool_sources"),
 )
 _starting = threading.Lock()
 
@@ -322,6 +322,7 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "workspaces": tuple(one.name for one in extension.workspaces),
         "routers": tuple(one.name for one in extension.routers),
         "commands": tuple(one.name for one in extension.commands),
+        "tool_sources": tuple(one.name for one in extension.tool_sources),
         "context_sources": tuple(one.name for one in extension.context_sources),
         "compactors": tuple(one.name for one in extension.compactors),
         "settings": tuple(one.variable for one in extension.settings),

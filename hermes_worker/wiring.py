@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import redis
 from sqlalchemy import make_url
 
-from hermes_worker import plugins
+from hermes_worker import installed, plugins
 from hermes_worker.broker.queue import STANDING_QUEUES, Publisher, QueueName, lane_queues, redis_client
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
@@ -51,6 +51,7 @@ from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.runs.views import Views
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
+from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.store.workers import Workers
 from hermes_worker.stream.live import Live
 
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.leases import Leases
     from hermes_worker.tasks.parts import ModelChain as TaskChain
     from hermes_worker.tasks.parts import Parts
+    from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
     from hermes_worker.workspaces.sandbox.network import NetworkRules
@@ -106,6 +108,7 @@ class Client:
     trees: Trees
     waits: Waits
     workers: Workers
+    tool_sources: ToolSources
     publisher: Publisher
     redis: redis.Redis
 
@@ -149,12 +152,14 @@ class WorkerProcess:
     sweeper: Sweeper
     keeper: Keeper
     listener: Listener
+    lister: ToolLister
     database: Database
 
     def close(self) -> None:
         """Give up what is held and end the threads. Idempotent."""
         self.keeper.stop()
         self.listener.stop()
+        self.lister.stop()
         self.parts.leases.retire()
         self.database.close()
 
@@ -199,6 +204,7 @@ def open_client(settings: Settings) -> Client:
         trees=Trees(database),
         waits=Waits(database),
         workers=Workers(database),
+        tool_sources=ToolSources(database),
         publisher=Publisher(client),
         redis=client,
     )
@@ -647,8 +653,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
     keeper = _keeper_of(shared, sweeper)
     listener = Listener(client.redis, shared.leases, client.runs.nudged)
-    keeper.start()
-    listener.start()
+    lister = _lister_of(shared, parts.catalog)
+    for thread in (keeper, listener, lister):
+        thread.start()
     return WorkerProcess(
         pid=os.getpid(),
         parts=parts,
@@ -658,6 +665,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         sweeper=sweeper,
         keeper=keeper,
         listener=listener,
+        lister=lister,
         database=client.database,
     )
 
@@ -748,6 +756,15 @@ def _catalog_of(shared: _Shared) -> Catalog:
     )
     _load_what_runs_here(shared, catalog)
     return catalog
+
+
+def _lister_of(shared: _Shared, catalog: Catalog) -> ToolLister:
+    """What asks the tool sources: in a worker for tools; in any other there are none to ask."""
+    from hermes_worker.tasks.tool_sources import ToolLister
+
+    declared = installed.current().tool_sources if QueueName.TOOLS in shared.options.queues else {}
+    sources = {name: (one, catalog.source(name)) for name, one in declared.items()}
+    return ToolLister(sources, shared.client.tool_sources, catalog.names)
 
 
 def _opening_workspaces(settings: Settings, sandbox: Sandbox) -> Callable[[str], Workspace]:

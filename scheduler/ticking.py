@@ -16,13 +16,14 @@ from decimal import Decimal
 from typing import Protocol, TypeVar
 
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
+from hermes_worker.agent.tools.catalog import has_tool_sources
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import Principal
 from hermes_worker.observe import log
 from hermes_worker.safety.threats import scan_assembled_prompt
 from hermes_worker.safety.untrusted import Provenance, marked
 from hermes_worker.services.context import asked_blocks, is_asked
-from hermes_worker.services.submission import Submission, address_of, new_run, resolve_model
+from hermes_worker.services.submission import Submission, address_of, new_run, resolve_model, sourced_tools
 from hermes_worker.settings import Settings
 from hermes_worker.store.jobs.executions import ExecutionState
 from hermes_worker.store.jobs.job_rows import (
@@ -41,6 +42,7 @@ from hermes_worker.store.jobs.job_rows import (
 )
 from hermes_worker.store.jobs.jobs import DUE_MAX, ENDED_MAX, Jobs
 from hermes_worker.store.runs.runs import NewRun
+from hermes_worker.store.tool_sources import ToolSources
 from scheduler import policy
 from scheduler.definition import InvalidJob, JobSpec, checked_prompt
 from scheduler.jobs import instant, place_of, state_of
@@ -77,39 +79,73 @@ class Ticked:
     """Something was left for the next look, which should come at once."""
 
 
-def tick(jobs: Jobs, settings: Settings, *, at_once: int = AT_ONCE) -> Ticked:
+def tick(jobs: Jobs, settings: Settings, *, at_once: int = AT_ONCE, tool_sources: ToolSources | None = None) -> Ticked:
     """Count what ended and settle the slots that are due. Any number of schedulers may do it at once. A job that
-    cannot be read holds up no other. Raises ``UnavailableError``."""
+    cannot be read holds up no other. ``tool_sources`` holds the tools that workers learned of; ``None`` for none.
+    Raises ``UnavailableError``."""
+    gathering = _Gathering(jobs, tool_sources)
     settled = Settled()
     ended = _shuffled(jobs.ended())
     for batch in _batches([pk for pk, has_run in ended if has_run], at_once):
         settled += Settled(hints=jobs.count_runs(batch, after_run))
     collected = [pk for pk, has_run in ended if not has_run]
     for pk in collected[:FOLLOWED_MAX]:
-        settled += _followed(jobs, pk, settings)
+        settled += _followed(gathering, pk, settings)
     due = _shuffled(jobs.due())
     for batch in _batches(due, at_once):
-        settled += _settled(jobs, batch, settings)
+        settled += _settled(gathering, batch, settings)
     for pk in jobs.notes_due():
         jobs.write_note(pk, note_of)
     is_left = len(due) == DUE_MAX or len(ended) == ENDED_MAX or len(collected) > FOLLOWED_MAX
     return Ticked(settled=settled, has_more=is_left)
 
 
-def _settled(jobs: Jobs, pks: Sequence[int], settings: Settings) -> Settled:
-    contexts = _contexts(jobs.tenants_of(pks)) if is_asked() else {}
-    return jobs.settle(pks, lambda job: tick_of(job, settings, contexts.get(job.row.tenant, ())))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What was asked before the transaction that begins the runs of a tenant's jobs."""
+
+    context: Sequence[PromptBlock] = ()
+    """What the context sources say."""
+    sourced: Sequence[str] = ()
+    """The tools of tool sources."""
 
 
-def _followed(jobs: Jobs, firing_pk: int, settings: Settings) -> Settled:
-    contexts = _contexts(jobs.tenants_of_firing(firing_pk)) if is_asked() else {}
-    hints = jobs.follow_up(firing_pk, lambda found: follow_up(found, settings, contexts.get(found.row.tenant, ())))
+NOTHING_GATHERED = Gathered()
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """Whom to ask before a transaction."""
+
+    jobs: Jobs
+    tool_sources: ToolSources | None
+
+    @property
+    def is_needed(self) -> bool:
+        return is_asked() or (self.tool_sources is not None and has_tool_sources())
+
+    def of(self, tenants: Sequence[str]) -> Mapping[str, Gathered]:
+        """What is gathered for each of the tenants."""
+        return {tenant: self._of(tenant) for tenant in tenants}
+
+    def _of(self, tenant: str) -> Gathered:
+        return Gathered(
+            context=asked_blocks(ContextFacts(tenant=tenant, source="cron")),
+            sourced=sourced_tools(self.tool_sources, tenant) if self.tool_sources is not None else (),
+        )
+
+
+def _settled(gathering: _Gathering, pks: Sequence[int], settings: Settings) -> Settled:
+    found = gathering.of(gathering.jobs.tenants_of(pks)) if gathering.is_needed else {}
+    return gathering.jobs.settle(pks, lambda job: tick_of(job, settings, found.get(job.row.tenant, NOTHING_GATHERED)))
+
+
+def _followed(gathering: _Gathering, firing_pk: int, settings: Settings) -> Settled:
+    found = gathering.of(gathering.jobs.tenants_of_firing(firing_pk)) if gathering.is_needed else {}
+    hints = gathering.jobs.follow_up(
+        firing_pk, lambda job: follow_up(job, settings, found.get(job.row.tenant, NOTHING_GATHERED))
+    )
     return Settled(hints=hints)
-
-
-def _contexts(tenants: Sequence[str]) -> Mapping[str, Sequence[PromptBlock]]:
-    """What the context sources say to runs of jobs, by tenant: asked before the transaction that begins the runs."""
-    return {tenant: asked_blocks(ContextFacts(tenant=tenant, source="cron")) for tenant in tenants}
 
 
 def _shuffled(items: Sequence[T]) -> list[T]:
@@ -137,8 +173,8 @@ class _JobAsked(Protocol):
     def latest_answer(self, job_id: str) -> str | None: ...
 
 
-def tick_of(due: DueJob, settings: Settings, context: Sequence[PromptBlock] = ()) -> JobTick | None:
-    """What becomes of a due job. ``context`` is what the context sources say to its run."""
+def tick_of(due: DueJob, settings: Settings, gathered: Gathered = NOTHING_GATHERED) -> JobTick | None:
+    """What becomes of a due job."""
     try:
         spec = JobSpec.from_json(due.row.definition)
         state = state_of(due.row, spec, due.now)
@@ -155,7 +191,7 @@ def tick_of(due: DueJob, settings: Settings, context: Sequence[PromptBlock] = ()
         try:
             pinned = with_pins(spec, settings)
             if not spec.is_collected:
-                run = replace(_run_of(due, pinned, settings, CollectedTexts(), context), is_held=start.waits)
+                run = replace(_run_of(due, pinned, settings, CollectedTexts(), gathered), is_held=start.waits)
         except (HermesError, ConfigurationError) as error:
             start = None
             decision = policy.failed_to_start(state, decision, str(error))
@@ -227,7 +263,7 @@ def _used_today(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyU
 
 
 def _run_of(
-    asked: _JobAsked, spec: JobSpec, settings: Settings, collected: CollectedTexts, context: Sequence[PromptBlock]
+    asked: _JobAsked, spec: JobSpec, settings: Settings, collected: CollectedTexts, gathered: Gathered
 ) -> NewRun:
     """Raises ``InvalidJob`` or ``InvalidSubmission`` for a job that must not or cannot run."""
     checked_prompt(spec.prompt)
@@ -272,7 +308,7 @@ def _run_of(
         # The document of a run is kept wherever the answer goes, also when the answer is silence.
         deliver=tuple(dict.fromkeys(("local", *spec.targets))),
     )
-    return new_run(settings, submission, context)
+    return new_run(settings, submission, context=gathered.context, sourced=gathered.sourced)
 
 
 def _limits(asked: _JobAsked, spec: JobSpec, now: datetime) -> policy.DailyBudget:
@@ -330,8 +366,8 @@ def _broken_place(row: JobRow) -> JobPlace:
 # --- what a worker collected -----------------------------------------------------------------------------------------
 
 
-def follow_up(collected: Collected, settings: Settings, context: Sequence[PromptBlock] = ()) -> Followup:
-    """What becomes of a firing for which a worker has collected. ``context`` is as for ``tick_of``."""
+def follow_up(collected: Collected, settings: Settings, gathered: Gathered = NOTHING_GATHERED) -> Followup:
+    """What becomes of a firing for which a worker has collected."""
     try:
         spec = JobSpec.from_json(collected.row.definition)
         state_of(collected.row, spec, collected.now)
@@ -348,7 +384,7 @@ def follow_up(collected: Collected, settings: Settings, context: Sequence[Prompt
             return _watchdog(collected, spec, texts)
         if not is_agent_needed(texts.script):
             return _ended(collected, spec, policy.RunVerdict.OK, remark="the script found nothing for the agent to do")
-        return Followup(run=_run_of(collected, spec, settings, texts, context))
+        return Followup(run=_run_of(collected, spec, settings, texts, gathered))
     except _UNREADABLE as error:
         return _ended(
             collected,

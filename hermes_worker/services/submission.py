@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
-from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
@@ -36,6 +36,7 @@ from hermes_worker.services.context import asked_blocks, ordered, pure_blocks
 from hermes_worker.settings import ModelSettings, Settings
 from hermes_worker.settings.kinds import named_model
 from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNotFound, fingerprint, new_run_id
+from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.wiring import Client
@@ -51,6 +52,7 @@ __all__ = [
     "deliver_list",
     "new_run",
     "resolve_model",
+    "sourced_tools",
     "submit",
 ]
 
@@ -159,7 +161,8 @@ def submit(client: Client, submission: Submission) -> Created:
 def accept(client: Client, submission: Submission) -> Created:
     """Commit a run without announcing it. Raises as ``submit``."""
     try:
-        created = client.runs.create(new_run(client.settings, submission))
+        sourced = sourced_tools(client.tool_sources, submission.principal.tenant)
+        created = client.runs.create(new_run(client.settings, submission, sourced=sourced))
     except SessionNotFound as error:
         raise InvalidSubmission("session_id", str(error)) from None
     if not created.was_replayed:
@@ -214,9 +217,23 @@ def _require_valid(submission: Submission) -> None:
         raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
 
 
-def new_run(settings: Settings, submission: Submission, context: Sequence[PromptBlock] | None = None) -> NewRun:
+def sourced_tools(rows: ToolSources, tenant: str) -> Sequence[str]:
+    """The definitions of what the tool sources offer to a tenant, as workers left them. Raises ``UnavailableError``."""
+    if not has_tool_sources():
+        return ()
+    return [definition for row in rows.rows(tenant) for definition in row.definitions]
+
+
+def new_run(
+    settings: Settings,
+    submission: Submission,
+    *,
+    context: Sequence[PromptBlock] | None = None,
+    sourced: Sequence[str] = (),
+) -> NewRun:
     """What the store needs to write the run. ``context`` is what the context sources of others say; ``None`` asks them
-    now, which takes time: not to be done inside a transaction. Raises ``InvalidSubmission``."""
+    now, which takes time: not to be done inside a transaction. ``sourced`` are the tools of ``sourced_tools``. Raises
+    ``InvalidSubmission``."""
     _require_valid(submission)
     run_id, kind = new_run_id(), kind_of(submission.source)
     model, provider = resolve_model(settings.model, submission.model)
@@ -225,7 +242,7 @@ def new_run(settings: Settings, submission: Submission, context: Sequence[Prompt
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
     toolsets = tuple(submission.toolsets or settings.agent.toolsets or _usual_toolsets(kind))
-    names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else ())
+    names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else (), sourced)
     workspace = _workspace(settings, submission, run_id)
     facts = ContextFacts(tenant=submission.principal.tenant, source=kind, model=model, workspace=workspace.root)
     asked = asked_blocks(facts) if context is None else context
@@ -352,10 +369,10 @@ def _fingerprint(submission: Submission) -> str:
     return fingerprint(asked_for)
 
 
-def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[frozenset[str], str]:
+def _tools(toolsets: tuple[str, ...], disabled: tuple[str, ...], sourced: Sequence[str]) -> tuple[frozenset[str], str]:
     """The names of the tools, and their definitions as a session stores them."""
     try:
-        catalog = declared_catalog()
+        catalog = catalog_with(sourced)
         names = catalog.resolve(toolsets, disabled=disabled)
     except ConfigurationError as error:
         raise InvalidSubmission("toolsets", str(error)) from error

@@ -640,6 +640,20 @@ webhook_events = sa.Table(
 )
 """Events that came, to count them. Those that were taken in are known by ``idempotency_keys``."""
 
+tool_sources = sa.Table(
+    "tool_sources",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("source", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer(), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("definitions", sa.Text(), nullable=False),
+    sa.Column("changed_at", Seconds, nullable=False),
+    sa.Column("listed_at", Seconds, nullable=False),
+)
+"""What a tool source offers, as a worker saw it last. The tenant ``*`` stands for all of them. Sessions store the
+definitions that they begin with, so a row may change at any time."""
+
 tenants = sa.Table(
     "tenants",
     metadata,

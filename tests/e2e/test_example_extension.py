@@ -23,9 +23,11 @@ _HERE = sysconfig.get_paths()["purelib"]
 
 
 class Pager(ThreadingHTTPServer):
-    """A service that takes pages."""
+    """A service that takes pages, and a workshop with machines."""
 
     def __init__(self) -> None:
+        self.machines = ["press"]
+        self.started: list[str] = []
         self.pages: list[tuple[str | None, Any]] = []
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -39,6 +41,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b'{"id":"page-7"}')
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Pager)
+        _, _, name, *_ = f"{self.path}//".split("/")
+        if name and name not in self.server.machines:
+            self.send_error(404)
+            return
+        if name:
+            self.server.started.append(self.path)
+            told = f"the {name} runs".encode()
+        else:
+            told = json.dumps([{"name": each, "does": f"Start the {each}."} for each in self.server.machines]).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(told)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         pass
@@ -90,7 +107,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: Path, pager: Pager) -> None:
     secrets = {"ACME_WAREHOUSE_TOKEN": "warehouse-token-1", "PAGER_URL": pager.url, "PAGER_TOKEN": "pager-token-12"}
-    secrets["ACME_SITE"] = "south"
+    secrets |= {"ACME_SITE": "south", "ACME_WORKSHOP_URL": pager.url}
     hermes = CommandLine(tmp_path / "home", secrets, program=(str(environment), "-m", "hermes_worker"))
 
     listed = hermes("extensions", "list", "--json")
@@ -110,6 +127,7 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
             [(authorization, page)] = wait_for(lambda: pager.pages or None, saying=up.output)
             wait_for(lambda: api.get(f"/v1/runs/{run_id}").json()["status"] == "completed" or None)
             messages = api.get(f"/v1/runs/{run_id}/result").json()
+            machines = uses_machines(api, pager)
     assert authorization == "Bearer pager-token-12"
     assert page["to"] == "night-shift"
     assert "There are 1200 bolts." in page["text"]
@@ -117,3 +135,30 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
     assert '\\"site\\":\\"south\\"' in json.dumps(messages)
     assert '\\"authorised\\":true' in json.dumps(messages)
     assert "warehouse-token-1" not in up.output
+    assert machines == ["the press runs", "press is not there any more", "the drill runs"]
+    assert [path.partition("&key=")[0] for path in pager.started] == [
+        "/machines/press/start?pieces=7",
+        "/machines/drill/start?pieces=7",
+    ]
+
+
+def uses_machines(api: httpx.Client, pager: Pager) -> list[str]:
+    """What calls of tools answer that only a worker could learn of: one that is there, the same one when it is gone, in
+    the session that began with it, and another one in a new session."""
+
+    def start(machine: str, **more: Any) -> str | None:
+        """What the call answers; ``None`` where no worker has listed the machine yet."""
+        steps = [{"calls": [{"name": machine, "arguments": {"pieces": 7}}]}]
+        script = f"scripted: {json.dumps({'steps': steps, 'final': 'done'})}"
+        made = api.post("/v1/runs", json={"input": script, "toolsets": ["workshop"], **more})
+        if made.status_code == 422:
+            return None
+        run_id = made.raise_for_status().json()["run_id"]
+        wait_for(lambda: api.get(f"/v1/runs/{run_id}").json()["status"] == "completed" or None)
+        told = json.dumps(api.get(f"/v1/runs/{run_id}/result").json())
+        known = ("the press runs", "press is not there any more", "the drill runs")
+        return next((text for text in known if text in told.rpartition("scripted:")[2]), None)
+
+    first = wait_for(lambda: start("press", session_id="shift"))
+    pager.machines = ["drill"]
+    return [first, start("press", session_id="shift") or "", wait_for(lambda: start("drill"))]

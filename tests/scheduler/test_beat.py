@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -222,10 +221,12 @@ def test_a_job_that_breaks_the_scheduler_does_not_hold_up_the_others(
         work.run_now(jobs, row.job_id)
     tick_of = ticking.tick_of
 
-    def broken(due: DueJob, settings: Settings, context: Any = ()) -> JobTick | None:
+    def broken(
+        due: DueJob, settings: Settings, gathered: ticking.Gathered = ticking.NOTHING_GATHERED
+    ) -> JobTick | None:
         if due.row.pk == rows[2].pk:
             raise RuntimeError("a defect")
-        return tick_of(due, settings, context)
+        return tick_of(due, settings, gathered)
 
     monkeypatch.setattr(ticking, "tick_of", broken)
     with scheduler(settings) as ours:

@@ -16,6 +16,7 @@ from hermes_worker.extending import (
     Sending,
     TextLimit,
     ToolFailed,
+    ToolSourceDeclaration,
     setting,
     settings_of,
     tool,
@@ -32,6 +33,7 @@ class Warehouse:
 
     token: str = setting("ACME_WAREHOUSE_TOKEN", "What the warehouse knows you by.", is_secret=True)
     pieces_max: int = setting("ACME_PIECES_MAX", "The largest number that is told.", default=10_000, minimum=1)
+    workshop_url: str | None = setting("ACME_WORKSHOP_URL", "Address of the workshop's server.")
     site: Literal["north", "south"] = setting("ACME_SITE", "Which warehouse is asked.", default="north")
 
 
@@ -53,6 +55,7 @@ EXTENSION = Extension(
     api_version=1,
     summary="Acme's warehouse, models and pagers.",
     tools=(stock_level,),
+    tool_sources=(ToolSourceDeclaration(name="workshop", implementation="hermes_acme.machines:Workshop", refresh_s=1),),
     providers=(
         ProviderRow(
             name="acme",

@@ -5,21 +5,27 @@ Everything but ``get`` is answered from declarations; a tool itself is loaded an
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hermes_worker import installed
+from hermes_worker.agent.sourced import frozen_specs, spec_of
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.extension import Installed, SettingValue, ToolDeclaration, ToolSpec, load
+from hermes_worker.extension import Installed, SettingValue, ToolDeclaration, ToolSourceDeclaration, ToolSpec, load
 
 if TYPE_CHECKING:
     from hermes_worker.agent.tools.base import Tool
+    from hermes_worker.agent.tools.sources import ToolSource
 
 EVERYTHING: Final = ("all", "*")
+_SESSIONS_MAX = 256
+"""Sets of stored definitions that a catalogue remembers."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -32,8 +38,8 @@ class Catalog:
 
     Each tool belongs to the toolset its specification names; ``bundles`` adds toolsets that include others. A tool that
     is at hand counts as its own declaration. ``services`` is what tools may be built with, by the names that their
-    declarations use, and ``values`` the settings of each tool's extension. Raises ``ConfigurationError`` when two tools
-    have one name or a bundle has the name of a toolset.
+    declarations use, ``values`` the settings of each tool's extension, and ``sources`` makes tool sources. Raises
+    ``ConfigurationError`` when two tools have one name or a bundle has the name of a toolset.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class Catalog:
         bundles: Mapping[str, tuple[str, ...]] = _NOTHING,
         services: Mapping[str, Any] = _NOTHING,
         values: Mapping[str, Mapping[str, SettingValue]] = _NOTHING,
+        sources: Mapping[str, Callable[[], ToolSource]] = _NOTHING,
     ) -> None:
         self._declared: dict[str, ToolDeclaration] = {}
         for tool in tools:
@@ -57,10 +64,13 @@ class Catalog:
         self._bundles = dict(bundles)
         self._services = services
         self._values = values
-        self._definitions = {name: _definition(tool.spec) for name, tool in self._declared.items()}
+        self._definitions = {name: _definition(tool) for name, tool in self._declared.items()}
         self._resolved: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
         self._built: dict[str, Tool] = {}
         self._building = threading.Lock()
+        self._sources = sources
+        self._built_sources: dict[str, ToolSource] = {}
+        self._sessions: dict[str, Catalog] = {}
 
     @property
     def names(self) -> frozenset[str]:
@@ -86,11 +96,35 @@ class Catalog:
                 self._built[name] = _built(declared, {**self._services, "values": self._values.get(name, _NOTHING)})
             return self._built[name]
 
+    def source(self, name: str) -> ToolSource:
+        """The tool source itself, made the first time. Raises ``UnknownTool``, and ``ConfigurationError`` for one that
+        cannot be made here."""
+        if name not in self._sources:
+            raise UnknownTool(f"the tools of {name!r} cannot be used any more: the extension that brought them is gone")
+        with self._building:
+            if name not in self._built_sources:
+                self._built_sources[name] = self._sources[name]()
+            return self._built_sources[name]
+
+    def for_session(self, tools: str) -> Catalog:
+        """As a session with these stored definitions sees it: what came from tool sources is as it was then, whatever
+        is offered or installed by now. Raises as ``sources.spec_of``."""
+        found = self._sessions.get(tools)
+        if found is None:
+            frozen = {spec.name: (source, spec) for source, spec in frozen_specs(tools)}
+            found = SessionCatalog(self, frozen) if frozen else self
+            if len(self._sessions) >= _SESSIONS_MAX:
+                self._sessions.clear()
+            self._sessions[tools] = found
+        return found
+
     def load_all(self) -> None:
         """Build every tool, so that one that cannot be built is known before anybody calls it. Raises
         ``ConfigurationError``."""
         for name in self._declared:
             self.get(name)
+        for name in self._sources:
+            self.source(name)
 
     def resolve(self, toolsets: Iterable[str], *, disabled: Iterable[str] = ()) -> tuple[str, ...]:
         """The names of the tools in ``toolsets``, without those in ``disabled``, in a stable order.
@@ -145,6 +179,30 @@ class Catalog:
                 waiting.extend(self._bundles.get(toolset, ()))
 
 
+class SessionCatalog(Catalog):
+    """A catalogue with the tools of sources that a session has."""
+
+    def __init__(self, base: Catalog, frozen: Mapping[str, tuple[str, ToolSpec]]) -> None:
+        super().__init__(())
+        self._base = base
+        self._frozen = frozen
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self._base.names | self._frozen.keys()
+
+    def spec(self, name: str) -> ToolSpec:
+        return self._frozen[name][1] if name in self._frozen else self._base.spec(name)
+
+    def get(self, name: str) -> Tool:
+        if name not in self._frozen:
+            return self._base.get(name)
+        from hermes_worker.agent.tools.sources import SourcedTool
+
+        source, spec = self._frozen[name]
+        return SourcedTool(spec, self._base.source(source))
+
+
 @lru_cache(maxsize=4)
 def _declared_by(found: Installed) -> Catalog:
     return catalog_of(found)
@@ -155,6 +213,39 @@ def declared_catalog() -> Catalog:
     return _declared_by(installed.current())
 
 
+def has_tool_sources() -> bool:
+    """Whether any extension that is in force brings a tool source."""
+    return bool(installed.current().tool_sources)
+
+
+def catalog_with(definitions: Sequence[str]) -> Catalog:
+    """The same with the tools of sources, by the definitions that workers left of them. A tool whose name is taken by
+    now, or whose source is not in force here, is left out."""
+    return _declared_with(installed.current(), tuple(definitions)) if definitions else declared_catalog()
+
+
+@lru_cache(maxsize=16)
+def _declared_with(found: Installed, definitions: tuple[str, ...]) -> Catalog:
+    sourced: dict[str, SourcedDeclaration] = {}
+    for definition in definitions:
+        source, spec = spec_of(json.loads(definition))
+        if source in found.tool_sources and spec.name not in found.tools and spec.name not in sourced:
+            sourced[spec.name] = SourcedDeclaration(spec=spec, implementation=_runs_elsewhere, definition=definition)
+    return catalog_of(found, *sourced.values())
+
+
+def _runs_elsewhere() -> Tool:
+    raise ConfigurationError("a tool of a source is only known here, and runs in workers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedDeclaration(ToolDeclaration):
+    """A tool of a source, for whoever starts sessions."""
+
+    definition: str
+    """What a session stores of it."""
+
+
 def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
     """The catalogue of the tools that are in force in this process, and ``more``."""
     return catalog_of(installed.current(), *more, services=services)
@@ -163,7 +254,19 @@ def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] =
 def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
     """The catalogue of the tools of ``found``, and ``more``."""
     values = {tool.name: found.values[one.name] for one in found.extensions for tool in one.tools}
-    return Catalog((*found.tools.values(), *more), bundles=found.bundles, services=services, values=values)
+    sources = {
+        source.name: partial(_source, source, found.values[one.name])
+        for one in found.extensions
+        for source in one.tool_sources
+    }
+    return Catalog(
+        (*found.tools.values(), *more), bundles=found.bundles, services=services, values=values, sources=sources
+    )
+
+
+def _source(declared: ToolSourceDeclaration, values: Mapping[str, SettingValue]) -> ToolSource:
+    source: ToolSource = load(declared.implementation)(values)
+    return source
 
 
 def _at_hand(tool: Tool) -> ToolDeclaration:
@@ -182,6 +285,9 @@ def _built(declared: ToolDeclaration, services: Mapping[str, Any]) -> Tool:
     return tool
 
 
-def _definition(spec: ToolSpec) -> str:
+def _definition(tool: ToolDeclaration) -> str:
+    if isinstance(tool, SourcedDeclaration):
+        return tool.definition
+    spec = tool.spec
     function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
     return canonical_json({"type": "function", "function": function})

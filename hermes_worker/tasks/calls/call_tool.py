@@ -16,6 +16,7 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AuxTask, Consulted
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import NOT_STARTED
 from hermes_worker.core.questions import APPROVED_KEY
@@ -117,9 +118,9 @@ def _write(parts: Parts, claim: CallClaim, result: ToolResult, duration_s: float
 def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence[Consulted]) -> ToolResult:
     session = parts.runs.session_of(claim.session_pk)
     try:
-        tool = _tool(parts, claim.request.name, tool_names(session.tools))
+        tool = _tool(parts, claim.request.name, session.tools)
         workspace = parts.workspace(session.workspace)
-    except (UnknownTool, WorkspaceError) as error:
+    except (UnknownTool, WorkspaceError, ConfigurationError) as error:
         return error_result(str(error))
     judged = next((one for one in consulted if one.task is AuxTask.APPROVAL), None)
     own = next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
@@ -152,13 +153,15 @@ def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:
         parts.live.append(claim.run_id, entry)
 
 
-def _tool(parts: Parts, name: str, offered: frozenset[str]) -> Tool:
+def _tool(parts: Parts, name: str, tools: str) -> Tool:
     """The tool, if the session has it: what a model was not offered it cannot use, whatever is installed here.
+    ``tools`` are the session's stored definitions.
 
-    Raises ``UnknownTool``.
+    Raises ``UnknownTool``, ``ConfigurationError``.
     """
+    offered = tool_names(tools)
     if name in offered:
-        return parts.catalog.get(name)
+        return parts.catalog.for_session(tools).get(name)
     if name == DELEGATE_TOOL:
         raise UnknownTool("tasks cannot be handed on from here; do the work yourself")
     there = ", ".join(sorted(offered)) or "no tools"

@@ -84,6 +84,7 @@ def _is_over(asked: Asked, judged: Judged | None) -> bool:
 
 
 def _judged(parts: Parts, claim: IterationClaim, answered: Answered) -> Judged:
+    tools = parts.runs.session_of(claim.loaded.session_pk).tools
     where = Circumstances(
         run=claim.loaded.run,
         memory=answered.memory,
@@ -92,9 +93,9 @@ def _judged(parts: Parts, claim: IterationClaim, answered: Answered) -> Judged:
         has_fallback=answered.memory.provider + 1 < len(parts.chain),
         output_tokens_default=parts.model.output_tokens_max,
         calls_max=parts.calls_max,
-        offered=tool_names(parts.runs.session_of(claim.loaded.session_pk).tools),
+        offered=tool_names(tools),
     )
-    judged = judge(answered.reply, where, parts.catalog)
+    judged = judge(answered.reply, where, parts.catalog.for_session(tools))
     if not isinstance(judged.event, ModelReplied):
         log.info("reply.discarded", finish_reason=answered.reply.finish_reason, event_kind=judged.event.kind)
         count("reply.discarded")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from hermes_worker.agent.sourced import plain_definition
 from hermes_worker.agent.tools.catalog import Catalog
 from hermes_worker.agent.tools.planning import lexical, planned_call
 from hermes_worker.core import segments
@@ -67,8 +68,8 @@ def _repaired(request: ToolRequest, catalog: Catalog) -> ToolRequest:
 
 @lru_cache(maxsize=256)
 def tool_texts(tools: str) -> Sequence[str]:
-    """A session's stored tool definitions, each as its own canonical JSON."""
-    return tuple(canonical_json(definition) for definition in json.loads(tools))
+    """A session's stored tool definitions as models are sent them, each as its own canonical JSON."""
+    return tuple(canonical_json(plain_definition(definition)) for definition in json.loads(tools))
 
 
 @lru_cache(maxsize=256)

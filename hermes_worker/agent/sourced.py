@@ -1,0 +1,100 @@
+"""What sessions and rows store of tools that came from tool sources (``agent.tools.sources``). Pure.
+
+A stored definition is what models are sent, and beside it, under a private key, what is decided by the tool's
+declaration: its source, replay class and time limit. So a session goes on with the tools it began with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.replay import Replay
+from hermes_worker.extension import ToolSpec
+
+TOOLS_MAX = 500
+DEFINITIONS_CHARS_MAX = 1_000_000
+"""Of one source: every session that has its tools stores them, and every request sends them."""
+_KEY = "_sourced"
+_MARK = f'{{"{_KEY}":'
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def listed(source: str, offered: object, taken: Collection[str]) -> tuple[list[str], list[str]]:
+    """The definitions of what a source offers, sorted by name, and a sentence for each tool that is left out. ``taken``
+    are names that it may not use: those of tools that are there without it. Raises ``TypeError``, ``ValueError`` for an
+    offer that cannot be used at all."""
+    if not isinstance(offered, Iterable):
+        raise TypeError(f"it offered a {type(offered).__name__} and no tools")
+    found: dict[str, str] = {}
+    left_out: list[str] = []
+    for spec in offered:
+        if problem := _problem(spec, taken, found):
+            left_out.append(problem)
+        else:
+            found[spec.name] = _definition(source, replace(spec, toolset=source))
+    if len(found) > TOOLS_MAX or sum(map(len, found.values())) > DEFINITIONS_CHARS_MAX:
+        raise ValueError(f"it offers more than {TOOLS_MAX} tools, or {DEFINITIONS_CHARS_MAX:,} characters of them")
+    return [found[name] for name in sorted(found)], left_out
+
+
+def _problem(spec: object, taken: Collection[str], found: Collection[str]) -> str:
+    if not isinstance(spec, ToolSpec):
+        return f"{type(spec).__name__} is no ToolSpec"
+    if not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
+        return f"{spec.name!r} is no name for a tool"
+    if spec.name in taken or spec.name in found:
+        return f"there is a tool {spec.name!r} already"
+    if not isinstance(spec.replay, Replay):
+        return f"{spec.name!r} says no replay class"
+    try:
+        canonical_json({"d": spec.description, "p": spec.parameters, "t": spec.timeout_s})
+    except (TypeError, ValueError) as error:
+        return f"{spec.name!r} cannot be written as JSON: {error}"
+    return ""
+
+
+def _definition(source: str, spec: ToolSpec) -> str:
+    facts = {
+        "source": source,
+        "replay": spec.replay.value,
+        "is_untrusted": spec.is_untrusted,
+        "timeout_s": spec.timeout_s,
+        "result_chars_max": spec.result_chars_max,
+        "is_parallel_safe": spec.is_parallel_safe,
+    }
+    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+    return canonical_json({_KEY: facts, "type": "function", "function": function})
+
+
+def plain_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored definition as models are sent it."""
+    return {key: value for key, value in definition.items() if key != _KEY}
+
+
+def frozen_specs(tools: str) -> Iterator[tuple[str, ToolSpec]]:
+    """Of a session's stored definitions, those that came from sources: the source, and the tool as it was then."""
+    if _MARK in tools:
+        yield from (spec_of(definition) for definition in json.loads(tools) if _KEY in definition)
+
+
+def spec_of(definition: Mapping[str, Any]) -> tuple[str, ToolSpec]:
+    """The source of a stored definition, and its tool. Raises ``KeyError``, ``ValueError`` for one that makes no
+    sense."""
+    facts, function = definition[_KEY], definition["function"]
+    spec = ToolSpec(
+        name=function["name"],
+        description=function["description"],
+        parameters=function["parameters"],
+        toolset=facts["source"],
+        replay=Replay(facts["replay"]),
+        is_untrusted=facts["is_untrusted"],
+        timeout_s=facts["timeout_s"],
+        result_chars_max=facts["result_chars_max"],
+        is_parallel_safe=facts["is_parallel_safe"],
+    )
+    return facts["source"], spec

@@ -1,0 +1,47 @@
+"""Tools that only a worker can learn of, such as those of a server that it asks.
+
+A worker for tools lists a source and leaves the definitions as rows (``store.tool_sources``). Whoever starts a session
+reads the rows and imports nothing. A call is dispatched by what the session stored (``agent.sourced``), to the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hermes_worker.agent.tools.base import ToolContext, ToolResult
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.errors import HermesError
+from hermes_worker.extension import ToolSpec
+
+
+class ToolGone(HermesError):
+    """Raised by a source's ``call``: it does not offer that tool any more."""
+
+
+class ToolSource(Protocol):
+    """Thread-safe. Making one connects to nothing."""
+
+    def list_tools(self) -> Sequence[ToolSpec]:
+        """What it offers now. ``toolset`` may be empty. May block, and raise anything."""
+        ...
+
+    def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Run one of its tools, as ``Tool.run`` does. Raises ``ToolGone``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedTool:
+    """A tool of a source, as a session knows it."""
+
+    spec: ToolSpec
+    source: ToolSource
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Raises what the source raises, but for a tool that is gone."""
+        try:
+            return self.source.call(self.spec.name, arguments, context)
+        except ToolGone as error:
+            return error_result(f"{self.spec.name} is not there any more ({error}); do without it")

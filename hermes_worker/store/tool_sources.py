@@ -1,0 +1,97 @@
+"""What tool sources offer, as workers learned it: one row for each source, and a version that counts its changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import tool_sources
+
+EVERY_TENANT = "*"
+"""In the place of a tenant's name, which it cannot be: what all tenants have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRow:
+    """What a source offered when a worker last asked it."""
+
+    source: str
+    tenant: str
+    version: int
+    """Begins with 1 and grows with each change of what it offers."""
+    definitions: Sequence[str]
+    """Canonical JSON of each tool, as a session stores it."""
+    changed_at: float
+    listed_at: float
+    """When a worker last saw that this is so."""
+
+
+class ToolSources:
+    """The rows of one database. Thread-safe; every method raises ``UnavailableError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def write(self, source: str, definitions: Sequence[str], *, tenant: str = EVERY_TENANT) -> bool:
+        """Say what a source offers now; whether that is news. Idempotent: any number of workers may say the same."""
+        body = f"[{','.join(definitions)}]"
+        digest = hashlib.sha256(body.encode()).hexdigest()
+        ours = (tool_sources.c.tenant == tenant) & (tool_sources.c.source == source)
+        with self._database.write() as connection:
+            made = connection.execute(
+                insert_ignoring(connection, tool_sources)
+                .values(
+                    tenant=tenant,
+                    source=source,
+                    version=1,
+                    hash=digest,
+                    definitions=body,
+                    changed_at=db_now(),
+                    listed_at=db_now(),
+                )
+                .returning(tool_sources.c.version)
+            )
+            if made.first() is not None:
+                return True
+            changed = connection.execute(
+                sa.update(tool_sources)
+                .where(ours, tool_sources.c.hash != digest)
+                .values(
+                    version=tool_sources.c.version + 1,
+                    hash=digest,
+                    definitions=body,
+                    changed_at=db_now(),
+                    listed_at=db_now(),
+                )
+            )
+            if changed.rowcount == 0:
+                connection.execute(sa.update(tool_sources).where(ours).values(listed_at=db_now()))
+            return changed.rowcount == 1
+
+    def rows(self, tenant: str) -> Sequence[SourceRow]:
+        """What a tenant has, by the names of the sources: its own row of a source before that of all tenants."""
+        statement = sa.select(tool_sources).where(tool_sources.c.tenant.in_((tenant, EVERY_TENANT)))
+        with self._database.read() as connection:
+            found = connection.execute(statement).all()
+        ours: Mapping[str, sa.Row[tuple[object, ...]]] = {
+            row.source: row for row in sorted(found, key=lambda row: row.tenant == tenant)
+        }
+        return [_row(ours[source]) for source in sorted(ours)]
+
+
+def _row(row: sa.Row[tuple[object, ...]]) -> SourceRow:
+    return SourceRow(
+        source=row.source,
+        tenant=row.tenant,
+        version=row.version,
+        definitions=[canonical_json(definition) for definition in json.loads(row.definitions)],
+        changed_at=row.changed_at,
+        listed_at=row.listed_at,
+    )
