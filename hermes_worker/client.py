@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -296,11 +297,18 @@ class HermesClient:
     """Talks to one API server. Thread-safe."""
 
     def __init__(
-        self, base_url: str, *, api_key: str | None = None, home: Path | None = None, patience_s: float = 60.0
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        home: Path | None = None,
+        patience_s: float = 60.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Without ``api_key`` it is the key of the installation in ``home`` (``None``: HERMES_HOME, else
         ``~/.hermes-worker``), which is sent to a server of this machine, or, when you name the ``home``, to any.
-        ``patience_s`` is how long a stream is tried to be picked up again before that is an error.
+        ``patience_s`` is how long a stream is tried to be picked up again before that is an error. ``tls`` is for an
+        authority of your own, and for a certificate of this client.
 
         Raises ``ConfigurationError`` when the key of the installation cannot be read.
         """
@@ -310,7 +318,10 @@ class HermesClient:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._patience_s = patience_s
         self._http = httpx2.Client(
-            base_url=base_url.rstrip("/"), headers=headers, timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=10.0)
+            base_url=base_url.rstrip("/"),
+            headers=headers,
+            timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=10.0),
+            verify=tls or True,
         )
 
     def close(self) -> None:

@@ -584,6 +584,8 @@ def _private_paths(settings: Settings) -> Iterator[str]:
     """Where the product keeps what no command may see."""
     yield str(settings.home)
     yield from settings.secret_files.values()
+    if settings.server.tls_key is not None:
+        yield str(settings.server.tls_key)
     for url in (settings.database.url, settings.broker.url):
         options = dict(parse_qsl(urlsplit(url or "").query))
         yield from (options[name] for name in _OF_CLIENT_KEYS if name in options)

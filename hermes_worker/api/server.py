@@ -9,6 +9,7 @@ import json
 import resource
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from hermes_worker.observe import log
 from hermes_worker.settings import ServerSettings, Settings
 from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.settings.server_key import keyring_of
+from hermes_worker.settings.tls import server_context
 from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.stream.followers import FollowPolicy
 from hermes_worker.wiring import Client, broker_url_of, open_client
@@ -48,10 +50,11 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
     Raises ``ConfigurationError`` (the port is taken, the address is not ours, no key on a public address) and
     ``UnavailableError``.
     """
+    tls = server_context(settings.server)
     client = open_client(settings)
     try:
         refuse_cluster(broker_url_of(settings))
-        server = ApiServer(client, listen(settings.server), on_ready=on_ready)
+        server = ApiServer(client, listen(settings.server), on_ready=on_ready, tls=tls)
         seal_routes(client)
         allow_many_connections()
         if settings.metrics.port is not None:
@@ -93,6 +96,7 @@ class ApiServer(uvicorn.Server):
         *,
         policy: FollowPolicy | None = None,
         on_ready: Callable[[str], None] = lambda url: None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         app = create_app(client, policy)
         super().__init__(
@@ -108,6 +112,7 @@ class ApiServer(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACE_S,
+                ssl_context_factory=(lambda *_: tls) if tls is not None else None,
             )
         )
         self._context: ApiContext = app.state.context
@@ -115,7 +120,7 @@ class ApiServer(uvicorn.Server):
         self._drain_s = client.settings.server.drain_s
         self._leaves_at: float | None = None
         self._on_ready = on_ready
-        self.url = _url(sockets[0])
+        self.url = _url(sockets[0], "http" if tls is None else "https")
 
     @property
     def followers(self) -> int:
@@ -277,9 +282,9 @@ def _why_not(server: ServerSettings, error: OSError) -> str:
             return f"server.host (HERMES_SERVER_HOST) is {server.host!r}, which cannot be used: {error.strerror}"
 
 
-def _url(sock: socket.socket) -> str:
+def _url(sock: socket.socket, scheme: str) -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def allow_many_connections() -> None:

@@ -84,7 +84,9 @@ def check(home: Path | None) -> int:
     click.echo(f"database  {_database_place(settings)}")
     click.echo(f"broker    {_broker_place(settings)}")
     click.echo(f"model     {described(settings)}")
-    click.echo(f"API       http://{settings.server.host}:{settings.server.port}{_key_note(settings)}")
+    click.echo(
+        f"API       {settings.server.scheme}://{settings.server.host}:{settings.server.port}{_key_note(settings)}"
+    )
     for row in describe_declared(plugins.of_others(), settings.environ):
         click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({one_line(row.summary, 80)})")
     plugins.require(settings, list(ProcessRole))
@@ -463,16 +465,24 @@ def _api(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
     from hermes_worker.cli.stack import reachable
+    from hermes_worker.settings.tls import own_context
 
     stack = running_stack(settings.home)
     url = stack.api_url if stack is not None else None
     if url is None and settings.broker.url is None:
         return Grade.NOTE, "not started; 'hermes-worker up' or 'hermes-worker api' starts it"
-    place = url or f"http://{reachable(settings.server.host)}:{settings.server.port}"
+    place = url or f"{settings.server.scheme}://{reachable(settings.server.host)}:{settings.server.port}"
+    if settings.server.tls_client_ca is not None:
+        return Grade.NOTE, f"{place} asks for client certificates, and this command has none: not asked"
     key = find_server_key(settings)
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
     try:
-        answer = httpx2.get(f"{place}/health/detailed", headers=headers, timeout=_HEALTH_PATIENCE_S)
+        answer = httpx2.get(
+            f"{place}/health/detailed",
+            headers=headers,
+            timeout=_HEALTH_PATIENCE_S,
+            verify=own_context(settings.server) or True,
+        )
     except httpx2.ConnectError:
         if url is None:
             return Grade.NOTE, f"nobody listens at {place}; 'hermes-worker api' starts it"

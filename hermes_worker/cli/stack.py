@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+import ssl
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,7 @@ from hermes_worker.local.forked import Entry
 from hermes_worker.local.paths import logs_dir
 from hermes_worker.local.process import title_process
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.settings import Settings, handed_to
+from hermes_worker.settings import ServerSettings, Settings, handed_to
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.server_key import keep_server_key
 from hermes_worker.store.revisions import newest
@@ -92,7 +93,7 @@ class Stack:
             )
         if self._plan.has_api:
             server = self.settings.server
-            specs.append(self._role("api", ["api"], (ProcessRole.API,), ready=_is_healthy_on(server.host, server.port)))
+            specs.append(self._role("api", ["api"], (ProcessRole.API,), ready=_is_healthy(server)))
         return specs
 
     @property
@@ -104,7 +105,7 @@ class Stack:
     @property
     def api_url(self) -> str | None:
         server = self.settings.server
-        return f"http://{reachable(server.host)}:{server.port}" if self._plan.has_api else None
+        return f"{server.scheme}://{reachable(server.host)}:{server.port}" if self._plan.has_api else None
 
     def release(self) -> None:
         """Give the broker's directory back. Idempotent."""
@@ -285,14 +286,26 @@ def _answers_on(host: str, port: int) -> Callable[[], bool]:
     return answers
 
 
-def _is_healthy_on(host: str, port: int) -> Callable[[], bool]:
+def _own_context(server: ServerSettings) -> ssl.SSLContext | None:
+    from hermes_worker.settings.tls import own_context  # its imports take time, and few need it
+
+    return own_context(server)
+
+
+def _is_healthy(server: ServerSettings) -> Callable[[], bool]:
     """Whether the API there says that it is well. A client library would take longer to import than this to ask."""
-    where = reachable(host)
+    where, port = reachable(server.host), server.port
+    if server.tls_client_ca is not None:
+        return _answers_on(server.host, port)  # it says nothing to whoever has no certificate
+    tls = _own_context(server) if server.tls_certificate is not None else None
     request = f"GET /health HTTP/1.1\r\nHost: {where}:{port}\r\nConnection: close\r\n\r\n".encode()
 
     def is_healthy() -> bool:
         try:
-            with socket.create_connection((where.strip("[]"), port), timeout=0.5) as connection:
+            with (
+                socket.create_connection((where.strip("[]"), port), timeout=0.5) as plain,
+                tls.wrap_socket(plain) if tls is not None else nullcontext(plain) as connection,
+            ):
                 connection.sendall(request)
                 return connection.recv(64).startswith(b"HTTP/1.1 200 ")
         except OSError:

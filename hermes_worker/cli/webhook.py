@@ -188,7 +188,7 @@ def _address(settings: Settings) -> str:
     if stack is not None and stack.api_url:
         return stack.api_url
     host = f"[{settings.server.host}]" if ":" in settings.server.host else settings.server.host
-    return f"http://{host}:{settings.server.port}"
+    return f"{settings.server.scheme}://{host}:{settings.server.port}"
 
 
 def _state(row: RouteRow, route: Route, keyring: Keyring) -> str:

@@ -42,6 +42,7 @@ from hermes_worker.settings.kinds import (
     DIRECTORY,
     FALLBACKS,
     FAULT_PLAN,
+    FILE,
     HOST,
     NO_OPTIONS,
     PRICES,
@@ -319,6 +320,24 @@ class ServerSettings:
     drain_s: float = _setting("server.drain_s", "HERMES_SERVER_DRAIN_S", number(0, 3600, "seconds"), 0.0)
     """Seconds for which an API that is told to stop still takes requests, while `GET /health/ready` answers 503. Load
     balancers get that long to notice. A second signal ends it."""
+    tls_certificate: Path | None = _setting(  # noqa: RUF009 - a field
+        "server.tls_certificate", "HERMES_SERVER_TLS_CERTIFICATE", FILE
+    )
+    """File with the API's certificate and those between it and the authority (PEM): the API then speaks HTTPS. Not set:
+    HTTP, for this machine or behind a proxy that speaks TLS."""
+    tls_key: Path | None = _setting(  # noqa: RUF009 - a field
+        "server.tls_key", "HERMES_SERVER_TLS_KEY", FILE
+    )
+    """File with the certificate's private key. Not set: it is in the same file."""
+    tls_client_ca: Path | None = _setting(  # noqa: RUF009 - a field
+        "server.tls_client_ca", "HERMES_SERVER_TLS_CLIENT_CA", FILE
+    )
+    """File with the authorities whose certificates clients must show, beside their key. Not set: none."""
+
+    @property
+    def scheme(self) -> str:
+        """Of the API's address."""
+        return "http" if self.tls_certificate is None else "https"
 
     @property
     def is_loopback(self) -> bool:

@@ -28,6 +28,7 @@ __all__ = [
     "DIRECTORY",
     "FALLBACKS",
     "FAULT_PLAN",
+    "FILE",
     "HOST",
     "NO_OPTIONS",
     "PROVIDER_OPTIONS",
@@ -410,6 +411,7 @@ PRICES: Kind[tuple[str, ...]] = Kind(
 )
 APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
 DIRECTORY = Kind("a directory", _parse_directory)
+FILE = Kind("a file", _parse_directory)
 UMASK: Kind[int] = Kind("three octal digits in quotes, such as '022'", _parse_umask, lambda value: f"{value:03o}")
 FAULT_PLAN = Kind("a fault plan", _parse_fault_plan)
 HOST = matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[?[0-9A-Fa-f:.]+\]?", "a host name or IP address")

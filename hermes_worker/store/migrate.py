@@ -38,6 +38,7 @@ def migrate(database: Database) -> str | None:
     with database.write() as connection:
         if not database.is_sqlite:
             connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            _refuse_other_encodings(connection)
         _refuse_strangers(connection, there)
         config = _config()
         config.attributes["connection"] = connection
@@ -57,6 +58,15 @@ def _record(connection: Connection) -> None:
     ]
     if new:
         connection.execute(sa.insert(schema_revisions).values(applied_at=db_now()), new)
+
+
+def _refuse_other_encodings(connection: Connection) -> None:
+    found = connection.scalar(sa.text("show server_encoding"))
+    if found != "UTF8":
+        raise ConfigurationError(
+            f"the database has the encoding {found}, in which not every text can be kept; make one with "
+            "CREATE DATABASE hermes ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 def _refuse_strangers(connection: Connection, there: SchemaState) -> None:

@@ -18,6 +18,7 @@ import httpx
 from hermes_worker.api.server import ApiServer, listen
 from hermes_worker.settings import Settings
 from hermes_worker.settings.server_key import keep_server_key
+from hermes_worker.settings.tls import server_context
 from hermes_worker.stream.followers import Followers, FollowPolicy
 from hermes_worker.wiring import Client, open_client
 
@@ -82,7 +83,8 @@ class Served:
 def served(settings: Settings, policy: FollowPolicy = FAST) -> Iterator[Served]:
     client = open_client(settings)
     ready = threading.Event()
-    server = ApiServer(client, listen(settings.server), policy=policy, on_ready=lambda url: ready.set())
+    tls = server_context(settings.server)
+    server = ApiServer(client, listen(settings.server), policy=policy, on_ready=lambda url: ready.set(), tls=tls)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert ready.wait(PATIENCE_S), "the server did not start"

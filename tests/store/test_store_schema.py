@@ -267,6 +267,21 @@ def test_another_kind_of_database_is_refused_by_name(url: str) -> None:
         Database(url)
 
 
+def test_a_database_that_cannot_keep_every_text_is_refused(postgres_url: str) -> None:
+    usual = sa.make_url(postgres_url)
+    name = f"{usual.database}_ascii"
+    engine = sa.create_engine(usual, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"))
+        database = Database(usual.set(database=name).render_as_string(hide_password=False))
+        try:
+            with pytest.raises(ConfigurationError, match="the database has the encoding SQL_ASCII"):
+                migrate(database)
+        finally:
+            database.close()
+            connection.execute(sa.text(f"DROP DATABASE {name}"))
+
+
 def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     database = Database(f"postgresql://nobody@/nothing?host={tmp_path}")
 

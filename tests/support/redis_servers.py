@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import redis
 from hermes_worker.broker.rights import USER, rules
 from hermes_worker.local.process import ServerProcess
 from hermes_worker.local.valkey import find_server
+from support.certificates import CertificateFiles
 from support.pgbouncer import free_port
 
 ADMINISTRATOR = "administrator"
@@ -24,34 +25,6 @@ ODD_PASSWORD = "p@:/%#? ä€'\"\\x"
 """Every character that means something in a URL, and some that do in a configuration or in UTF-8."""
 SERVICE = "hermes-broker"
 SENTINELS_PASSWORD = "a sentinel's own"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TlsFiles:
-    """What a server with TLS and its clients need."""
-
-    authority: Path
-    certificate: Path
-    key: Path
-
-    @property
-    def server_lines(self) -> list[str]:
-        return [
-            f"tls-ca-cert-file {self.authority}",
-            f"tls-cert-file {self.certificate}",
-            f"tls-key-file {self.key}",
-            "tls-auth-clients yes",
-            "tls-replication yes",
-        ]
-
-    @property
-    def query(self) -> str:
-        return f"ssl_ca_certs={self.authority}&ssl_certfile={self.certificate}&ssl_keyfile={self.key}"
-
-    @property
-    def client(self) -> Mapping[str, object]:
-        names = {"ssl_ca_certs": self.authority, "ssl_certfile": self.certificate, "ssl_keyfile": self.key}
-        return {"ssl": True, **{name: str(path) for name, path in names.items()}}
 
 
 class RedisServer:
@@ -63,7 +36,7 @@ class RedisServer:
         lines: Sequence[str] = (),
         *,
         binary: Path | None = None,
-        tls: TlsFiles | None = None,
+        tls: CertificateFiles | None = None,
         is_sentinel: bool = False,
     ) -> None:
         self.port = free_port()
@@ -72,7 +45,7 @@ class RedisServer:
         self._is_sentinel = is_sentinel
         directory.mkdir()
         self._configuration = directory / "server.conf"
-        ports = [f"port {self.port}"] if tls is None else ["port 0", f"tls-port {self.port}", *tls.server_lines]
+        ports = [f"port {self.port}"] if tls is None else ["port 0", f"tls-port {self.port}", *_tls_lines(tls)]
         text = [*ports, "bind 127.0.0.1", f"dir {directory}", *([] if is_sentinel else _data_lines()), *lines]
         self._configuration.write_text("\n".join(text) + "\n")
         self._process = ServerProcess("a Redis server", directory / "server.log")
@@ -89,7 +62,7 @@ class RedisServer:
         self._process.stop((signal.SIGTERM, 3.0))
 
     def url(self, query: str = "") -> str:
-        scheme, more = ("redis", []) if self.tls is None else ("rediss", [self.tls.query])
+        scheme, more = ("redis", []) if self.tls is None else ("rediss", [tls_query(self.tls)])
         options = "&".join([*more, *filter(None, [query])])
         return f"{scheme}://{USER}:{quote(ODD_PASSWORD, safe='')}@localhost:{self.port}/0{'?' * bool(options)}{options}"
 
@@ -99,7 +72,7 @@ class RedisServer:
             if self._is_sentinel
             else {"username": ADMINISTRATOR, "password": ODD_PASSWORD}
         )
-        tls = self.tls.client if self.tls is not None else {}
+        tls = _tls_options(self.tls) if self.tls is not None else {}
         return redis.Redis(host="localhost", port=self.port, decode_responses=True, **login, **tls)  # type: ignore[arg-type]
 
     def _answers(self) -> bool:
@@ -108,6 +81,26 @@ class RedisServer:
                 return bool(client.ping())
         except (redis.RedisError, OSError):
             return False
+
+
+def _tls_lines(tls: CertificateFiles) -> list[str]:
+    return [
+        f"tls-ca-cert-file {tls.authority}",
+        f"tls-cert-file {tls.certificate}",
+        f"tls-key-file {tls.key}",
+        "tls-auth-clients yes",
+        "tls-replication yes",
+    ]
+
+
+def tls_query(tls: CertificateFiles) -> str:
+    """The options of a URL for a client with a certificate."""
+    return f"ssl_ca_certs={tls.authority}&ssl_certfile={tls.certificate}&ssl_keyfile={tls.key}"
+
+
+def _tls_options(tls: CertificateFiles) -> dict[str, object]:
+    names = {"ssl_ca_certs": tls.authority, "ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
+    return {"ssl": True, **{name: str(path) for name, path in names.items()}}
 
 
 def _data_lines() -> list[str]:
@@ -154,7 +147,7 @@ class Watched:
         own = f"sentinel_password={quote(SENTINELS_PASSWORD)}"
         scheme, options = "redis+sentinel", own
         if self.sentinel.tls is not None:
-            scheme, options = "rediss+sentinel", f"{own}&{self.sentinel.tls.query}"
+            scheme, options = "rediss+sentinel", f"{own}&{tls_query(self.sentinel.tls)}"
         who = f"{USER}:{quote(ODD_PASSWORD, safe='')}"
         return f"{scheme}://{who}@localhost:1,localhost:{self.sentinel.port}/{SERVICE}/0?{options}"
 
@@ -180,7 +173,7 @@ def running(*servers: RedisServer) -> Iterator[None]:
 
 
 @contextmanager
-def watched(*, binary: Path | None = None, tls: TlsFiles | None = None) -> Iterator[Watched]:
+def watched(*, binary: Path | None = None, tls: CertificateFiles | None = None) -> Iterator[Watched]:
     """All three, with the replica in step and known to the Sentinel."""
     with directory_of_servers() as directory:
         primary = RedisServer(directory / "primary", binary=binary, tls=tls)

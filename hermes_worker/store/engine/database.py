@@ -221,6 +221,7 @@ def _engine_options(is_sqlite: bool, pool_size: int, *, prepares: bool) -> dict[
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "application_name": "hermes-worker",
+            "client_encoding": "utf8",
             "prepare_threshold": _PREPARED_AFTER if prepares else None,
         }
     return options

@@ -1,0 +1,89 @@
+"""The API over TLS, with certificates of an authority that the test makes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from serving import Served
+from support.certificates import Authority, CertificateFiles
+
+from hermes_worker.cli.doctor import Grade, _api
+from hermes_worker.cli.stack import _is_healthy
+from hermes_worker.client import HermesClient
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.settings import ServerSettings, Settings
+from hermes_worker.settings.tls import server_context
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def files(authority: Authority) -> CertificateFiles:
+    """Of the server; not for the address that it listens on, but for the name that its clients use."""
+    return authority.files("localhost")
+
+
+def with_tls(settings: Settings, files: CertificateFiles, *, client_ca: Path | None = None) -> Settings:
+    tls = {"tls_certificate": files.certificate, "tls_key": files.key, "tls_client_ca": client_ca}
+    return replace(settings, server=replace(settings.server, **tls))
+
+
+def submits(api: Served, context: ssl.SSLContext | None) -> str:
+    client = HermesClient(api.url.replace("127.0.0.1", "localhost"), api_key=api.key, tls=context)
+    try:
+        return client.submit("hello")
+    finally:
+        client.close()
+
+
+def test_the_api_speaks_https_to_clients_that_know_its_authority(
+    serve: Callable[..., Served], settings: Settings, files: CertificateFiles
+) -> None:
+    api = serve(with_tls(settings, files))
+    assert api.url.startswith("https://")
+    assert submits(api, ssl.create_default_context(cafile=files.authority)).startswith("run_")
+    with pytest.raises(UnavailableError, match=r"(?i)certificate"):
+        submits(api, None)
+
+
+def test_commands_of_the_same_machine_know_it_by_its_certificate(
+    serve: Callable[..., Served], settings: Settings, files: CertificateFiles, authority: Authority
+) -> None:
+    chosen = with_tls(settings, files)
+    api = serve(chosen)
+    here = replace(chosen, server=replace(chosen.server, port=int(api.url.rpartition(":")[2])))
+    assert _is_healthy(here.server)()
+    grade, text = _api(here)
+    assert (grade is not Grade.BROKEN, "answers" in text) == (True, True), text
+    another = with_tls(here, authority.files("another"))
+    assert not _is_healthy(another.server)()
+
+
+def test_where_client_certificates_are_asked_for_only_they_get_in(
+    serve: Callable[..., Served], settings: Settings, files: CertificateFiles, authority: Authority
+) -> None:
+    api = serve(with_tls(settings, files, client_ca=files.authority))
+    knows = ssl.create_default_context(cafile=files.authority)
+    with pytest.raises(UnavailableError):
+        submits(api, knows)
+    mine = authority.files("client")
+    knows.load_cert_chain(mine.certificate, mine.key)
+    assert submits(api, knows).startswith("run_")
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path, files: CertificateFiles, authority: Authority) -> None:
+    missing = ServerSettings(tls_certificate=tmp_path / "none.pem")
+    with pytest.raises(ConfigurationError, match=r"cannot use its certificate .*none\.pem.*No such file"):
+        server_context(missing)
+    others = ServerSettings(tls_certificate=files.certificate, tls_key=authority.files("other").key)
+    with pytest.raises(ConfigurationError, match=r"cannot use its certificate"):
+        server_context(others)
+    with pytest.raises(ConfigurationError, match=r"need server\.tls_certificate"):
+        server_context(ServerSettings(tls_key=files.key))
