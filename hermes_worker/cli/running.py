@@ -42,10 +42,10 @@ from hermes_worker.local.paths import (
     HomeBusy,
     StackNote,
     holding_home,
+    holds_state,
     is_held,
     logs_dir,
     running_stack,
-    workspaces_dir,
 )
 from hermes_worker.local.process import title_process
 from hermes_worker.local.supervisor import StartFailed, Supervisor
@@ -273,8 +273,7 @@ def _require_workspace(workspace: Path, home: Path) -> None:
     """Raises ``ConfigurationError`` for a directory that a submission would refuse, before anything is started."""
     if not workspace.is_dir():
         raise ConfigurationError(f"--workspace {str(workspace)!r} is not a directory")
-    inside = workspace.resolve()
-    if inside.is_relative_to(home.resolve()) and not inside.is_relative_to(workspaces_dir(home).resolve()):
+    if holds_state(home, workspace.resolve()):
         raise ConfigurationError(f"--workspace {str(workspace)!r} holds the state of hermes-worker; choose another")
 
 

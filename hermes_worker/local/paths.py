@@ -68,8 +68,25 @@ def output_dir(home: Path) -> Path:
 
 
 def job_data_dir(home: Path, job_id: str) -> Path:
-    """What the script of a job may write to, and finds again the next time."""
-    return home / "cron" / "data" / job_id
+    """What the script of a job may write to, and finds again the next time. ``home`` is its tenant's."""
+    return home / _JOB_DATA / job_id
+
+
+def job_data_dirs(home: Path) -> list[Path]:
+    """Where the directories of jobs are, of all tenants. Not all of them need be there."""
+    return [home / _JOB_DATA, *sorted((home / "tenants").glob(f"*/{_JOB_DATA}"))]
+
+
+_JOB_DATA = Path("cron/data")
+
+
+def holds_state(home: Path, directory: Path, tenant: str = DEFAULT_TENANT) -> bool:
+    """Whether a directory is the home or within it, and not where the workspaces of a tenant are: nobody may work
+    there. ``directory`` is absolute, with all links resolved."""
+    inside = home.resolve()
+    if tenant == DEFAULT_TENANT and directory.is_relative_to(tenants_workspaces_dir(inside)):
+        return True
+    return directory.is_relative_to(inside) and not directory.is_relative_to(workspaces_dir(home, tenant).resolve())
 
 
 def workspaces_dir(home: Path, tenant: str = DEFAULT_TENANT) -> Path:

@@ -27,7 +27,7 @@ from hermes_worker.core.pricing import own_price
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.local.paths import tenants_workspaces_dir, workspaces_dir
+from hermes_worker.local.paths import holds_state, workspaces_dir
 from hermes_worker.models.catalog import find_provider, provider_of_host
 from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
 from hermes_worker.models.prices import is_priced
@@ -389,11 +389,9 @@ def _workspace(settings: Settings, submission: Submission, run_id: str) -> Works
     if not path.is_absolute() or not path.is_dir():
         raise InvalidSubmission("directory", f"{submission.directory!r} is not an absolute path of a directory")
     root = path.resolve()
-    home = settings.home.resolve()
     if tenant != DEFAULT_TENANT and not root.is_relative_to(own.resolve()):
         raise InvalidSubmission("directory", f"{str(root)!r} is not in a workspace of the tenant {tenant!r}")
-    is_others = tenant == DEFAULT_TENANT and root.is_relative_to(tenants_workspaces_dir(home))
-    if is_others or (root.is_relative_to(home) and not root.is_relative_to(own.resolve())):
+    if holds_state(settings.home, root, tenant):
         raise InvalidSubmission(
             "directory", f"{str(root)!r} holds the state of hermes-worker; choose another directory"
         )

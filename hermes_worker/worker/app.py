@@ -26,6 +26,7 @@ from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.deliver import deliver
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.jobs.collect import collect
+from hermes_worker.tasks.jobs.data import remove_data
 from hermes_worker.tasks.jobs.outputs import prune_outputs
 from hermes_worker.tasks.keeper import leave, report
 from hermes_worker.wiring import WorkerProcess, broker_url_of
@@ -79,6 +80,7 @@ def build(settings: Settings) -> Celery:
             swept = here.sweeper.sweep(here.parts.sender.depths())
             here.sweeper.prune()
             prune_outputs(output_dir(settings.home), settings.cron.outputs_kept)
+            remove_data(settings.home, here.collecting.executions.forgotten)
         except UnavailableError as error:
             database_outage.failed(doing="maintain", error=str(error))
             return

@@ -18,12 +18,14 @@ from support.store import Store, opened
 
 from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.core.effects import Collect
+from hermes_worker.core.principals import tenant_home
 from hermes_worker.local.paths import job_data_dir, output_dir
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import firings
 from hermes_worker.store.workers import Workers
 from hermes_worker.tasks.jobs.collect import CollectingParts, collect
+from hermes_worker.tasks.jobs.data import remove_data
 from hermes_worker.tasks.jobs.outputs import prune_outputs
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspaces.sandbox.bubblewrap import Bubblewrap
@@ -312,6 +314,41 @@ def test_a_script_without_an_agent_leaves_its_document(bench: Bench) -> None:
     (document,) = (output_dir(bench.home) / job_id).glob("*.md")
     text = document.read_text()
     assert "**Mode:** no_agent (script)" in text and "all is well" in text
+
+
+def test_what_a_script_kept_goes_when_its_job_goes(bench: Bench, tmp_path: Path) -> None:
+    bench.script("a.sh", 'echo kept > "$HERMES_JOB_DATA/state"; ln -s / "$HERMES_JOB_DATA/link"')
+    alone: dict[str, Any] = {"no_agent": True, "prompt": "", "script": "a.sh"}
+    stays, removed, at_work = (bench.fire(**alone) for _ in range(3))
+    for _, firing_id in (stays, removed):
+        collect(bench.parts, firing_id, NOON)
+    data = job_data_dir(bench.home, removed[0]).parent
+    for name in (at_work[0], "0123456789ab", "notes"):
+        (data / name).mkdir()
+    (data / "aaaaaaaaaaaa").symlink_to(tmp_path)
+    theirs = job_data_dir(tenant_home(bench.home, "acme"), removed[0])
+    theirs.mkdir(parents=True)
+    for job_id, _ in (removed, at_work):
+        bench.desk.jobs.remove(job_id)
+
+    forgotten = bench.parts.executions.forgotten
+    assert [remove_data(bench.home, forgotten), remove_data(bench.home, forgotten)] == [1, 1]
+    assert sorted(path.name for path in data.iterdir()) == sorted(
+        [stays[0], at_work[0], "0123456789ab", "notes", "aaaaaaaaaaaa"]
+    )
+    collect(bench.parts, at_work[1], NOON)
+    assert remove_data(bench.home, forgotten) == 1
+    assert not (data / at_work[0]).exists()
+    assert remove_data(tmp_path / "nowhere", forgotten) == 0
+
+
+@pytest.mark.parametrize("below", [".", "cron/output", "workspaces/tenants/acme"])
+def test_a_script_is_not_run_where_the_state_of_the_product_is(bench: Bench, below: str) -> None:
+    bench.script("a.sh", "echo ran > here")
+    (bench.home / below).mkdir(parents=True, exist_ok=True)
+    found = bench.run(script="a.sh", no_agent=True, prompt="", directory=str(bench.home / below))
+    assert "holds the state of hermes-worker; choose another directory" in str(found.error)
+    assert not (bench.home / below / "here").exists()
 
 
 def test_only_the_newest_documents_of_a_job_are_kept(tmp_path: Path) -> None:

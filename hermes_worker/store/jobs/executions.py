@@ -7,7 +7,7 @@ found is left in the firing's row, and a scheduler decides what becomes of it (`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -117,6 +117,15 @@ class Executions:
             )
         if done.rowcount == 0:
             raise LeaseLost(f"the execution of job {claim.job_id!r} was taken over; nothing was written")
+
+    def forgotten(self, job_ids: Collection[str]) -> list[str]:
+        """Those of these jobs that were removed and for which nobody collects any more."""
+        at_work = sa.select(firings.c.pk).where(
+            firings.c.job_pk == jobs.c.pk, firings.c.execution.in_(("pending", ExecutionState.RUNNING.value))
+        )
+        removed = sa.select(jobs.c.job_id).where(jobs.c.removed_at.is_not(None), ~at_work.exists())
+        with self._database.read() as connection:
+            return list(connection.execute(removed.where(jobs.c.job_id.in_(list(job_ids)))).scalars())
 
     # --- what schedulers do ---
 

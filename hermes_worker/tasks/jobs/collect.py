@@ -21,7 +21,7 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.principals import tenant_home
-from hermes_worker.local.paths import job_data_dir
+from hermes_worker.local.paths import holds_state, job_data_dir
 from hermes_worker.observe import bound, count, log
 from hermes_worker.safety.redaction import Redactor, redact
 from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState, collect_hint
@@ -159,6 +159,8 @@ def _run_script(
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     begins_in = Path(spec.directory).resolve() if spec.no_agent and spec.directory else path.parent
     is_among_scripts = begins_in.is_relative_to((home / "scripts").resolve())
+    if not is_among_scripts and holds_state(parts.home, begins_in, claim.tenant):
+        raise WorkspaceError(f"{str(begins_in)!r} holds the state of hermes-worker; choose another directory")
     workspace = LocalWorkspace(
         str(data if is_among_scripts else begins_in),
         base_env=parts.environ,

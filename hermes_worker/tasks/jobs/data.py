@@ -1,0 +1,48 @@
+"""The directories in which scripts of jobs keep what they need the next time: each goes when its job goes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from hermes_worker.core.errors import reason_of
+from hermes_worker.local.paths import job_data_dirs
+from hermes_worker.observe import log
+
+_JOB_DIRECTORY = re.compile(r"[0-9a-f]{12}")
+
+
+def remove_data(home: Path, forgotten: Callable[[Collection[str]], Collection[str]]) -> int:
+    """Remove what the scripts of removed jobs kept in this home; returns how many directories that were.
+
+    ``forgotten`` says which of some jobs were removed. What belongs to a job that nobody knows stays. No link is
+    followed. Idempotent; safe for several processes. Raises what ``forgotten`` raises.
+    """
+    found = {path.name: path for directory in job_data_dirs(home) for path in _of_jobs(directory)}
+    if not found:
+        return 0
+    return sum(_is_removed(found[job_id]) for job_id in forgotten(found.keys()))
+
+
+def _of_jobs(directory: Path) -> Iterator[Path]:
+    try:
+        entries = list(os.scandir(directory))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if _JOB_DIRECTORY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            yield Path(entry.path)
+
+
+def _is_removed(directory: Path) -> bool:
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return False  # another process did it
+    except OSError as error:
+        log.warning("job_data.not_removed", directory=directory.name, error=reason_of(error))
+        return False
+    return True
