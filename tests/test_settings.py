@@ -124,6 +124,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "broker.url": "redis://h/1",
         "model.base_url": "https://h/v1",
         "model.token_url": "https://auth.test/token",
+        "model.asked_elsewhere": "true",
         "model.title_providers": "openrouter:some/model",
         "model.approval_providers": "openrouter:some/model",
         "model.vision_providers": "openrouter:some/model",
@@ -447,6 +448,12 @@ def test_a_named_provider_without_its_key_is_an_error(tmp_path: Path) -> None:
     message = complaint(tmp_path, {"HERMES_PROVIDER": "anthropic", "OPENAI_API_KEY": "o"})
 
     assert message == "model.api_key must be set because model.provider is 'anthropic': set ANTHROPIC_API_KEY."
+
+
+def test_who_does_not_ask_the_model_needs_no_key_of_it(tmp_path: Path) -> None:
+    environ = {"HERMES_PROVIDER": "anthropic", "HERMES_MODEL": "m", "HERMES_MODEL_ASKED_ELSEWHERE": "true"}
+    model = loaded(tmp_path, environ).model
+    assert (model.provider, model.name, model.api_key, model.is_scripted) == ("anthropic", "m", None, False)
 
 
 def test_other_keys_are_kept_for_other_providers(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,12 +59,15 @@ class DoctorFinding:
 @click.command(epilog="Exit code 0: nothing is broken. 1: something is; its line says what to change.")
 @common
 @click.option("--workspace", type=click.Path(path_type=Path), help="A directory that runs are to work in.")
-def doctor(home: Path | None, workspace: Path | None) -> int:
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line: subject, grade (ok, note, broken), text."
+)
+def doctor(home: Path | None, workspace: Path | None, as_json: bool) -> int:
     """Check everything this configuration needs, by trying it."""
     settings = client_settings(home)
     is_broken = False
     for finding in _findings(settings, workspace):
-        click.echo(_line(finding))
+        click.echo(json.dumps(asdict(finding)) if as_json else _line(finding))
         is_broken = is_broken or finding.grade is Grade.BROKEN
     return EXIT_FAILED if is_broken else 0
 
@@ -489,6 +493,8 @@ def _api(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, f"{place} refuses the connection; look at the output of 'hermes-worker up'"
     except httpx2.HTTPError as error:
         return Grade.BROKEN, f"{place} does not answer ({reason_of(error)}); look at what it writes, or start it again"
+    if key is None and answer.status_code == 401:
+        return Grade.NOTE, f"{place} answers; nothing more is known, because this process has no key of it"
     grade, text = _api_health(place, answer, settings)
     if grade is Grade.OK and is_open_to_others(settings):
         return Grade.NOTE, f"{text}; others may read its key: chmod 600 {shlex.quote(str(key_file(settings.home)))}"

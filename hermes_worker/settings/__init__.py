@@ -280,6 +280,9 @@ class ModelSettings:
     prices: tuple[str, ...] = _setting("model.prices", "HERMES_MODEL_PRICES", PRICES, ())
     """What models cost, as `provider:model=input/output/cache read/cache write` in US dollars for a million tokens; the
     last two may be left out. They win over the built-in list."""
+    is_asked_elsewhere: bool = _setting("model.asked_elsewhere", "HERMES_MODEL_ASKED_ELSEWHERE", SWITCH, False)
+    """Whether only other processes ask the model, so that this one needs no key: for the API, the scheduler and tools
+    workers where each process is started by itself."""
     vendor_keys: Mapping[str, Secret] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     """Every variable of the environment or ``.env`` called ``..._API_KEY``, with or without a number behind it, for
     providers beyond those three; and those of ``PROVIDER_SECRETS``."""
@@ -959,9 +962,11 @@ def _with_secret_files(
 
 
 def _may_come_by_file(variable: str) -> bool:
-    """A secret that a role needs. Other people's variables that sound secret may mean something else by ``_FILE``, and
-    what a library reads by itself it would not find."""
-    return variable not in READ_BY_LIBRARIES and bool(_owners(variable, ""))
+    """A secret of ours, or one that a role needs. Other people's variables that sound secret may mean something else by
+    ``_FILE``, and what a library reads by itself it would not find."""
+    if variable in READ_BY_LIBRARIES:
+        return False
+    return variable in _SECRET_VARIABLES or bool(_owners(variable, ""))
 
 
 def _terminal(sources: _Sources) -> TerminalSettings:
@@ -1114,7 +1119,7 @@ def _with_key_of(vendor: _Vendor | None, model: ModelSettings, sources: _Sources
         return model
     key = model.vendor_keys.get(vendor.key_variable)
     base_url = model.base_url or _checked_variable(sources, vendor.url_variable, WEB_URL)
-    if key is None and base_url is None and not model.refresh_tokens:
+    if key is None and base_url is None and not model.refresh_tokens and not model.is_asked_elsewhere:
         raise ConfigurationError(
             f"model.api_key must be set because model.provider is {model.provider!r}: set {vendor.key_variable}."
         )

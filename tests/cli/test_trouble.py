@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import socket
 import sqlite3
@@ -446,3 +447,35 @@ def test_no_number_of_an_error_reaches_a_person(hermes: Command, monkeypatch: py
     assert hermes("migrate").code == 0
     for command in (["doctor"], ["webhook", "add", "r"], ["webhook", "test", "r", "--url", "http://127.0.0.1:9"]):
         assert not re.search(r"Errno|Error \d+", hermes(*command).said)
+
+
+def test_the_doctor_reports_for_programs_too(hermes: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    examined = hermes("doctor", "--json")
+    found = [json.loads(line) for line in examined.out.splitlines()]
+    assert examined.code == 0 and "settings" in {row["subject"] for row in found}
+    assert all(set(row) == {"subject", "grade", "text"} and row["grade"] in ("ok", "note", "broken") for row in found)
+
+    monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
+    sick = hermes("doctor", "--json")
+    broken = [row["subject"] for row in map(json.loads, sick.out.splitlines()) if row["grade"] == "broken"]
+    assert sick.code == 1 and "broker" in broken
+
+
+def test_the_doctor_is_content_with_an_api_whose_key_is_not_here(
+    hermes: Command, monkeypatch: pytest.MonkeyPatch, broker_url: str
+) -> None:
+    class Closed(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert "Authorization" not in self.headers
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Closed) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("HERMES_BROKER_URL", broker_url)
+        monkeypatch.setenv("HERMES_SERVER_PORT", str(server.server_port))
+        said = hermes("doctor").out
+    assert re.search(r"^note +API .* has no key of it$", said, re.MULTILINE), said
