@@ -25,7 +25,7 @@ def lines_of(document: str) -> Iterator[str]:
         yield from block.replace("\\\n", " ").splitlines()
 
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "compose").glob("*.md")])
 SHOWN = sorted(
     {
         line
@@ -87,7 +87,7 @@ def test_every_link_between_documents_leads_somewhere(path: Path) -> None:
 
 def committed_texts() -> Iterator[tuple[str, str]]:
     """Our sources and documents with their places; what a comment wraps stands on one line."""
-    folders = ("hermes_worker", "scheduler", "tests", "benchmarks", "docs", ".ci")
+    folders = ("hermes_worker", "scheduler", "tests", "benchmarks", "docs", "compose", ".ci")
     paths = [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
     for path in sorted(paths):
         if path.is_file() and path.suffix in {".py", ".md", ".toml", ""} and "__pycache__" not in path.parts:

@@ -1,0 +1,106 @@
+"""Write the secrets of one ``.env`` as files for each role, so that no service has a secret in its environment and
+none sees those of another. The job ``secrets`` of compose.yaml runs it, before anything else starts.
+
+Why a job: Compose mounts a secret that comes from ``.env`` by copying it into the container, and refuses to do that
+where the root is read-only (https://github.com/docker/compose/issues/12031). A volume can be mounted there.
+
+It may be repeated; every file is replaced as a whole. A secret that is not set becomes an empty file, which counts as
+not set (docs/settings.md, "Secrets from files").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from hermes_worker.broker.rights import USER, rules
+from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
+
+PROVIDER_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY")
+"""Keys that need no ``HERMES_PROVIDER`` beside them. Any other provider's key is given as ``HERMES_API_KEY``."""
+REQUIRED = ("POSTGRES_PASSWORD", "VALKEY_PASSWORD", "HERMES_SERVER_KEY", "HERMES_FLOWER_PASSWORD")
+_VALKEY_VERSION = (8, 0)
+"""The oldest that the rights are written for; later ones know the same commands."""
+_BY_COMPOSE = ("HERMES_DATABASE_URL", "HERMES_BROKER_URL")
+"""Made here from the passwords of the two servers."""
+
+
+def files_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """What each volume holds, as paths below ``/secrets``. Raises ``ValueError``: one sentence."""
+    missing = [name for name in REQUIRED if not environ.get(name)]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} must be set in .env; compose/.env.example says how.")
+    database = f"postgresql://hermes:{_quoted(environ['POSTGRES_PASSWORD'])}@postgres:5432/hermes"
+    broker = f"redis://{USER}:{_quoted(environ['VALKEY_PASSWORD'])}@valkey:6379/0"
+    state = {"HERMES_DATABASE_URL": database, "HERMES_BROKER_URL": broker}
+    files = {
+        "postgres/password": environ["POSTGRES_PASSWORD"],
+        "valkey/users.acl": _valkey_users(environ["VALKEY_PASSWORD"]),
+        "grafana/password": environ.get("GRAFANA_PASSWORD", ""),
+    }
+    for volume, names in VOLUMES.items():
+        files |= {f"{volume}/{name}": state.get(name, environ.get(name, "")) for name in sorted(names)}
+    return files
+
+
+def _secrets_of(*roles: ProcessRole) -> frozenset[str]:
+    """The variables of the settings that these roles need, each by the first of its names."""
+    return frozenset(row.variables[0] for row in SECRET_SETTINGS if not row.roles.isdisjoint(roles))
+
+
+VOLUMES: Mapping[str, frozenset[str]] = {
+    "state": _secrets_of(ProcessRole.TOOLS, ProcessRole.BEAT),
+    "flower": frozenset({"HERMES_BROKER_URL", "HERMES_FLOWER_PASSWORD"}),
+    "api": _secrets_of(ProcessRole.API),
+    "model": _secrets_of(ProcessRole.MODEL, ProcessRole.DELIVERY).union(
+        PROVIDER_KEYS, PROVIDER_SECRETS, DELIVERY_SECRETS
+    ),
+}
+"""Which secrets each volume of our own roles holds; ``state`` is that of the tools worker, the scheduler and the
+migration."""
+GIVEN = frozenset((*REQUIRED, "GRAFANA_PASSWORD")).union(*VOLUMES.values()).difference(_BY_COMPOSE)
+"""All that the job reads from its environment."""
+
+
+def _quoted(password: str) -> str:
+    return quote(password, safe="")
+
+
+def _valkey_users(password: str) -> str:
+    """Our user with the rights that the product needs, and one for the health check, which may only ask for a sign of
+    life. The password itself does not stand in the file."""
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    return (
+        "user default off resetpass resetkeys resetchannels -@all\n"
+        f"user {USER} on #{digest} {rules(_VALKEY_VERSION)}\n"
+        "user probe on nopass resetkeys resetchannels -@all +ping\n"
+    )
+
+
+def write(files: Mapping[str, str], directory: Path) -> None:
+    """Each file at once, readable by every user of the services that mount its volume and by nobody else: other
+    people's images run under users of their own."""
+    for name, content in files.items():
+        target = directory / name
+        fresh = target.with_name(f".{target.name}")
+        fresh.write_text(content, encoding="utf-8")
+        fresh.chmod(0o444)
+        fresh.replace(target)
+
+
+def main() -> int:
+    try:
+        files = files_of(os.environ)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    write(files, Path("/secrets"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

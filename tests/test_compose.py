@@ -1,0 +1,361 @@
+"""compose/: what each service may do, sees and is given, read as Compose reads it; and its manual, played."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from support.containers import seconds
+
+from hermes_worker import settings as settings_module
+from hermes_worker.api.server import GRACE_S
+from hermes_worker.channels import adapters, catalog
+from hermes_worker.cli.entry import commands
+from hermes_worker.settings import describe, load
+from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, owners
+
+ROOT = Path(__file__).parents[1]
+COMPOSE = ROOT / "compose"
+FILE = COMPOSE / "compose.yaml"
+SCHEMA = Path(__file__).parent / "cases" / "compose_spec.json"
+"""The compose specification's, as compose-go 2.16.1 has it (schema/compose-spec.json of
+github.com/compose-spec/compose-go, Apache 2.0: compose_spec.LICENSE)."""
+
+JOBS = ("secrets", "migrate")
+OURS = ("secrets", "migrate", "api", "worker-model", "worker-tools", "beat", "flower", "scripted-model")
+ROLES: dict[str, tuple[ProcessRole, ...]] = {
+    "migrate": (ProcessRole.SYSTEM,),
+    "api": (ProcessRole.API,),
+    "worker-model": (ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM),
+    "worker-tools": (ProcessRole.TOOLS,),
+    "beat": (ProcessRole.BEAT,),
+}
+DOCUMENT: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
+ALL = pytest.mark.parametrize("name", sorted(SERVICES))
+PASSWORDS = {"POSTGRES_PASSWORD", "VALKEY_PASSWORD", "GRAFANA_PASSWORD"}
+"""What only compose knows; everything else that it hands on is a setting or a variable of a channel."""
+HAND_BACK_S = 15
+"""What a worker has, after its drain, to hand back the rest and to end."""
+
+
+def program(name: str) -> Path:
+    """A program of a wheel of the extra ``test``, which exists for Linux on x86-64."""
+    found = Path(sys.executable).with_name(name)
+    if not found.exists():
+        pytest.skip(f"{name} has no wheel for this machine")
+    return found
+
+
+# --- the file as a whole ---------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_what_the_compose_specification_describes() -> None:
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    assert [f"{error.json_path}: {error.message}" for error in validator.iter_errors(DOCUMENT)] == []
+    assert not validator.is_valid({**DOCUMENT, "services": {"api": {**SERVICES["api"], "read_onyl": True}}})
+
+
+def composed(directory: Path, dotenv: str) -> dict[str, Any]:
+    """The file as Docker's own Compose understands it, with this ``.env``."""
+    file = directory / ".env"
+    file.write_text(dotenv, encoding="utf-8")
+    done = subprocess.run(
+        [program("docker-compose"), f"--file={FILE}", f"--env-file={file}", "--profile=*", "config", "--format=json"],
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_compose_itself_reads_it_and_finds_the_same_services(tmp_path: Path) -> None:
+    assert set(composed(tmp_path, "HERMES_MODEL=m\n")["services"]) == set(SERVICES)
+
+
+def test_there_are_the_services_of_a_deployment() -> None:
+    wanted = {"valkey", "postgres", "migrate", "api", "worker-model", "worker-tools", "beat", "flower"}
+    profiles = {name: tuple(service.get("profiles", ())) for name, service in SERVICES.items()}
+    assert {name for name, found in profiles.items() if not found} == wanted | {"secrets"}
+    assert {name for name, found in profiles.items() if found == ("observe",)} == {"prometheus", "grafana"}
+
+
+# --- what every service may do ---------------------------------------------------------------------------------------
+
+
+@ALL
+def test_a_service_is_confined(name: str) -> None:
+    service = SERVICES[name]
+    user, _, group = service["user"].partition(":")
+    assert int(user) > 0 and int(group) > 0, "root"
+    assert name not in OURS or user == "10001"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"] and not service.get("cap_add") and not service.get("privileged")
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    limits = service["deploy"]["resources"]["limits"]
+    assert set(limits) == {"cpus", "memory", "pids"}
+    assert service["restart"] == ("no" if name in JOBS else "unless-stopped")
+
+
+@ALL
+def test_a_service_has_a_health_check_that_looks_at_what_it_does(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    if name in JOBS:
+        assert check == {"disable": True}
+    else:
+        assert check["test"][0] in ("CMD", "CMD-SHELL") and check["interval"] and check["timeout"] and check["retries"]
+        assert not {"true", "exit 0"} & set(check["test"])
+
+
+def test_only_the_api_and_flower_are_published_and_on_this_machine_alone() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if service.get("ports")}
+    assert published == {
+        "api": ["${API_ADDRESS:-127.0.0.1:8642}:8642"],
+        "flower": ["${FLOWER_ADDRESS:-127.0.0.1:5555}:5555"],
+    }
+    assert DOCUMENT["networks"]["state"] == {"internal": True}
+    for name in ("postgres", "valkey", "migrate", "beat", "prometheus", "grafana"):
+        assert SERVICES[name]["networks"] == ["state"], name
+
+
+def test_valkey_keeps_what_it_is_given_and_lets_nobody_in_without_a_password() -> None:
+    words = SERVICES["valkey"]["command"]
+    said = dict(zip(words[1::2], words[2::2], strict=True))
+    assert (said["--appendonly"], said["--maxmemory-policy"]) == ("yes", "noeviction")
+    assert said["--aclfile"] == "/run/secrets/users.acl"
+    assert int(said["--maxmemory"].removesuffix("mb")) < megabytes(SERVICES["valkey"])
+
+
+def megabytes(service: dict[str, Any]) -> float:
+    limit = service["deploy"]["resources"]["limits"]["memory"]
+    return float(limit[:-1]) * {"M": 1, "G": 1024}[limit[-1]]
+
+
+# --- draining and limits, compared with the settings -----------------------------------------------------------------
+
+
+def test_a_worker_has_the_time_that_its_drain_takes() -> None:
+    model, tools = (SERVICES[name] for name in ("worker-model", "worker-tools"))
+    drain, once = (float(tools["environment"][name]) for name in ("HERMES_DRAIN_S", "HERMES_DRAIN_ONCE_S"))
+    assert seconds(tools["stop_grace_period"]) == drain + once + HAND_BACK_S
+    # It holds no tool call, so it waits for none.
+    assert seconds(model["stop_grace_period"]) == float(model["environment"]["HERMES_DRAIN_S"]) + HAND_BACK_S
+
+
+def test_the_api_has_the_time_in_which_it_ends_requests() -> None:
+    api = SERVICES["api"]
+    assert seconds(api["stop_grace_period"]) > GRACE_S + float(api["environment"]["HERMES_SERVER_DRAIN_S"])
+
+
+@pytest.mark.parametrize("name", ["worker-model", "worker-tools"])
+def test_a_step_that_eats_memory_ends_its_lane_and_not_the_container(name: str) -> None:
+    lane = int(SERVICES[name]["environment"]["HERMES_LANE_MEMORY_MB"])
+    assert lane < megabytes(SERVICES[name]) / 2
+
+
+def test_commands_cannot_use_up_the_container_of_their_worker() -> None:
+    tools = SERVICES["worker-tools"]
+    assert int(tools["environment"]["HERMES_COMMAND_MEMORY_MB_MAX"]) < megabytes(tools)
+    assert int(tools["environment"]["HERMES_COMMAND_PROCESSES_MAX"]) < tools["deploy"]["resources"]["limits"]["pids"]
+
+
+# --- settings and secrets --------------------------------------------------------------------------------------------
+
+
+NOT_FROM_DOTENV = {
+    "HERMES_HOME",
+    "HERMES_FAULTS",
+    "HERMES_DEBUGGABLE",
+    "HERMES_DATABASE_URL",
+    "HERMES_BROKER_URL",
+    "HERMES_SERVER_HOST",
+    "HERMES_SERVER_PORT",
+    "HERMES_FLOWER_HOST",
+    "HERMES_FLOWER_PORT",
+}
+"""What a service's place in the file decides."""
+
+
+def test_every_setting_can_stand_in_dotenv() -> None:
+    """One that is new belongs into ``x-settings`` of compose.yaml; a secret one into the job ``secrets`` as well."""
+    given = {variable.removesuffix("_FILE") for name in OURS for variable in SERVICES[name]["environment"]}
+    assert {row.variable for row in describe()} - given - NOT_FROM_DOTENV == set()
+
+
+def settings_variables() -> frozenset[str]:
+    return frozenset(settings_module._VARIABLES)
+
+
+def channel_variables() -> frozenset[str]:
+    """Those that are no secret: addresses, names and home channels."""
+    named = {variable for adapter in adapters.adapters().values() for variable in adapter.variables.values()}
+    homes = [catalog.platform_named(name) for name in catalog.platforms()]
+    named |= {platform.home_variable for platform in homes if platform and platform.home_variable}
+    return frozenset(named | set(adapters.EMAIL_VARIABLES.values())) - adapters.secret_variables()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_variable_of_a_service_is_one_that_the_product_knows(name: str) -> None:
+    given = {variable.removesuffix("_FILE") for variable in SERVICES[name]["environment"]}
+    channels = channel_variables() | {f"{variable}_THREAD_ID" for variable in channel_variables()}
+    others = {variable for variable in given - settings_variables() - channels if owners(variable, "x") is None}
+    assert others - PASSWORDS - {"EMAIL_SMTP_TLS"} == set()
+
+
+@pytest.mark.parametrize("name", sorted(ROLES))
+def test_a_service_gets_each_secret_of_its_roles_by_file_and_no_other(name: str) -> None:
+    environment = SERVICES[name]["environment"]
+    files = {variable: path for variable, path in environment.items() if variable.endswith("_FILE")}
+    assert files == {variable: f"/run/secrets/{variable.removesuffix('_FILE')}" for variable in files}
+    assert not {variable for variable in environment if variable not in files and is_secret_variable(variable)}
+    held = {variable.removesuffix("_FILE") for variable in files}
+    needed = {row.variables[0] for row in SECRET_SETTINGS if not row.roles.isdisjoint(ROLES[name])}
+    assert needed <= held
+    assert {variable for variable in held if (owners(variable, "x") or frozenset()).isdisjoint(ROLES[name])} == set()
+
+
+def is_secret_variable(variable: str) -> bool:
+    return variable in settings_module._SECRET_VARIABLES or (
+        variable not in settings_variables() and owners(variable, "") is not None
+    )
+
+
+def written_files(environ: dict[str, str]) -> dict[str, str]:
+    """What the job ``secrets`` writes."""
+    return dict(writer()["files_of"](environ))
+
+
+@cache
+def writer() -> dict[str, Any]:
+    """The names of compose/write_secrets.py."""
+    return runpy.run_path(str(COMPOSE / "write_secrets.py"))
+
+
+ODD = "p@:/?#$x%41 \"'\\&=ü$HOME"
+KEY = "0123456789'\"$x\\#&"
+NEEDED = {"POSTGRES_PASSWORD": ODD, "VALKEY_PASSWORD": ODD, "HERMES_SERVER_KEY": KEY, "HERMES_FLOWER_PASSWORD": KEY}
+
+
+def test_the_job_is_given_what_it_writes_and_each_service_what_it_names() -> None:
+    assert set(SERVICES["secrets"]["environment"]) == writer()["GIVEN"]
+    files = written_files(NEEDED)
+    for name, service in SERVICES.items():
+        for mount in service.get("volumes", ()):
+            volume, _, target = mount.removesuffix(":ro").partition(":")
+            if name == "secrets" or not volume.startswith("secrets-"):
+                continue
+            assert target == "/run/secrets" and mount.endswith(":ro")
+            said = json.dumps([service.get("environment"), service.get("command")])
+            wanted = {
+                f"{volume.removeprefix('secrets-')}/{file}" for file in re.findall(r"/run/secrets/(\w[\w.]*)", said)
+            }
+            assert wanted and wanted <= set(files), name
+
+
+@pytest.mark.parametrize("name", sorted(writer()["REQUIRED"]))
+def test_a_password_that_is_missing_is_one_sentence(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be set in \.env; .*\.$"):
+        written_files({**NEEDED, name: ""})
+
+
+def test_odd_passwords_of_dotenv_arrive_as_they_are(tmp_path: Path) -> None:
+    """From ``.env`` through Docker's own Compose and the job to the settings of a role, and to the two servers."""
+    quoted = {name: value.replace("'", "\\'") for name, value in NEEDED.items()}
+    given = composed(tmp_path, "".join(f"{name}='{value}'\n" for name, value in quoted.items()))
+    environ = {
+        name: (value or "").replace("$$", "$") for name, value in given["services"]["secrets"]["environment"].items()
+    }
+    assert {name: environ[name] for name in NEEDED} == NEEDED
+
+    for file, content in written_files(environ).items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(content, encoding="utf-8")
+    named = {f"{file.name}_FILE": str(file) for file in (tmp_path / "api").iterdir()}
+    settings = load(named, home=tmp_path / "home")
+
+    assert settings.server.key is not None and settings.server.key.reveal() == KEY
+    assert [secret.reveal() for secret in settings.secrets].count(ODD) == 2
+    assert (tmp_path / "postgres/password").read_text(encoding="utf-8") == ODD
+    assert ODD not in (tmp_path / "valkey/users.acl").read_text(encoding="utf-8")
+
+
+# --- the image -------------------------------------------------------------------------------------------------------
+
+
+def test_a_linter_of_dockerfiles_has_nothing_to_say() -> None:
+    done = subprocess.run([program("hadolint"), COMPOSE / "Dockerfile"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_has_a_directory_for_every_volume_of_secrets() -> None:
+    dockerfile = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
+    loop = re.search(r"for volume in ([\w ]+);", dockerfile)
+    assert loop is not None
+    made = {f"secrets-{name}:/secrets/{name}" for name in loop[1].split()}
+    assert made == set(SERVICES["secrets"]["volumes"])
+
+
+def test_what_is_copied_into_the_image_is_let_through() -> None:
+    dockerfile = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
+    copied = {
+        word for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.MULTILINE) for word in line.split()[:-1]
+    }
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == allowed
+    assert all((ROOT / name).exists() for name in copied)
+
+
+# --- the manual ------------------------------------------------------------------------------------------------------
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_makes_a_dotenv_that_compose_and_the_job_take(tmp_path: Path) -> None:
+    shutil.copy(COMPOSE / ".env.example", tmp_path)
+    subprocess.run(["bash", "-euc", blocks(COMPOSE / "README.md")[0]], cwd=tmp_path, check=True)
+
+    given = composed(tmp_path / ".." / tmp_path.name, (tmp_path / ".env").read_text())["services"]
+    environ = {name: (value or "").replace("$$", "$") for name, value in given["secrets"]["environment"].items()}
+
+    assert written_files(environ)["postgres/password"] == environ["POSTGRES_PASSWORD"] != ""
+    assert given["worker-model"]["environment"]["HERMES_PROVIDER"] == "openai"
+
+
+def test_the_example_names_every_variable_that_compose_asks_for() -> None:
+    asked = set(re.findall(r"\$\{(\w+)", FILE.read_text(encoding="utf-8")))
+    example = set(re.findall(r"^(?:# )?(\w+)=", (COMPOSE / ".env.example").read_text(encoding="utf-8"), re.MULTILINE))
+    assert asked | set(writer()["REQUIRED"]) <= example
+
+
+@pytest.mark.parametrize("page", [COMPOSE / "README.md", ROOT / "docs" / "deployment.md"], ids=lambda page: page.name)
+def test_the_commands_of_the_pages_name_services_and_parse(page: Path) -> None:
+    lines = [line for block in blocks(page) for line in block.splitlines() if line.startswith("docker compose exec ")]
+    assert lines
+    for line in lines:
+        _, _, _, service, called, name, *words = shlex.split(line, comments=True)
+        command = commands.get_command(None, name)  # type: ignore[arg-type]
+        assert service in SERVICES and called == "hermes-worker" and command is not None, line
+        command.make_context(line, words)
+
+
+def test_the_health_check_knows_every_role() -> None:
+    script = (COMPOSE / "healthy.sh").read_text(encoding="utf-8")
+    subprocess.run(["bash", "-n", COMPOSE / "healthy.sh"], check=True)
+    for name in ("worker-model", "worker-tools", "beat"):
+        command = SERVICES[name]["command"]
+        assert command[command.index("--alive-file") + 1] == "/tmp/alive" and "/tmp/alive" in script
+    assert ast.literal_eval(str(SERVICES["scripted-model"]["command"]))[-1] == "8900"
