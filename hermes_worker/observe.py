@@ -106,6 +106,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "job.prompt_cleaned": "Invisible characters were taken out of what a job's prompt was put together from.",
         "output.not_kept": "The document of a job's run could not be written.",
         "output.not_pruned": "Old documents of a job's runs could not be removed.",
+        "job_data.not_removed": "What the script of a removed job kept could not be removed.",
         "job.broken": "A stored job could not be read; it was stopped.",
         "lease.lost": "Claims of this process were not renewed in time and now belong to others.",
         "lease.stray": "Claims that stood under this process and that nothing in it worked on were let go.",
