@@ -125,6 +125,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "events.disabled": "Celery's events were switched off over the broker.",
         "task.interrupted": "A task gave up because the database or the broker was away; it will be sent again.",
         "task.failed": "A task met an error that nobody expected; its run was ended as failed.",
+        "rows.pruned": "Old rows were deleted, as the rules of retention say; the numbers by kind.",
+        "workspace.pruned": "Directories of sessions that are quiet or gone were removed.",
         "sweep.completed": "The sweeper looked through the table once.",
         "hint.sent": "Messages were published.",
         "hint.failed": "Messages could not be published; the sweeper will send them again.",

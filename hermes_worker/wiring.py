@@ -29,6 +29,7 @@ from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
+from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule, rules_of
 from hermes_worker.local.paths import (
     embedded_broker_url,
     embedded_database_url,
@@ -44,6 +45,7 @@ from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
+from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.standings import Standings
@@ -150,6 +152,7 @@ class WorkerProcess:
     collecting: CollectingParts
     runs: Runs
     sweeper: Sweeper
+    pruner: Pruner
     keeper: Keeper
     listener: Listener
     lister: ToolLister
@@ -410,6 +413,15 @@ def delegation_policy(settings: Settings) -> DelegationPolicy:
     )
 
 
+def retention_rules_of(settings: Settings) -> dict[RetentionKind, RetentionRule]:
+    """What holds for tenants without rules of their own."""
+    return {**DEFAULT_RULES, **rules_of(settings.retention.rules)}
+
+
+def pruner_of(database: Database, settings: Settings) -> Pruner:
+    return Pruner(database, retention_rules_of(settings))
+
+
 def sweep_policy(settings: Settings) -> SweepPolicy:
     return SweepPolicy(
         interval_s=min(settings.lease.sweep_interval_s, settings.lease.ttl_s / 8),
@@ -665,6 +677,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         collecting=collecting,
         runs=client.runs,
         sweeper=sweeper,
+        pruner=pruner_of(client.database, settings),
         keeper=keeper,
         listener=listener,
         lister=lister,
@@ -838,6 +851,7 @@ def _keeper_of(shared: _Shared, sweeper: Sweeper) -> Keeper:
     return Keeper(
         leases=shared.leases,
         sweeper=sweeper,
+        pruner=pruner_of(shared.client.database, shared.settings),
         sender=shared.client.publisher,
         stopping=shared.client.runs.stopping,
         queues=options.queues,

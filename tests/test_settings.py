@@ -159,6 +159,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "delivery.channels": "slack:#ops=C0123ABCD",
         "delivery.filter_silence_narration": "false",
         "worker.events": "true",
+        "retention.rules": "runs=365d/1000,events=never",
         "worker.remote_control": "all",
     }
     for row in describe():

@@ -20,7 +20,7 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.outbox.deliveries import DeliveryBusy, DeliveryNotFound
-from hermes_worker.store.runs.runs import RunNotFound, SessionActive, SessionBusy
+from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionActive, SessionBusy
 from hermes_worker.stream.followers import TooManyReaders
 
 INVALID_REQUEST = "invalid_request_error"
@@ -71,6 +71,10 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
 
 def run_not_found(run_id: str) -> ApiError:
     return ApiError(404, f"Run not found: {run_id[:80]}", code="run_not_found")
+
+
+def run_deleted(run_id: str) -> ApiError:
+    return ApiError(410, f"Run was deleted: {run_id[:80]}", code="run_deleted")
 
 
 def unavailable() -> ApiError:
@@ -172,6 +176,7 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
     DeliveryNotFound: _delivery_not_found,
     DeliveryBusy: _delivery_busy,
     RunNotFound: lambda request, _error: run_not_found(str(request.path_params.get("run_id", ""))),
+    RunDeleted: lambda request, _error: run_deleted(str(request.path_params.get("run_id", ""))),
     IdempotencyConflict: _idempotency_conflict,
     SessionActive: _session_active,
     SessionBusy: _session_busy,

@@ -15,7 +15,7 @@ from hermes_worker.api.context import Context
 
 
 async def own_run(context: Context, caller: Caller, run_id: str) -> str:
-    """Raises ``RunNotFound``."""
+    """Raises ``RunNotFound``, ``RunDeleted``."""
     return await context.store(context.tenants.require_run, caller.tenant, run_id)
 
 

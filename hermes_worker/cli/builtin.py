@@ -93,6 +93,16 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.roles:migrate",
         ),
         CommandDeclaration(
+            name="prune",
+            summary="Delete what the rules of retention let go.",
+            implementation="hermes_worker.cli.prune:prune",
+        ),
+        CommandDeclaration(
+            name="retention",
+            summary="Show and change how long things are kept, and hold what must stay.",
+            implementation="hermes_worker.cli.prune:retention",
+        ),
+        CommandDeclaration(
             name="scripted-model",
             summary="Serve the scripted stand-in for a model.",
             implementation="hermes_worker.cli.roles:scripted_model",

@@ -47,6 +47,7 @@ from hermes_worker.settings.kinds import (
     NO_OPTIONS,
     PRICES,
     PROVIDER_OPTIONS,
+    RETENTION_RULES,
     SECRET,
     SECRETS,
     SERVER_KEY,
@@ -83,6 +84,7 @@ __all__ = [
     "LogFormat",
     "LogSettings",
     "ModelSettings",
+    "RetentionSettings",
     "Secret",
     "ServerSettings",
     "SettingRow",
@@ -584,6 +586,15 @@ class CronSettings:
     """Whether what a job delivers names the job and says how to stop it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """How long things are kept."""
+
+    rules: tuple[str, ...] = _setting("retention.rules", "HERMES_RETENTION", RETENTION_RULES, ())
+    """Rules that differ from the usual ones, for tenants without rules of their own, such as `runs=365d` or
+    `firings=30d/1000`: see docs/retention.md."""
+
+
 _OUTCOMES = ("ask", "deny", "approve")
 
 
@@ -713,6 +724,7 @@ class Settings:
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     cron: CronSettings = field(default_factory=CronSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
     extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
@@ -764,6 +776,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "approvals": ApprovalSettings,
         "cron": CronSettings,
         "delivery": DeliverySettings,
+        "retention": RetentionSettings,
         "worker": WorkerSettings,
         "flower": FlowerSettings,
         "extensions": ExtensionSettings,

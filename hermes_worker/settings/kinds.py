@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from hermes_worker.core.pricing import own_price
+from hermes_worker.core.retention import InvalidRule, rules_of
 from hermes_worker.settings.sentinels import sentinels_of
 from hermes_worker.system.faults import parse_faults
 
@@ -32,6 +33,7 @@ __all__ = [
     "HOST",
     "NO_OPTIONS",
     "PROVIDER_OPTIONS",
+    "RETENTION_RULES",
     "SECRET",
     "SECRETS",
     "SERVER_KEY",
@@ -259,6 +261,15 @@ def _parse_fallbacks(raw: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _parse_retention_rules(raw: object) -> tuple[str, ...]:
+    written = tuple(_as_text(item) for item in _as_list(raw))
+    try:
+        rules_of(written)
+    except InvalidRule as error:
+        raise ValueError from error
+    return written
+
+
 def _parse_prices(raw: object) -> tuple[str, ...]:
     found = tuple(_as_text(item) for item in _as_list(raw))
     for text in found:
@@ -408,6 +419,9 @@ PRICES: Kind[tuple[str, ...]] = Kind(
     "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",
     _parse_prices,
     ",".join,
+)
+RETENTION_RULES: Kind[tuple[str, ...]] = Kind(
+    "a list of kind=rule, such as runs=365d/100000 or transcripts=never", _parse_retention_rules, ",".join
 )
 APPROVALS_MODE = Kind("manual, smart or off", _parse_approvals_mode)
 DIRECTORY = Kind("a directory", _parse_directory)

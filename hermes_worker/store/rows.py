@@ -520,7 +520,9 @@ class _BlobRow(NamedTuple):
 
 
 _KNOWN_BLOB = Prepared(
-    sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("digest")), takes=_BlobKey, gives=_BlobRow
+    sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("digest"), blobs.c.released_at.is_(None)),
+    takes=_BlobKey,
+    gives=_BlobRow,
 )
 
 
@@ -532,9 +534,23 @@ def store_blob(connection: Connection, body: str) -> str:
 
 
 def keep_blob(connection: Connection, digest: str, body: str) -> None:
-    """Keep ``body``, whose hash is ``digest``. Idempotent."""
+    """Keep ``body``, whose hash is ``digest``. Idempotent.
+
+    One that is about to be deleted, because nothing may refer to it any more, is kept from then on: the row is locked,
+    so either that is seen there, or the text is written anew.
+    """
     if _KNOWN_BLOB.first(connection, {"digest": digest}) is None:
-        connection.execute(insert_ignoring(connection, blobs), {"hash": digest, "body": body})
+        connection.execute(_insert_or_revive(connection), {"hash": digest, "body": body})
+
+
+def _insert_or_revive(connection: Connection) -> sa.Insert:
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+        return sqlite_insert(blobs).on_conflict_do_update(index_elements=["hash"], set_={"released_at": None})
+    from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+    return postgresql_insert(blobs).on_conflict_do_update(index_elements=["hash"], set_={"released_at": None})
 
 
 def insert_ignoring(connection: Connection, table: sa.Table) -> sa.Insert:

@@ -42,11 +42,10 @@ from hermes_worker.store.statistics import STEPS_RETRIED, add, count_what_is_ove
 from hermes_worker.store.tables import (
     auxiliary_calls,
     deliveries,
-    idempotency_keys,
+    firings,
     maintenance,
     runs,
     tool_calls,
-    webhook_events,
     workers,
 )
 
@@ -56,7 +55,6 @@ _RESEND_WAIT_S_MAX = 30.0
 _HINTS_COUNTED = 100
 _AWAY_PART = 0.6
 """Less than the three quarters of its term that a worker has left at any time, since it renews four times a term."""
-_IDEMPOTENCY_KEPT_S = 86_400.0
 _WORKERS_KEPT_S = 86_400.0
 _ANSWERS_KEPT_S = 86_400.0
 MODEL_QUEUE = "model"
@@ -134,7 +132,8 @@ class Sweeper:
         )
 
     def prune(self) -> None:
-        """Drop what nobody needs any more: old idempotency keys, events long past, workers long gone. Idempotent."""
+        """Drop what nobody needs any more: answers that were used, workers long gone. Idempotent. What there are rules
+        for is ``store.retention``'s."""
         with self._database.write() as connection:
             for statement in _PRUNE:
                 statement.run(connection, {})
@@ -398,9 +397,8 @@ _WATERMARKS = Prepared(
 )
 """A row for each live worker; one without watermarks when there is none."""
 
+_CLAIMABLE = (runs, tool_calls, deliveries, firings)
 _PRUNE = (
-    Prepared(sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < db_now() - _IDEMPOTENCY_KEPT_S)),
-    Prepared(sa.delete(webhook_events).where(webhook_events.c.received_at < db_now() - _IDEMPOTENCY_KEPT_S)),
     Prepared(
         sa.delete(auxiliary_calls).where(
             sa.exists().where(
@@ -411,7 +409,14 @@ _PRUNE = (
             )
         )
     ),
-    Prepared(sa.delete(workers).where(workers.c.state != "alive", workers.c.expires_at < db_now() - _WORKERS_KEPT_S)),
+    Prepared(
+        sa.delete(workers).where(
+            workers.c.state != "alive",
+            workers.c.expires_at < db_now() - _WORKERS_KEPT_S,
+            # How its worker ended decides what becomes of a claim that nobody has taken away yet.
+            *(sa.not_(sa.exists().where(table.c.lease_owner == workers.c.pk)) for table in _CLAIMABLE),
+        )
+    ),
 )
 
 _DUE_TO_RESUME = Prepared(

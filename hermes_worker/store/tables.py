@@ -38,6 +38,19 @@ def _partial(name: str, *columns: str | sa.Column[object], where: str) -> sa.Ind
 
 
 _TERMINAL = "('completed', 'failed', 'cancelled', 'expired')"
+_OFTEN_UPDATED = {
+    "autovacuum_vacuum_scale_factor": "0.02",
+    "autovacuum_vacuum_threshold": "1000",
+    "autovacuum_analyze_scale_factor": "0.05",
+}
+"""Of PostgreSQL: for tables whose rows are written several times. By its default of a fifth, dead versions of a
+million rows would wait for 200,000 updates, and the small partial indexes would hold them all that time."""
+_OFTEN_ADDED = {
+    "autovacuum_vacuum_scale_factor": "0.05",
+    "autovacuum_vacuum_insert_scale_factor": "0.05",
+    "autovacuum_analyze_scale_factor": "0.05",
+}
+"""For tables whose rows are added, read, and one day deleted by the thousand."""
 
 workers = sa.Table(
     "workers",
@@ -52,6 +65,7 @@ workers = sa.Table(
     sa.Column("watermarks", sa.Text(), nullable=False, server_default="{}"),
     sa.Column("version", sa.String(60)),
     sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name="state"),
+    postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
 """One row per worker process. ``expires_at`` is the term of *every* lease the process holds: a claim names its owner,
 and is live while the owner's term is. One statement on one row renews them all, however many there are. A process that
@@ -85,6 +99,8 @@ sessions = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
     sa.UniqueConstraint("tenant", "source", "name"),
     sa.CheckConstraint("(source is null) = (name is null)", name="named_by_somebody"),
+    sa.Index("ix_sessions_tools_hash", "tools_hash"),
+    postgresql_with={"fillfactor": "85", **_OFTEN_UPDATED},
 )
 """A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order.
 ``session_id`` is ours, the id of the run that opened it; ``name`` is a caller's, and means something within its tenant
@@ -227,6 +243,9 @@ runs = sa.Table(
     _partial("ix_runs_idle", "updated_at", where="idle_s_max is not null and status = 'running'"),
     _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
     _partial("ix_runs_uncounted", "pk", where="exit_reason is not null and is_counted = 0"),
+    _partial("ix_runs_ended", "tenant", "finished_at", "pk", where="finished_at is not null"),
+    sa.Index("ix_runs_session_pk", "session_pk", "pk"),
+    postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
 """A run that nobody asked for has a ``root_pk``: the first run of the chain that it belongs to. It is either a child,
 and ``parent_pk`` handed it its task, or a turn that begins with what the background children of ``cause_pk`` left.
@@ -262,6 +281,7 @@ budgets = sa.Table(
         name="not_negative",
     ),
     sa.CheckConstraint("iterations_spent + iterations_reserved <= iterations_max", name="never_one_more"),
+    postgresql_with={"fillfactor": "70", **_OFTEN_UPDATED},
 )
 """What a chain of runs has used: a run, its children, and all turns that their answers began. ``runs.has_budget`` says
 which row a run draws from: 1 its root's, 2 its own; with ``is_reserved`` its claim holds one model call of it, and so
@@ -312,7 +332,7 @@ tool_calls = sa.Table(
     _partial("ix_tool_calls_asking", "hinted_at", where="hinted_at is not null and asks = 1"),
     _partial("ix_tool_calls_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
     _partial("ix_tool_calls_claimed", "lease_owner", where="lease_owner is not null"),
-    postgresql_with={"fillfactor": "80"},
+    postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
 """The effect ledger. ``running`` is the recorded intent; the result is the message at ``result_seq`` of the session,
 a place that is kept free for it from the moment the model asked, so results stand in the order of the calls. With
@@ -361,6 +381,7 @@ waits = sa.Table(
     _partial("ix_waits_open", "run_pk", where="closed_at is null"),
     _partial("ix_waits_answered", "run_pk", where="closed_at is not null"),
     _partial("ix_waits_expiry", "expires_at", where="closed_at is null and expires_at is not null"),
+    sa.Index("ix_waits_run_pk", "run_pk"),
 )
 """Questions to people: one row per call that waited for an approval or an answer. Open while nobody answered."""
 
@@ -382,6 +403,7 @@ steers = sa.Table(
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("message_seq", sa.Integer()),
     _partial("ix_steers_pending", "run_pk", "pk", where="message_seq is null"),
+    sa.Index("ix_steers_run_pk", "run_pk"),
 )
 """What a user said while a run was at work. ``message_seq`` is the tool result it was appended to; ``runs.steers``
 counts those that wait for one."""
@@ -391,8 +413,11 @@ blobs = sa.Table(
     metadata,
     sa.Column("hash", sa.String(64), primary_key=True),
     sa.Column("body", sa.Text(), nullable=False),
+    sa.Column("released_at", Seconds),
+    _partial("ix_blobs_released", "released_at", where="released_at is not null"),
 )
-"""Large texts, stored once under their SHA-256."""
+"""Large texts, stored once under their SHA-256. ``released_at``: a row that referred to it was deleted then, and it may
+be that no other does. Who stores the same text again takes that back, so it does not go while somebody uses it."""
 
 messages = sa.Table(
     "messages",
@@ -405,7 +430,11 @@ messages = sa.Table(
     sa.Column("blob_hash", sa.String(64)),
     sa.Column("created_at", Seconds, nullable=False),
     sa.CheckConstraint("(body is null) <> (blob_hash is null)", name="one_body"),
+    _partial("ix_messages_blob_hash", "blob_hash", where="blob_hash is not null"),
+    postgresql_with=_OFTEN_ADDED,
 )
+"""The transcripts. ``run_pk`` is the run that wrote the row: 0 for history that a caller brought, and a number that no
+row of ``runs`` has any more when the run was deleted before its session."""
 
 events = sa.Table(
     "events",
@@ -415,8 +444,9 @@ events = sa.Table(
     sa.Column("at", Seconds, nullable=False),
     sa.Column("event", sa.String(40), nullable=False),
     sa.Column("data", sa.Text(), nullable=False),
+    postgresql_with=_OFTEN_ADDED,
 )
-"""What happened to a run, numbered from 1 without gaps."""
+"""What happened to a run, numbered from 1 without gaps. Of a run that ended long ago only the end may be left."""
 
 tree_events = sa.Table(
     "tree_events",
@@ -450,6 +480,7 @@ idempotency_keys = sa.Table(
     sa.Column("run_pk", BigId),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Index("ix_idempotency_keys_created_at", "created_at"),
+    _partial("ix_idempotency_keys_run_pk", "run_pk", where="run_pk is not null"),
 )
 """Requests of the last day: by the key that a caller from ``source`` chose, and by the signature of those that were
 signed. ``run_pk`` is the run that came of it; null for what was delivered without one."""
@@ -460,6 +491,7 @@ maintenance = sa.Table(
     sa.Column("name", sa.String(40), primary_key=True),
     sa.Column("ran_at", Seconds, nullable=False),
     sa.Column("hold_until", Seconds, nullable=False, server_default="0"),
+    postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
 """When each periodic job last ran anywhere, so that many processes may offer to run it and one does.
 After a time in which nobody ran it (the database was away) ``hold_until`` gives the workers a moment to be heard."""
@@ -534,6 +566,7 @@ firings = sa.Table(
     _partial("ix_firings_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_firings_notes", "pk", where="owes_note"),
     _partial("ix_firings_uncounted", "pk", where="is_counted = 0"),
+    _partial("ix_firings_run_pk", "run_pk", where="run_pk is not null"),
 )
 """The slot ledger: one row for every slot that came due, whatever became of it. ``is_waiting``: its run starts when
 the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job.
@@ -584,6 +617,8 @@ deliveries = sa.Table(
     _partial("ix_deliveries_later", "not_before", where="not_before is not null"),
     _partial("ix_deliveries_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_deliveries_uncounted", "pk", where="settled_at is not null and is_counted = 0"),
+    _partial("ix_deliveries_settled", "tenant", "settled_at", "pk", where="settled_at is not null"),
+    postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
 a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived. ``losses``:
@@ -692,3 +727,50 @@ api_keys = sa.Table(
     sa.Index("ix_api_keys_tenant", "tenant"),
 )
 """Keys of the API. Only the SHA-256 of a key is kept. ``last_used_at`` is exact to the minute."""
+
+retention_rules = sa.Table(
+    "retention_rules",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("kind", sa.String(20), primary_key=True),
+    sa.Column("rule", sa.String(40), nullable=False),
+)
+"""How long a tenant's rows are kept, where the installation's setting does not hold for them (``core.retention``)."""
+
+legal_holds = sa.Table(
+    "legal_holds",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("root_pk", BigId, sa.ForeignKey("runs.pk")),
+    sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk")),
+    sa.Column("reason", sa.Text(), nullable=False),
+    sa.Column("placed_by", sa.String(200), nullable=False),
+    sa.Column("placed_at", Seconds, nullable=False),
+    sa.CheckConstraint("root_pk is null or session_pk is null", name="one_thing"),
+    sa.Index("ix_legal_holds_root_pk", "root_pk"),
+    sa.Index("ix_legal_holds_session_pk", "session_pk"),
+)
+"""What must not be deleted, whatever the rules say: a chain of runs, by its first; a session with all its chains; or,
+when neither is named, everything of a tenant. The foreign keys hold even against a defect."""
+
+retention_marks = sa.Table(
+    "retention_marks",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("kind", sa.String(20), primary_key=True),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("pk", BigId, nullable=False),
+)
+"""How far a pass over a tenant's rows of one kind has come, so that the next look goes on there. A saving only: without
+its row a pass begins again."""
+
+deleted_runs = sa.Table(
+    "deleted_runs",
+    metadata,
+    sa.Column("run_id", sa.String(40), primary_key=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("deleted_at", Seconds, nullable=False),
+    sa.Index("ix_deleted_runs_deleted_at", "tenant", "deleted_at"),
+)
+"""Tombstones: who asks for a deleted run learns that it is gone, and not that it never was."""

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,7 @@ from hermes_worker.broker.queue import CONTROL_CHANNEL, broker_failed
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.pacing import Allowance
 from hermes_worker.observe import count, database_outage, log, took
+from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.runs.runs import Nudged
 from hermes_worker.store.sweep import Sweeper, Swept
 from hermes_worker.system import faults
@@ -62,6 +64,7 @@ class Keeper:
         *,
         leases: Leases,
         sweeper: Sweeper,
+        pruner: Pruner,
         sender: Sender,
         stopping: Callable[[Collection[str]], set[str]],
         queues: Collection[str],
@@ -75,6 +78,7 @@ class Keeper:
         """``suspects`` are the queues of the suspects that this process has tried in its ``lanes``."""
         self._leases = leases
         self._sweeper = sweeper
+        self._pruner = pruner
         self._sender = sender
         self._stopping = stopping
         self._queues = queues
@@ -150,6 +154,7 @@ class Keeper:
         if now > self._next_prune:
             self._next_prune = now + _PRUNE_EVERY_S
             self._sweeper.prune()
+            report_pruned(self._pruner.look())
 
     def _tend_lanes(self, depths: Mapping[str, int] | None) -> None:
         """Have a lane more for suspects that wait; as a lane, leave when there is nothing to do."""
@@ -195,6 +200,12 @@ def report(swept: Swept) -> None:
             resumed=swept.resumed,
             expired=swept.expired,
         )
+
+
+def report_pruned(deleted: Counter[str] | None) -> None:
+    """Say what a look deleted; nothing when it found nothing."""
+    if deleted is not None and (counts := {what: count for what, count in deleted.items() if count}):
+        log.info("rows.pruned", **counts)
 
 
 class Listener:

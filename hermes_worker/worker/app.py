@@ -17,7 +17,6 @@ from hermes_worker import settings as settings_module
 from hermes_worker.broker.queue import TaskName
 from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, RunTool, SendDelivery
 from hermes_worker.core.errors import LeaseLost, UnavailableError
-from hermes_worker.local.paths import output_dir
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, handover
 from hermes_worker.store.runs.runs import RunNotFound
@@ -27,8 +26,8 @@ from hermes_worker.tasks.deliver import deliver
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.jobs.collect import collect
 from hermes_worker.tasks.jobs.data import remove_data
-from hermes_worker.tasks.jobs.outputs import prune_outputs
-from hermes_worker.tasks.keeper import leave, report
+from hermes_worker.tasks.keeper import leave, report, report_pruned
+from hermes_worker.tasks.upkeep import prune_files
 from hermes_worker.wiring import WorkerProcess, broker_url_of
 from hermes_worker.worker.celery import celery_app
 from hermes_worker.worker.lifecycle import connect_signals, is_lane, process
@@ -74,12 +73,13 @@ def build(settings: Settings) -> Celery:
 
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
-        """Sweep and prune once, for fleets whose workers all sit on long calls. Idempotent."""
+        """Sweep once, for fleets whose workers all sit on long calls, and prune for a moment. Idempotent."""
         here = process(settings)
         try:
             swept = here.sweeper.sweep(here.parts.sender.depths())
             here.sweeper.prune()
-            prune_outputs(output_dir(settings.home), settings.cron.outputs_kept)
+            report_pruned(here.pruner.look())
+            prune_files(settings.home, here.pruner, outputs_kept=settings.cron.outputs_kept)
             remove_data(settings.home, here.collecting.executions.forgotten)
         except UnavailableError as error:
             database_outage.failed(doing="maintain", error=str(error))

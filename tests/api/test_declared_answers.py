@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 from serving import FAST, KEY
 from support.migrated import bring_up
@@ -23,6 +24,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.settings import DatabaseSettings, Settings
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
+from hermes_worker.store.tables import deleted_runs, runs
 from hermes_worker.wiring import open_client
 
 JSON = {"content-type": "application/json"}
@@ -242,6 +244,15 @@ def _slow(place: Place, label: str) -> Answer:
     return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "content-length": "9"}))
 
 
+def _deleted(place: Place, label: str) -> Answer:
+    run_id = place.ended()
+    with place.store.database.write() as connection:
+        connection.execute(sa.insert(deleted_runs).values(run_id=run_id, tenant="default", deleted_at=1.0))
+        hidden = sa.update(runs).where(runs.c.run_id == run_id)
+        connection.execute(hidden.values(run_id=f"{run_id[:-1]}x"))
+    return place.ask(label.partition(" ")[0], usual(label, run_id=run_id))
+
+
 BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
     "400": _with(content_length="1", transfer_encoding="chunked"),
     "401": _without_key,
@@ -249,6 +260,7 @@ BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
     "404": lambda place, label: place.ask(label.partition(" ")[0], usual(label)),
     "408": _slow,
     "409": _conflict,
+    "410": _deleted,
     "413": _with(content_length=str(BODY_BYTES_MAX + 1)),
     "415": _with(content_length="1", content_type="text/plain"),
     "429": _too_many,

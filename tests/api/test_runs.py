@@ -12,7 +12,9 @@ from hermes_worker.core.errors import Failure
 from hermes_worker.core.events import CapacityAwaited, ModelFailed
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention import DEFAULT_RULES, rules_of
 from hermes_worker.core.run import ExitReason
+from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.tables import tool_calls
 
 
@@ -172,3 +174,16 @@ def test_stopping_a_run_lets_the_next_of_its_session_go(api: Served, http: httpx
 def test_a_stop_needs_a_run(http: httpx.Client) -> None:
     answer = http.post("/v1/runs/run_nope/stop")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "run_not_found")
+
+
+def test_a_deleted_run_is_gone_and_not_unknown(api: Served, store: Store, http: httpx.Client) -> None:
+    run_id = api.submit()
+    store.answer(run_id)
+    store.let_pass(40 * 86_400.0)
+    api.submit()
+    rules = {**DEFAULT_RULES, **rules_of(["runs=30d"])}
+    assert sum(batch.count for batch in Pruner(store.database, rules).steps() if batch.what == "runs") == 1
+    for path in ("", "/result", "/events"):
+        answer = http.get(f"/v1/runs/{run_id}{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (410, "run_deleted")
+    assert http.post(f"/v1/runs/{run_id}/stop").status_code == 410

@@ -9,10 +9,12 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
+from hermes_worker.core.retention import DEFAULT_RULES
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteExists, RouteNotFound, RouteRow, Webhooks
+from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.tables import webhook_events
 
 
@@ -69,7 +71,7 @@ def test_events_long_past_are_forgotten(store: Store) -> None:
     webhooks.admit("r", 7)
     webhooks.owe_once(event("e1", proof="p"), ["local"], "text")
     store.let_pass(90_000)
-    store.sweeper.prune()
+    list(Pruner(store.database, DEFAULT_RULES).steps())
     with store.database.read() as connection:
         assert connection.execute(sa.select(webhook_events)).all() == []
     assert webhooks.owe_once(event("e1", proof="p"), ["local"], "text") is not None

@@ -14,7 +14,9 @@ from support.store import TTL_S, Store, asks, opened, settlement
 from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention import DEFAULT_RULES
 from hermes_worker.core.run import RunStatus
+from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.tasks import keeper as keeper_module
 from hermes_worker.tasks import leases as leases_module
 from hermes_worker.tasks.keeper import EX_STALLED, Keeper
@@ -164,6 +166,7 @@ def keeper(store: Store, leases: Leases, **changes: Any) -> Keeper:
     facts: dict[str, Any] = {
         "leases": leases,
         "sweeper": store.sweeper,
+        "pruner": Pruner(store.database, DEFAULT_RULES),
         "sender": Sender(),
         "stopping": store.runs.stopping,
         "queues": ["model"],

@@ -116,7 +116,7 @@ async def list_waits(
     "/runs/{run_id}/approval",
     response_model=AnsweredQuestion,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 408, 409),
+    responses=schema.errors(404, 408, 409, 410),
     dependencies=[APPROVES],
 )
 async def answer_approval(
@@ -158,7 +158,7 @@ async def answer_approval(
     "/runs/{run_id}/input",
     response_model=AnsweredQuestion,
     response_model_exclude_none=True,
-    responses=schema.errors(404, 408, 409),
+    responses=schema.errors(404, 408, 409, 410),
     dependencies=[WRITES],
 )
 async def answer_question(

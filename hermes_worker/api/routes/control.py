@@ -15,7 +15,7 @@ from hermes_worker.api.owners import OwnRun
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.stream.live import Live
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute, responses=schema.errors(404, 409, 503))
+router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute, responses=schema.errors(404, 409, 410, 503))
 
 
 class Steer(BaseModel):

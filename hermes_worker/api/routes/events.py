@@ -43,7 +43,10 @@ EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{sse.
 def streamed(name: str, id_form: str) -> schema.Answers:
     """The answers of a route that streams events, each of which ``name`` describes in the document."""
     described = {"content": {"text/event-stream": {"itemSchema": item_schema(name, id_form)}}}
-    return {200: {**described, "description": "What happened, and then what happens."}, **schema.errors(404, 429, 503)}
+    return {
+        200: {**described, "description": "What happened, and then what happens."},
+        **schema.errors(404, 410, 429, 503),
+    }
 
 
 class EventStream(StreamingResponse):

@@ -138,7 +138,7 @@ async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.L
     "/{run_id}",
     response_model=schema.RunObject,
     response_model_exclude_none=True,
-    responses=schema.errors(404),
+    responses=schema.errors(404, 410),
     dependencies=[READS],
 )
 async def get_run(context: Context, run_id: OwnRun) -> schema.RunObject:
@@ -149,7 +149,7 @@ async def get_run(context: Context, run_id: OwnRun) -> schema.RunObject:
 @router.get(
     "/{run_id}/result",
     response_model=None,
-    responses=schema.answers(TurnResult) | schema.errors(404),
+    responses=schema.answers(TurnResult) | schema.errors(404, 410),
     dependencies=[READS],
 )
 async def get_result(context: Context, run_id: OwnRun) -> TurnResult:
@@ -213,7 +213,7 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
     "/{run_id}/stop",
     response_model=schema.Stopping,
     response_model_exclude_defaults=True,
-    responses=schema.errors(404),
+    responses=schema.errors(404, 410),
     dependencies=[WRITES],
 )
 async def stop_run(context: Context, run_id: OwnRun, caller: Caller, later: BackgroundTasks) -> schema.Stopping:

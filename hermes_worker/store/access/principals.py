@@ -25,7 +25,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
 from hermes_worker.store.outbox.deliveries import DeliveryNotFound
 from hermes_worker.store.rows import insert_ignoring
-from hermes_worker.store.runs.runs import RunNotFound
+from hermes_worker.store.runs.runs import missing
 from hermes_worker.store.tables import api_keys, deliveries, principals, runs, tenants
 
 KEY_PREFIX = "hwk_"
@@ -282,9 +282,10 @@ class Tenants:
     # --- whose a row is ---
 
     def require_run(self, tenant: str, run_id: str) -> str:
-        """Raises ``RunNotFound`` for a run of another tenant as for none."""
+        """Raises ``RunNotFound`` for a run of another tenant as for none, ``RunDeleted`` for one that was theirs."""
         if not self._is_theirs(runs.c.run_id, run_id, tenant):
-            raise RunNotFound(f"there is no run {run_id!r}")
+            with self._database.read() as connection:
+                raise missing(connection, run_id, tenant)
         return run_id
 
     def require_delivery(self, tenant: str, delivery_id: str) -> str:

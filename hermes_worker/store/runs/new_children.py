@@ -71,7 +71,10 @@ _PARENT = Prepared(
         runs.c.tenant,
         runs.c.principal,
         started_count.scalar_subquery().label("started"),
-        sa.select(blobs.c.hash).where(blobs.c.hash == sa.bindparam("tools")).scalar_subquery().label("tools"),
+        sa.select(blobs.c.hash)
+        .where(blobs.c.hash == sa.bindparam("tools"), blobs.c.released_at.is_(None))
+        .scalar_subquery()
+        .label("tools"),
         db_now().label("now"),
     ).where(runs.c.pk == sa.bindparam("run")),
     takes=_ParentKey,

@@ -64,11 +64,15 @@ from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_e
 from hermes_worker.store.runs.steps import INSERT_EVENT
 from hermes_worker.store.runs.transcripts import SESSIONS_KEPT
 from hermes_worker.store.statistics import add, of_model
-from hermes_worker.store.tables import blobs, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, deleted_runs, runs, sessions, tool_calls
 
 
 class RunNotFound(HermesError):
     """No run has this id."""
+
+
+class RunDeleted(RunNotFound):
+    """The run of this id was deleted (docs/retention.md)."""
 
 
 class SessionNotFound(HermesError):
@@ -638,8 +642,18 @@ def find(connection: Connection, run_id: str, tenant: str | None = None) -> int:
     wanted = sa.select(runs.c.pk).where(runs.c.run_id == run_id)
     pk = connection.execute(wanted if tenant is None else wanted.where(runs.c.tenant == tenant)).scalar()
     if pk is None:
-        raise RunNotFound(f"there is no run {run_id!r}")
+        raise missing(connection, run_id, tenant)
     return int(pk)
+
+
+def missing(connection: Connection, run_id: str, tenant: str | None = None) -> RunNotFound:
+    """What to raise for a run that is not there: with ``tenant``, only they learn that theirs was deleted."""
+    gone = sa.select(deleted_runs.c.run_id).where(deleted_runs.c.run_id == run_id)
+    if tenant is not None:
+        gone = gone.where(deleted_runs.c.tenant == tenant)
+    if connection.execute(gone).first() is None:
+        return RunNotFound(f"there is no run {run_id!r}")
+    return RunDeleted(f"the run {run_id!r} was deleted, as the rules of retention say")
 
 
 def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplied) -> Additions:

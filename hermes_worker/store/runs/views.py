@@ -23,9 +23,9 @@ from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.rows import read_messages
 from hermes_worker.store.runs import steering
-from hermes_worker.store.runs.runs import SESSION_LABEL, RunNotFound, find, label_of, session_is
+from hermes_worker.store.runs.runs import SESSION_LABEL, find, label_of, missing, session_is
 from hermes_worker.store.short_ids import completed
-from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, deleted_runs, events, messages, runs, sessions, tool_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ class Views:
         with self._database.read() as connection:
             row = row_of(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
             if row is None:
-                raise RunNotFound(f"there is no run {run_id!r}")
+                raise missing(connection, run_id)
             said = steering.pending(connection, row.pk) if row.steers else []
         return replace(_view(row), pending_steer="\n".join(said) if said else None)
 
@@ -243,7 +243,12 @@ class Views:
         """The id of the one run of a tenant whose id begins as ``written``, with ``run_`` or without. Raises
         ``AmbiguousId``."""
         with self._database.read() as connection:
-            return completed(connection, runs.c.run_id, written, prefix="run_", where=owned_by(tenant, runs))
+            found = completed(connection, runs.c.run_id, written, prefix="run_", where=owned_by(tenant, runs))
+            if found != written:
+                return found
+            # Of a deleted one, for whoever looks it up to say so.
+            gone = deleted_runs.c.tenant == tenant
+            return completed(connection, deleted_runs.c.run_id, written, prefix="run_", where=gone)
 
     def runs(
         self,
@@ -302,7 +307,7 @@ class Views:
             found = connection.execute(sa.select(*columns_for(runs, _PlaceRow)).where(runs.c.run_id == run_id))
             row = row_of(found, _PlaceRow)
             if row is None:
-                raise RunNotFound(f"there is no run {run_id!r}")
+                raise missing(connection, run_id)
             return read_messages(connection, row.session_pk, 1, row.message_seq)
 
     def tools(self, run_id: str) -> str:
@@ -316,8 +321,8 @@ class Views:
         )
         with self._database.read() as connection:
             body: str | None = connection.execute(statement).scalar()
-        if body is None:
-            raise RunNotFound(f"there is no run {run_id!r}")
+            if body is None:
+                raise missing(connection, run_id)
         return body
 
     def events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
@@ -326,7 +331,7 @@ class Views:
             of_session = sa.select(*columns_for(runs, _OfSession)).where(runs.c.run_id == run_id)
             run = row_of(connection.execute(of_session), _OfSession)
             if run is None:
-                raise RunNotFound(f"there is no run {run_id!r}")
+                raise missing(connection, run_id)
             found = connection.execute(
                 sa.select(*columns_for(events, _StoredEventRow))
                 .where(events.c.run_pk == run.pk, events.c.seq > seq)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 from hermes_worker.observe import log
@@ -12,30 +13,35 @@ _JOB_DIRECTORY = re.compile(r"[0-9a-f]{12}")
 _DOCUMENT = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}\.md")
 
 
-def prune_outputs(directory: Path, kept: int) -> int:
-    """Remove all but the newest ``kept`` documents of each job below ``directory``; returns how many. 0 keeps all.
+def prune_outputs(directory: Path, kept: int, *, age_s: float | None = None) -> int:
+    """Remove all but the newest ``kept`` documents of each job below ``directory``, and those older than ``age_s`` but
+    for the newest; returns how many. 0 and ``None`` keep all.
 
     Nothing but documents is touched, and no link is followed. Idempotent; safe for several processes.
     """
-    if kept <= 0:
+    if kept <= 0 and age_s is None:
         return 0
     try:
         jobs = [entry.path for entry in os.scandir(directory) if _is_job(entry)]
     except FileNotFoundError:
         return 0
-    return sum(_prune_job(Path(job), kept) for job in jobs)
+    old_before = None if age_s is None else time.time() - age_s
+    return sum(_prune_job(Path(job), kept, old_before) for job in jobs)
 
 
 def _is_job(entry: os.DirEntry[str]) -> bool:
     return _JOB_DIRECTORY.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False)
 
 
-def _prune_job(directory: Path, kept: int) -> int:
+def _prune_job(directory: Path, kept: int, old_before: float | None) -> int:
     removed = 0
     try:
         # The names are times, so their order is that of the runs.
         documents = sorted(path for path in directory.iterdir() if _DOCUMENT.fullmatch(path.name))
-        for path in documents[:-kept]:
+        surplus = set(documents[:-kept] if kept > 0 else ())
+        if old_before is not None:
+            surplus |= {path for path in documents[:-1] if path.lstat().st_mtime < old_before}
+        for path in sorted(surplus):
             path.unlink(missing_ok=True)
             removed += 1
     except OSError as error:

@@ -1,0 +1,26 @@
+"""What is removed of a home's files: documents of jobs, and workspaces of sessions that are quiet or gone."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.retention import RetentionKind
+from hermes_worker.local.paths import output_dir, workspaces_dir
+from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.tasks.jobs.outputs import prune_outputs
+from hermes_worker.workspaces.pruning import prune_workspaces
+
+
+def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[RetentionKind, int]:
+    """Remove what the rules let go of this machine's files; how many of each kind. ``outputs_kept`` is the number of
+    documents that stay of each job. Job documents have no tenant, so the default one's rule holds for them all."""
+    age_s = pruner.rules(DEFAULT_TENANT)[RetentionKind.OUTPUTS].age_s
+    removed = {RetentionKind.OUTPUTS: prune_outputs(output_dir(home), outputs_kept, age_s=age_s)}
+    for tenant in pruner.tenants():
+        if pruner.rules(tenant)[RetentionKind.WORKSPACES].age_s is not None:
+            found = prune_workspaces(workspaces_dir(home, tenant), partial(pruner.over_workspaces, tenant))
+            count = removed.get(RetentionKind.WORKSPACES, 0) + len(found)
+            removed[RetentionKind.WORKSPACES] = count
+    return removed

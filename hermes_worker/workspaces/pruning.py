@@ -1,0 +1,46 @@
+"""The directories that sessions were given, when nobody needs them any more."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from hermes_worker.observe import log
+
+_OWN = re.compile(r"run_[0-9a-f]{32}")
+"""A session's own workspace is called as the session (``ref.session_workspace``)."""
+_AT_ONCE = 100
+_TOUCHED_S = 3600.0
+
+
+def prune_workspaces(directory: Path, over: Callable[[Collection[str]], set[str]]) -> list[str]:
+    """Remove the workspaces below ``directory`` of the sessions that are ``over`` among those asked for; returns which.
+
+    Nothing else is touched, no link is followed, and none that was changed within the last hour goes. Idempotent; safe
+    for several processes.
+    """
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory) if _is_own(entry))
+    except FileNotFoundError:
+        return []
+    removed = []
+    for first in range(0, len(names), _AT_ONCE):
+        removed += [name for name in sorted(over(names[first : first + _AT_ONCE])) if _remove(directory / name)]
+    if removed:
+        log.info("workspace.pruned", count=len(removed))
+    return removed
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    is_own = _OWN.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False)
+    return is_own and entry.stat(follow_symlinks=False).st_mtime < time.time() - _TOUCHED_S
+
+
+def _remove(path: Path) -> bool:
+    # Where the system has the calls for it, which every supported one does, this cannot be led outside by a link.
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()

@@ -1,0 +1,91 @@
+"""``prune`` and ``retention`` over a home."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.commandline import CommandLine
+from support.store import Store
+
+from hermes_worker.core.retention import DEFAULT_RULES, rules_of
+from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.tasks.upkeep import prune_files
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def old(store: Store) -> str:
+    """A run that ended 40 days ago, and a newer one."""
+    run_id = store.submit().run_id
+    store.answer(run_id)
+    store.let_pass(40 * DAY_S)
+    store.answer(store.submit().run_id)
+    return run_id
+
+
+def test_a_dry_run_counts_and_a_real_one_deletes(hermes: CommandLine, store: Store, old: str) -> None:
+    assert hermes.inline("retention", "set", "runs", "30d").code == 0
+    foretold = json.loads(hermes.inline("prune", "--dry-run", "--json").out)
+    assert (foretold["dry_run"], foretold["deleted"]["runs"]) == (True, 1)
+    assert hermes.inline("runs", "show", old).code == 0
+
+    done = json.loads(hermes.inline("prune", "--json").out)
+    assert done["deleted"]["runs"] == 1
+    shown = hermes.inline("runs", "show", old[:14])
+    assert (shown.code, "was deleted" in shown.err) == (2, True)
+    assert "runs" in hermes.inline("prune").out
+
+
+def test_what_is_held_stays_until_it_is_released(hermes: CommandLine, old: str) -> None:
+    hermes.inline("retention", "set", "runs", "30d")
+    placed = hermes.inline("retention", "hold", "--run", old, "--reason", "a court")
+    assert old in placed.out
+    number = placed.out.split()[0]
+    [view] = [json.loads(line) for line in hermes.inline("retention", "holds", "--json").out.splitlines()]
+    assert (view["run_id"], view["reason"]) == (old, "a court")
+    assert json.loads(hermes.inline("prune", "--json").out)["deleted"]["runs"] == 0
+    assert hermes.inline("retention", "release", number).code == 0
+    assert "no holds" in hermes.inline("retention", "holds").err
+    assert json.loads(hermes.inline("prune", "--json").out)["deleted"]["runs"] == 1
+
+
+def test_rules_are_shown_set_and_unset(hermes: CommandLine) -> None:
+    hermes.environ["HERMES_RETENTION"] = "events=10d"
+    assert json.loads(hermes.inline("retention", "show", "--json").out)["events"] == "10d"
+    hermes.inline("retention", "set", "events", "never")
+    assert json.loads(hermes.inline("retention", "show", "--json").out)["events"] == "never"
+    hermes.inline("retention", "unset", "events")
+    assert "10d" in hermes.inline("retention", "show").out
+    for wrong in (("events", "/5"), ("dreams", "30d"), ("runs", "soon")):
+        refused = hermes.inline("retention", "set", *wrong)
+        assert (refused.code, wrong[0] in refused.err) == (2, True)
+
+
+def test_workspaces_and_documents_go_by_their_rules(tmp_path: Path, store: Store, old: str) -> None:
+    home = tmp_path / "home"
+    fresh = store.submit().run_id
+    names = (old, fresh, f"run_{'0' * 32}", "mine")
+    for name in names:
+        (home / "workspaces" / name / "src").mkdir(parents=True)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (home / "workspaces" / old / "link").symlink_to(outside)
+    for name in names:
+        os.utime(home / "workspaces" / name, (1.0, 1.0))
+    job = home / "cron" / "output" / "0123456789ab"
+    job.mkdir(parents=True)
+    for day in (1, 2, 3):
+        (job / f"2020-01-0{day}_00-00-00.md").touch()
+        os.utime(job / f"2020-01-0{day}_00-00-00.md", (1.0, 1.0))
+
+    kept = Pruner(store.database, DEFAULT_RULES)
+    assert set(prune_files(home, kept, outputs_kept=0).values()) == {0}
+    pruner = Pruner(store.database, {**DEFAULT_RULES, **rules_of(["workspaces=30d", "outputs=30d"])})
+    assert prune_files(home, pruner, outputs_kept=0) == {"outputs": 2, "workspaces": 1}
+    assert sorted(path.name for path in (home / "workspaces").iterdir()) == sorted(names[1:])
+    assert outside.exists()
+    assert [path.name for path in job.iterdir()] == ["2020-01-03_00-00-00.md"]
