@@ -37,6 +37,7 @@ hypothesis.settings.register_profile("quick", parent=hypothesis.settings.get_pro
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails the session")
+    parser.addoption("--update-pictures", action="store_true", help="put new pictures into docs/images")
     parser.addoption("--cases", type=int, default=300, help="requests of each kind in the long test of the document")
 
 

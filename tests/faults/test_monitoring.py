@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -10,12 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from celery import Celery
 from support import celerys_commands
+from support.flower import FLOWER, environ_of, flower
 from support.rig import Rig, rig_on, sink_call, until
 from support.valkey import valkey_server
 
@@ -193,17 +190,6 @@ def test_events_can_be_switched_on_and_off_while_tasks_run(small_rig: Rig, app: 
         assert all(answer == {"ok": "task events disabled"} for answer in answers.values())
 
 
-def environ_of(rig: Rig, broker_url: str) -> dict[str, str]:
-    """For a program that joins the rig's fleet."""
-    return {
-        "PATH": os.defpath,
-        "HOME": str(rig.directory),
-        "HERMES_HOME": str(rig.directory / "home"),
-        "HERMES_BROKER_URL": broker_url,
-        "HERMES_DATABASE_URL": f"sqlite:///{rig.directory / 'hermes.db'}",
-    }
-
-
 def test_a_worker_that_celery_starts_may_do_what_it_needs_on_the_broker(
     small_rig: Rig, app: Celery, own_valkey: EmbeddedValkey
 ) -> None:
@@ -276,58 +262,6 @@ def test_runs_whose_messages_were_purged_complete(shared_rig: Rig, shared_broker
     assert [view.error for view in views if view.status is not RunStatus.COMPLETED] == []
     marks = Counter(effect.mark for effect in shared_rig.effects() if effect.mark.startswith("purged-"))
     assert marks == {f"purged-{number}": 1 for number in range(8)}
-
-
-@dataclass(frozen=True)
-class FlowerPage:
-    """A Flower that runs."""
-
-    process: subprocess.Popen[bytes]
-    address: str
-
-    def read(self, path: str, *, password: str | None = "petals") -> tuple[int, str]:
-        request = urllib.request.Request(f"{self.address}{path}")
-        if password is not None:
-            credentials = base64.b64encode(f"hermes:{password}".encode()).decode()
-            request.add_header("Authorization", f"Basic {credentials}")
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, ""
-        except OSError:
-            return 0, ""
-
-    def json(self, path: str) -> Any:
-        return json.loads(self.read(path)[1] or "{}")
-
-    def tasks_with_runtime(self) -> list[dict[str, Any]] | None:
-        tasks = self.json("/api/tasks").values()
-        return [task for task in tasks if task["name"] == "hermes.iterate" and task["runtime"]] or None
-
-
-FLOWER = [sys.executable, "-m", "hermes_worker", "flower"]
-
-
-@contextmanager
-def flower(environ: Mapping[str, str]) -> Iterator[FlowerPage]:
-    """One that watches the fleet of ``environ``, as ``hermes-worker flower`` starts it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [*FLOWER, "--port", str(port)],
-        env={**environ, "HERMES_FLOWER_PASSWORD": "petals"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    page = FlowerPage(process, f"http://127.0.0.1:{port}")
-    try:
-        until(lambda: page.read("/healthcheck", password=None)[0] == 200 or None, "Flower to start")
-        yield page
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 def test_flower_does_not_start_without_a_password(tmp_path: Path) -> None:
