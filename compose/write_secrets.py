@@ -41,6 +41,7 @@ def files_of(environ: Mapping[str, str]) -> dict[str, str]:
         "postgres/password": environ["POSTGRES_PASSWORD"],
         "valkey/users.acl": _valkey_users(environ["VALKEY_PASSWORD"]),
         "grafana/password": environ.get("GRAFANA_PASSWORD", ""),
+        "grafana/database_password": environ.get("GRAFANA_DATABASE_PASSWORD", ""),
     }
     for volume, names in VOLUMES.items():
         files |= {f"{volume}/{name}": state.get(name, environ.get(name, "")) for name in sorted(names)}
@@ -62,7 +63,11 @@ VOLUMES: Mapping[str, frozenset[str]] = {
 }
 """Which secrets each volume of our own roles holds; ``state`` is that of the tools worker, the scheduler and the
 migration."""
-GIVEN = frozenset((*REQUIRED, "GRAFANA_PASSWORD")).union(*VOLUMES.values()).difference(_BY_COMPOSE)
+GIVEN = (
+    frozenset((*REQUIRED, "GRAFANA_PASSWORD", "GRAFANA_DATABASE_PASSWORD"))
+    .union(*VOLUMES.values())
+    .difference(_BY_COMPOSE)
+)
 """All that the job reads from its environment."""
 
 

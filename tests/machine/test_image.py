@@ -40,7 +40,7 @@ HERMES_METRICS_PORT=0
 """
 """All services share one network here, so each takes a port of its own for its metrics."""
 
-pytestmark = [pytest.mark.machine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 class ComposedStack:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("podman", "crun", "buildah")
-_PATIENCE_S = 180.0
+_PATIENCE_S = 500.0
+"""A build takes half a minute of a processor, and the machine may be busy."""
 _FILES_MAX = 4096
 _PROCESSES_MAX = 4096
 """podman's own are higher than root may have without CAP_SYS_RESOURCE."""
