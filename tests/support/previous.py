@@ -1,4 +1,7 @@
-"""The version before: the last commit before the newest revision of the schema, in an environment of its own."""
+"""The version before: the last commit before the newest revision of the schema, in an environment of its own.
+
+``python -m support.previous FILE`` writes an archive of it, for a machine that has no history.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,28 @@ from hermes_worker.store.revisions import MIGRATIONS, newest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VARIABLE = "HERMES_TEST_PREVIOUS"
-"""Names an archive (.tar) of that commit, for machines that have no history: ``.ci/run`` makes one."""
+"""Names that archive; ``.ci/run`` makes one for its furnished machine."""
+
+
+class NoPreviousVersion(LookupError):
+    """There is no version before this one here; the message says why, and what would help."""
 
 
 def previous_commit() -> str:
-    """The commit before the one that added the newest revision."""
+    """The commit before the one that added the newest revision. Raises ``NoPreviousVersion``."""
     (script,) = (MIGRATIONS / "versions").glob(f"{newest()}_*.py")
     added = _git("log", "--diff-filter=A", "--follow", "--format=%H", "-1", "--", str(script.relative_to(ROOT)))
     if not added:
-        pytest.skip(f"revision {newest()} is not committed yet, so there is no version before it")
+        raise NoPreviousVersion(f"revision {newest()} is not committed yet, so there is no version before it")
     return _git("rev-parse", f"{added}^")
 
 
 def previous_program(folder: Path) -> Path:
     """The interpreter of a new environment in ``folder`` in which the version before is installed."""
-    archive = Path(os.environ.get(VARIABLE) or _archived(folder))
+    try:
+        archive = Path(os.environ.get(VARIABLE) or archived(folder / "previous.tar"))
+    except NoPreviousVersion as why:
+        pytest.skip(str(why))
     source = folder / "source"
     with tarfile.open(archive) as packed:
         packed.extractall(source, filter="data")
@@ -56,9 +66,9 @@ def previous_program(folder: Path) -> Path:
     return python
 
 
-def _archived(folder: Path) -> Path:
-    path = folder / "previous.tar"
-    _git("archive", "--format=tar", f"--output={path}", previous_commit())
+def archived(path: Path) -> Path:
+    """``path``, where the version before now is. Raises ``NoPreviousVersion``."""
+    _git("archive", "--format=tar", f"--output={path.absolute()}", previous_commit())
     return path
 
 
@@ -66,5 +76,10 @@ def _git(*arguments: str) -> str:
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip(f"needs the project's history and git, or an archive that {VARIABLE} names")
+        why = f"needs the project's history and git, or an archive that {VARIABLE} names"
+        raise NoPreviousVersion(why) from None
     return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    archived(Path(sys.argv[1]))
