@@ -84,8 +84,7 @@ _CLIENT: Mapping[str, Any] = {
     "client_name": "hermes-worker",
     "decode_responses": True,
     # A server that became a replica is left: behind its name there may be another by now.
-    "retry": Retry(NoBackoff(), 1),
-    "retry_on_error": [redis.exceptions.ReadOnlyError],
+    "retry": Retry(NoBackoff(), 1, supported_errors=(redis.exceptions.ReadOnlyError,)),
 }
 
 

@@ -75,6 +75,19 @@ def test_a_primary_that_becomes_a_replica_is_waited_for(tmp_path: Path) -> None:
             assert rig.log_text().count("worker.started") == 2, "nobody was started again"
 
 
+def test_a_replica_is_left_because_its_name_may_be_another_servers_by_now() -> None:
+    with directory_of_servers() as directory:
+        primary = RedisServer(directory / "primary")
+        replica = RedisServer(directory / "replica", [f"replicaof 127.0.0.1 {primary.port}"])
+        with running(primary, replica), replica.administrator() as administrator, redis_client(replica.url()) as client:
+            client.llen("hermes:model")
+            before = administrator.info("stats")["total_connections_received"]
+            client.llen("hermes:model")
+            assert administrator.info("stats")["total_connections_received"] == before
+            assert Publisher(client).send([HINT]) == 0
+            assert administrator.info("stats")["total_connections_received"] == before + 1
+
+
 def test_a_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with directory_of_servers() as directory:
         server = RedisServer(directory / "cluster", ["cluster-enabled yes"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -75,4 +77,12 @@ def test_a_standby_is_an_outage_with_a_sentence_until_it_is_promoted(tmp_path: P
     pair.standby.promote()
     with database.write() as connection:
         connection.execute(makes)
+        assert seconds_unacknowledged(connection) == 30
     database.close()
+
+
+def seconds_unacknowledged(connection: sa.Connection) -> float:
+    """How long the kernel repeats what a server does not acknowledge, before it calls the connection broken."""
+    driver: Any = connection.connection.dbapi_connection
+    with socket.fromfd(driver.fileno(), socket.AF_INET, socket.SOCK_STREAM) as duplicate:
+        return duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000

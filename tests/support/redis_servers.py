@@ -128,7 +128,7 @@ def sentinel_lines(primary_port: int) -> list[str]:
         f"sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 1",
         f"sentinel auth-user {SERVICE} {ADMINISTRATOR}",
         f"sentinel auth-pass {SERVICE} {in_configuration(ODD_PASSWORD)}",
-        f"sentinel down-after-milliseconds {SERVICE} 500",
+        f"sentinel down-after-milliseconds {SERVICE} 1000",
         f"sentinel failover-timeout {SERVICE} 3000",
     ]
 

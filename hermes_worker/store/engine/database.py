@@ -24,6 +24,9 @@ _SQLITE_PAGE_BYTES = 8192
 """Twice the default. Of tool results of 2 KB, which are common, one fits into a page of 4 KB and nearly half stays
 empty: 1.97 bytes on disk for a byte of transcript instead of 1.40, for 10 % more CPU."""
 _POOL_WAIT_S = 30
+_UNACKNOWLEDGED_MS = 30_000
+"""A server that vanished without a word is given up after this. Keepalives do not do it: they are not sent while a
+statement waits to be acknowledged, and the kernel would repeat that for a quarter of an hour."""
 _PREPARED_AFTER = 5
 """Executions after which psycopg has a statement prepared; its own default."""
 
@@ -220,6 +223,7 @@ def _engine_options(is_sqlite: bool, pool_size: int, *, prepares: bool) -> dict[
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
+            "tcp_user_timeout": _UNACKNOWLEDGED_MS,
             "application_name": "hermes-worker",
             "client_encoding": "utf8",
             "prepare_threshold": _PREPARED_AFTER if prepares else None,
