@@ -324,7 +324,7 @@ class Installed:
     """What all enabled extensions bring together, by name and in the order in which they were named. Compared by
     identity: whoever derives something from one may keep it for as long as it is in force."""
 
-    extensions: tuple[Extension, ...]
+    extensions: Sequence[Extension]
     tools: Mapping[str, ToolDeclaration]
     tool_sources: Mapping[str, ToolSourceDeclaration]
     bundles: Mapping[str, tuple[str, ...]]
@@ -345,6 +345,10 @@ class Installed:
 
     secret_variables: Mapping[str, tuple[str, ...]]
     """The variables that hold secrets of extensions, and the roles of processes that get them."""
+
+    def having(self, kind: str) -> tuple[Extension, ...]:
+        """The extensions that bring something of a kind: a field of ``Extension``."""
+        return tuple(one for one in self.extensions if getattr(one, kind))
 
 
 def fold(

@@ -6,26 +6,38 @@ declare and the catalogues can ask it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cache, cached_property, partial
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.extension import Extension, Installed, fold, load
+from hermes_worker.extension import Extension, Installed, SettingValue, fold, load
 
-BUILT_IN = (
-    "hermes_worker.agent.tools.builtin:EXTENSION",
-    "hermes_worker.models.catalog:EXTENSION",
-    "hermes_worker.models.vendor_extensions:BEDROCK",
-    "hermes_worker.models.vendor_extensions:GEMINI",
-    "hermes_worker.workspaces.ref:EXTENSION",
-    "hermes_worker.api.builtin:EXTENSION",
-    "hermes_worker.cli.builtin:EXTENSION",
-    "hermes_worker.channels.catalog:EXTENSION",
-    "hermes_worker.agent.prompt.sources:EXTENSION",
-    "hermes_worker.agent.prompt.compactors:EXTENSION",
+BUILT_IN: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "hermes_worker.agent.tools.builtin:EXTENSION": ("tools", "toolsets"),
+        "hermes_worker.models.catalog:EXTENSION": ("providers", "wires"),
+        "hermes_worker.models.vendor_extensions:BEDROCK": ("providers", "wires"),
+        "hermes_worker.models.vendor_extensions:GEMINI": ("providers", "wires"),
+        "hermes_worker.workspaces.ref:EXTENSION": ("workspaces",),
+        "hermes_worker.api.builtin:EXTENSION": ("routers",),
+        "hermes_worker.cli.builtin:EXTENSION": ("commands",),
+        "hermes_worker.channels.catalog:EXTENSION": ("channels",),
+        "hermes_worker.agent.prompt.sources:EXTENSION": ("context_sources",),
+        "hermes_worker.agent.prompt.compactors:EXTENSION": ("compactors",),
+    }
 )
-"""In this order what they bring is listed."""
+"""What each brings, so that a process that asks for one kind loads the declarations of that kind. In this order what
+they bring is listed."""
+
+_MADE_OF = {
+    "bundles": ("tools", "toolsets", "tool_sources"),
+    "secret_variables": ("settings", "channels"),
+}
+"""The fields of ``Installed`` that are not called as the kinds they are made of."""
 
 _Row = TypeVar("_Row")
 
@@ -42,13 +54,80 @@ def built_in() -> tuple[Extension, ...]:
     return tuple(load(reference) for reference in BUILT_IN)
 
 
+class _Deferred(Mapping[str, Any]):
+    """A mapping that is made when somebody looks into it."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _found(self) -> Mapping[str, Any]:
+        # Two threads may compute the same; either answer is as good.
+        return self._make()
+
+    def __getitem__(self, key: str) -> Any:
+        return self._found[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class _AllBuiltIn(Sequence[Extension]):
+    """``built_in``, loaded when somebody looks."""
+
+    @overload
+    def __getitem__(self, index: int) -> Extension: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Extension, ...]: ...
+    def __getitem__(self, index: int | slice) -> Extension | tuple[Extension, ...]:
+        return built_in()[index]
+
+    def __len__(self) -> int:
+        return len(BUILT_IN)
+
+
+class _OnlyBuiltIn(Installed):
+    """What is in force where nothing of others is enabled. Nothing is loaded before it is asked for."""
+
+    def having(self, kind: str) -> tuple[Extension, ...]:
+        return _bringing(kind)
+
+
+def _bringing(*kinds: str) -> tuple[Extension, ...]:
+    return tuple(load(reference) for reference, brought in BUILT_IN.items() if not set(kinds).isdisjoint(brought))
+
+
+def _folded(field: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(fold(_bringing(*_MADE_OF.get(field, (field,)))), field)
+    return found
+
+
+def only_built_in() -> Installed:
+    """What is built in, loaded by kind when it is asked for."""
+    named = {item.name for item in fields(Installed)} - {"extensions", "values"}
+    nothing: Mapping[str, Mapping[str, SettingValue]] = defaultdict(dict)  # none of them has settings
+    made: dict[str, Any] = {name: _Deferred(partial(_folded, name)) for name in named}
+    return _OnlyBuiltIn(extensions=_AllBuiltIn(), values=nothing, **made)
+
+
 def current() -> Installed:
     """What is in force in this process: without ``put_in_force``, what is built in."""
     found = _Process.installed
     if found is None:
-        # Two threads may compute the same; either answer is as good.
-        found = _Process.installed = fold(built_in())
+        found = _Process.installed = only_built_in()
     return found
+
+
+def of_others() -> tuple[Extension, ...]:
+    """The extensions in force that are not built in."""
+    found = current()
+    if isinstance(found, _OnlyBuiltIn):
+        return ()
+    ours = set(map(id, built_in()))
+    return tuple(one for one in found.extensions if id(one) not in ours)
 
 
 def put_in_force(installed: Installed | None) -> None:

@@ -44,6 +44,8 @@ _BRINGS = (
     *("tools", "toolsets", "providers", "wires", "channels", "workspaces", "routers", "commands", "settings"),
     *("hooks", "context_sources", "compactors", "tool_sources"),
 )
+_BUILT_IN_CHOICES = frozenset({"local", "summary"})
+"""What the settings choose unless somebody says otherwise: looking it up would load declarations for nothing."""
 _starting = threading.Lock()
 
 
@@ -183,8 +185,9 @@ def begin(settings: Settings) -> Installed:
         if _Begun.key == key and _Begun.installed is not None:
             installed.put_in_force(_Begun.installed)
             return _Begun.installed
-        extensions = (*installed.built_in(), *_imported(settings.home, enabled))
-        found = _folded(settings, extensions)
+        found = installed.only_built_in()
+        if enabled:
+            found = _folded(settings, (*installed.built_in(), *_imported(settings.home, enabled)))
         _require_chosen(settings, found)
         installed.put_in_force(found)
         _Begun.key, _Begun.installed = key, found
@@ -199,7 +202,7 @@ def _require_chosen(settings: Settings, found: Installed) -> None:
         ("model.api_mode (HERMES_API_MODE)", settings.model.api_mode, found.wires),
     )
     for key, name, there in chosen:
-        if name is not None and name not in there:
+        if name is not None and name not in _BUILT_IN_CHOICES and name not in there:
             raise ExtensionConflict(
                 f"{key} is {name!r}, which no enabled extension brings: choose one of {', '.join(there)}"
             )
@@ -219,7 +222,7 @@ def require(settings: Settings, roles: Collection[ProcessRole]) -> None:
     """
     found = begin(settings)
     values = values_of(found.settings.values(), settings.environ)
-    if lacking := missing(found.extensions, values, roles=[role.value for role in roles]):
+    if lacking := missing(found.having("settings"), values, roles=[role.value for role in roles]):
         raise ExtensionConflict("; ".join(lacking))
 
 
@@ -237,17 +240,11 @@ def check(settings: Settings, enabled: Sequence[str]) -> None:
     fold(extensions, values_of((item for one in extensions for item in one.settings), settings.environ))
 
 
-def of_others() -> tuple[Extension, ...]:
-    """The extensions in force that are not built in."""
-    ours = set(map(id, installed.built_in()))
-    return tuple(one for one in installed.current().extensions if id(one) not in ours)
-
-
 def compactor(name: str) -> Any:
     """The ``Compactor`` of this name, built with the settings of its extension. Raises ``ConfigurationError``."""
     _require_quiet()
     found = installed.current()
-    for one in found.extensions:
+    for one in found.having("compactors"):
         for declared in one.compactors:
             if declared.name == name:
                 return load(declared.implementation)(found.values[one.name])

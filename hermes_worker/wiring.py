@@ -642,7 +642,7 @@ def _load_what_runs_here(shared: _Shared, catalog: Catalog) -> None:
     imported in the middle of a step. Raises ``ConfigurationError``."""
     queues = {QueueName(queue) for queue in shared.options.queues}
     plugins.require(shared.settings, {ProcessRole(queue.value.removeprefix("suspect_")) for queue in queues})
-    found = plugins.of_others()
+    found = installed.of_others()
     if queues & {QueueName.TOOLS, QueueName.SUSPECT_TOOLS}:
         catalog.load_all()
         plugins.preload([kind.implementation for one in found for kind in one.workspaces])

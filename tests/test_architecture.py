@@ -284,7 +284,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert longer == set()
 
 
-_MADE_ELSEWHERE = {"entry.py", "warm_commands.py", "catalog.py"}
+_MADE_ELSEWHERE = {"entry.py", "warm_commands.py"}
 """Files that make names of modules out of rows (commands, wires) which tests load one by one."""
 _MODULE_NAME = re.compile(r"(?:hermes_worker|scheduler)(?:\.\w+)+")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from hermes_worker.extension import (
     Extension,
     ExtensionConflict,
     HookDeclaration,
+    Installed,
     SettingDeclaration,
     ToolDeclaration,
     ToolSpec,
@@ -27,6 +30,7 @@ from hermes_worker.extension import (
     load,
 )
 from hermes_worker.models.catalog import ProviderRow, find_provider, provider_rows
+from hermes_worker.plugins import brought
 
 
 def tool(name: str, **changes: Any) -> ToolDeclaration:
@@ -49,6 +53,36 @@ ACME = Extension(name="acme", version="1.0", tools=(tool("look"),), providers=(r
 def as_before() -> Iterator[None]:
     yield
     installed.put_in_force(None)
+
+
+@pytest.mark.parametrize("reference", installed.BUILT_IN)
+def test_what_is_built_in_brings_the_kinds_that_its_line_says(reference: str) -> None:
+    """By them a process knows what it need not load."""
+    assert tuple(brought(load(reference))) == installed.BUILT_IN[reference]
+
+
+def test_only_the_declarations_of_the_kind_that_is_asked_for_are_loaded() -> None:
+    code = (
+        "import sys; from hermes_worker import installed; from hermes_worker.models.catalog import find_provider\n"
+        "places = {reference.partition(':')[0] for reference in installed.BUILT_IN}\n"
+        "loaded = lambda: places & set(sys.modules)\n"
+        "assert find_provider('openai'); providers = loaded()\n"
+        "assert providers == {'hermes_worker.models.catalog', 'hermes_worker.models.vendor_extensions'}, providers\n"
+        "assert installed.current().commands; commands = loaded() - providers\n"
+        "assert commands == {'hermes_worker.cli.builtin'}, commands\n"
+        "assert 'click' not in sys.modules and installed.of_others() == ()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_loaded_by_kind_is_what_is_loaded_at_once() -> None:
+    by_kind, at_once = installed.only_built_in(), fold(installed.built_in())
+    for item in fields(Installed):
+        if item.name not in ("extensions", "values"):
+            assert dict(getattr(by_kind, item.name)) == dict(getattr(at_once, item.name)), item.name
+    assert tuple(by_kind.extensions) == tuple(at_once.extensions)
+    assert all(dict(by_kind.values[one.name]) == dict(at_once.values[one.name]) for one in at_once.extensions)
+    assert by_kind.having("routers") == at_once.having("routers")
 
 
 def test_what_is_built_in_can_be_together() -> None:

@@ -119,11 +119,10 @@ def _over(
     signs_time: bool = False,
     **variables: str,
 ) -> Sending:
-    """By a module of ``platforms``; ``variables`` maps fields of its credentials to environment variables."""
-    place = f"hermes_worker.channels.platforms.{module}"
+    """By a module that has ``send`` and ``Credentials``; ``variables`` maps fields of the latter to variables."""
     return Sending(
-        send=f"{place}:send",
-        credentials=f"{place}:Credentials",
+        send=f"{module}:send",
+        credentials=f"{module}:Credentials",
         variables=MappingProxyType(variables),
         secrets=secrets,
         takes_files=takes_files,
@@ -148,7 +147,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="matrix",
         sending=_over(
-            "matrix",
+            "hermes_worker.channels.platforms.matrix",
             secrets=("access_token",),
             key_kept_s=1800.0,  # the transaction id: the server returns the event it already has
             homeserver="MATRIX_HOMESERVER",
@@ -166,7 +165,11 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="telegram",
         sending=_over(
-            "telegram", secrets=("token",), caption=_CAPTION, token="TELEGRAM_BOT_TOKEN", base_url="TELEGRAM_BASE_URL"
+            "hermes_worker.channels.platforms.telegram",
+            secrets=("token",),
+            caption=_CAPTION,
+            token="TELEGRAM_BOT_TOKEN",
+            base_url="TELEGRAM_BASE_URL",
         ),
         limit=TextLimit(size_max=4096, unit=TextUnit.UTF16),
         home_variable="TELEGRAM_HOME_CHANNEL",
@@ -175,7 +178,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="discord",
         sending=_over(
-            "discord",
+            "hermes_worker.channels.platforms.discord",
             secrets=("token",),
             caption=_CAPTION,
             key_kept_s=120.0,  # a message with the nonce of an earlier one of the last minutes is not created again
@@ -189,7 +192,11 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="slack",
         sending=_over(
-            "slack", secrets=("token",), caption=_CAPTION, token="SLACK_BOT_TOKEN", base_url="SLACK_BASE_URL"
+            "hermes_worker.channels.platforms.slack",
+            secrets=("token",),
+            caption=_CAPTION,
+            token="SLACK_BOT_TOKEN",
+            base_url="SLACK_BASE_URL",
         ),
         limit=TextLimit(size_max=39_000),
         home_variable="SLACK_HOME_CHANNEL",
@@ -200,7 +207,12 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="signal",
-        sending=_over("signal", caption=_CAPTION, base_url="SIGNAL_HTTP_URL", account="SIGNAL_ACCOUNT"),
+        sending=_over(
+            "hermes_worker.channels.platforms.signal",
+            caption=_CAPTION,
+            base_url="SIGNAL_HTTP_URL",
+            account="SIGNAL_ACCOUNT",
+        ),
         limit=TextLimit(size_max=8000),
         home_variable="SIGNAL_HOME_CHANNEL",
         shapes=(_shape(rf"(?P<chat>{_PHONE}|group:[A-Za-z0-9+/=_-]{{8,100}})"),),
@@ -208,7 +220,11 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="mattermost",
         sending=_over(
-            "mattermost", secrets=("token",), caption=_CAPTION, base_url="MATTERMOST_URL", token="MATTERMOST_TOKEN"
+            "hermes_worker.channels.platforms.mattermost",
+            secrets=("token",),
+            caption=_CAPTION,
+            base_url="MATTERMOST_URL",
+            token="MATTERMOST_TOKEN",
         ),
         limit=TextLimit(size_max=4000),
         home_variable="MATTERMOST_HOME_CHANNEL",
@@ -217,7 +233,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="sms",
         sending=_over(
-            "sms",
+            "hermes_worker.channels.platforms.sms",
             secrets=("auth_token",),
             takes_files=False,
             account_sid="TWILIO_ACCOUNT_SID",
@@ -240,7 +256,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="dingtalk",
         sending=_over(
-            "dingtalk",
+            "hermes_worker.channels.platforms.dingtalk",
             secrets=("webhook_url", "secret"),
             signs_time=True,
             takes_files=False,
@@ -255,7 +271,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="feishu",
         sending=_over(
-            "feishu",
+            "hermes_worker.channels.platforms.feishu",
             secrets=("app_secret",),
             key_kept_s=3600.0,  # a message with the uuid of an earlier one of the last hour is not created again
             app_id="FEISHU_APP_ID",
@@ -269,7 +285,9 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="wecom",
-        sending=_over("wecom", secrets=("key",), key="WECOM_ROBOT_KEY", base_url="WECOM_BASE_URL"),
+        sending=_over(
+            "hermes_worker.channels.platforms.wecom", secrets=("key",), key="WECOM_ROBOT_KEY", base_url="WECOM_BASE_URL"
+        ),
         limit=TextLimit(size_max=2048, unit=TextUnit.BYTES),
         home_variable="WECOM_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>[A-Za-z0-9_-]{1,64})"),),
@@ -295,7 +313,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="whatsapp_cloud",
         sending=_over(
-            "whatsapp_cloud",
+            "hermes_worker.channels.platforms.whatsapp_cloud",
             secrets=("token",),
             caption=_CAPTION,
             phone_number_id="WHATSAPP_CLOUD_PHONE_NUMBER_ID",
@@ -309,7 +327,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="ntfy",
         sending=_over(
-            "ntfy",
+            "hermes_worker.channels.platforms.ntfy",
             secrets=("token", "password"),
             base_url="NTFY_SERVER_URL",
             token="NTFY_TOKEN",
@@ -323,7 +341,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="line",
         sending=_over(
-            "line",
+            "hermes_worker.channels.platforms.line",
             secrets=("token",),
             takes_files=False,
             key_kept_s=86_400.0,  # the retry key: a request that was accepted is answered with 409 when it comes again
@@ -337,7 +355,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="google_chat",
         sending=_over(
-            "google_chat",
+            "hermes_worker.channels.platforms.google_chat",
             secrets=("access_token", "webhook_url"),
             takes_files=False,
             key_kept_s=600.0,  # the request id: the message it created before is returned
@@ -352,7 +370,7 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="teams",
         sending=_over(
-            "teams",
+            "hermes_worker.channels.platforms.teams",
             secrets=("app_password",),
             takes_files=False,
             app_id="TEAMS_CLIENT_ID",
@@ -367,7 +385,13 @@ _ROWS: tuple[Platform, ...] = (
     ),
     Platform(
         name="homeassistant",
-        sending=_over("homeassistant", secrets=("token",), takes_files=False, base_url="HASS_URL", token="HASS_TOKEN"),
+        sending=_over(
+            "hermes_worker.channels.platforms.homeassistant",
+            secrets=("token",),
+            takes_files=False,
+            base_url="HASS_URL",
+            token="HASS_TOKEN",
+        ),
         limit=TextLimit(size_max=4096),
         home_variable="HOMEASSISTANT_HOME_CHANNEL",
         shapes=(_shape(r"(?P<chat>(?:notify\.)?[a-z][a-z0-9_]{0,63})"),),
@@ -375,7 +399,11 @@ _ROWS: tuple[Platform, ...] = (
     Platform(
         name="github_comment",
         sending=_over(
-            "github_comment", secrets=("token",), takes_files=False, token="GITHUB_TOKEN", base_url="GITHUB_API_URL"
+            "hermes_worker.channels.platforms.github_comment",
+            secrets=("token",),
+            takes_files=False,
+            token="GITHUB_TOKEN",
+            base_url="GITHUB_API_URL",
         ),
         limit=TextLimit(size_max=65_536),
         shapes=(_shape(r"(?P<chat>[A-Za-z0-9][A-Za-z0-9-]{0,38}/(?!\.{1,2}#)[A-Za-z0-9._-]{1,100}#[0-9]{1,10})"),),
@@ -421,7 +449,11 @@ APPRISE = "apprise"
 LOCAL = "local"
 
 WEBHOOK_SENDING = _over(
-    "webhook", secrets=("secret",), signs_time=True, key_kept_s=math.inf, secret="WEBHOOK_DELIVERY_SECRET"
+    "hermes_worker.channels.platforms.webhook",
+    secrets=("secret",),
+    signs_time=True,
+    key_kept_s=math.inf,
+    secret="WEBHOOK_DELIVERY_SECRET",
 )
 """To an address of the user's; the id of a message is its key, and receivers are asked to drop ids they have seen."""
 

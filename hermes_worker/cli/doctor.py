@@ -76,7 +76,7 @@ def doctor(home: Path | None, workspace: Path | None, as_json: bool) -> int:
 @common
 def check(home: Path | None) -> int:
     """Check the configuration without connecting to anything."""
-    from hermes_worker import plugins
+    from hermes_worker import installed, plugins
     from hermes_worker.settings.declared import describe_declared
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import endpoint_of
@@ -91,7 +91,7 @@ def check(home: Path | None) -> int:
     click.echo(
         f"API       {settings.server.scheme}://{settings.server.host}:{settings.server.port}{_key_note(settings)}"
     )
-    for row in describe_declared(plugins.of_others(), settings.environ):
+    for row in describe_declared(installed.of_others(), settings.environ):
         click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({one_line(row.summary, 80)})")
     plugins.require(settings, list(ProcessRole))
     click.echo("The configuration can be used.")

@@ -43,7 +43,7 @@ def asked_blocks(facts: ContextFacts) -> tuple[PromptBlock, ...]:
     asked = [
         (one, _asked(one, replace(facts, values=found.values[extension.name])))
         for found in (installed.current(),)
-        for extension in found.extensions
+        for extension in found.having("context_sources")
         for one in extension.context_sources
         if not one.is_pure
     ]

@@ -253,10 +253,10 @@ def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] =
 
 def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> Catalog:
     """The catalogue of the tools of ``found``, and ``more``."""
-    values = {tool.name: found.values[one.name] for one in found.extensions for tool in one.tools}
+    values = {tool.name: found.values[one.name] for one in found.having("tools") for tool in one.tools}
     sources = {
         source.name: partial(_source, source, found.values[one.name])
-        for one in found.extensions
+        for one in found.having("tool_sources")
         for source in one.tool_sources
     }
     return Catalog(
