@@ -220,6 +220,7 @@ COUNTED: frozenset[str] = frozenset(
         "tool_call.claimed",
         "tool_call.refused",
         "tool_call.settled",
+        "tool_source.failed",
         "untrusted.suspicious",
         "webhook.accepted",
         "webhook.conflict",

@@ -56,6 +56,8 @@ from hermes_worker.store.sweep import Sweeper, SweepPolicy
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.store.workers import Workers
 from hermes_worker.stream.live import Live
+from hermes_worker.tracing.beginning import trace_if_wanted
+from hermes_worker.tracing.recording import flush, recorder, tell_ends, traceparent
 
 if TYPE_CHECKING:
     from hermes_worker.agent.prompt.compactors import Compactor
@@ -164,6 +166,7 @@ class WorkerProcess:
         self.listener.stop()
         self.lister.stop()
         self.parts.leases.retire()
+        flush()
         self.database.close()
 
 
@@ -208,7 +211,7 @@ def open_client(settings: Settings) -> Client:
         waits=Waits(database),
         workers=Workers(database),
         tool_sources=ToolSources(database),
-        publisher=Publisher(client),
+        publisher=Publisher(client, traceparent=traceparent),
         redis=client,
     )
 
@@ -664,7 +667,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     client = shared.client
     parts, deliveries = _step_parts(shared), _delivery_parts(shared)
     collecting = _collecting_parts(shared, deliveries.dispatcher)
-    sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
+    trace_if_wanted(settings, "worker", client.database)
+    tell = None if recorder() is None else tell_ends
+    sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings), tell=tell)
     keeper = _keeper_of(shared, sweeper)
     listener = Listener(client.redis, shared.leases, client.runs.nudged)
     lister = _lister_of(shared, parts.catalog)

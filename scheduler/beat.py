@@ -26,6 +26,8 @@ from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.keeper import report
+from hermes_worker.tracing.beginning import trace_if_wanted
+from hermes_worker.tracing.recording import recorder, tell_ends
 from hermes_worker.wiring import Client, open_client, pricing_of, sweep_policy
 from scheduler.ticking import AT_ONCE, tick
 
@@ -62,6 +64,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def setup_schedule(self) -> None:
         self._client = open_client(self._settings)
         self._client.database.end_idle_transactions(_FROZEN_AFTER_S)
+        trace_if_wanted(self._settings, "beat", self._client.database)
         self._jobs = Jobs(self._client.database)
         self._sweeping = _Sweeping(self._client, self._settings)
         self._sweeping.start()
@@ -140,7 +143,8 @@ class _Sweeping:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
-        self._sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings))
+        tell = None if recorder() is None else tell_ends
+        self._sweeper = Sweeper(client.database, sweep_policy(settings), pricing_of(settings), tell=tell)
         self._executions = Executions(client.database)
         self._grace_s = settings.lease.resend_grace_s
         self._every_s = settings.lease.sweep_interval_s

@@ -105,6 +105,7 @@ def test_the_process_environment_is_read_when_none_is_given(tmp_path: Path, monk
 def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
     samples = {
         "model.proxy_url": "http://proxy:8080",
+        "tracing.endpoint": "http://collector:4318/v1/traces",
         "compression.enabled": "false",
         "compression.threshold": "0.8",
         "model.compression_providers": "openrouter:some/model",

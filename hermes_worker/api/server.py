@@ -33,6 +33,8 @@ from hermes_worker.settings.server_key import keyring_of
 from hermes_worker.settings.tls import server_context
 from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.stream.followers import FollowPolicy
+from hermes_worker.tracing.beginning import trace_if_wanted
+from hermes_worker.tracing.recording import flush
 from hermes_worker.wiring import Client, broker_url_of, open_client
 
 GRACE_S = 10
@@ -56,11 +58,13 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
         refuse_cluster(broker_url_of(settings))
         server = ApiServer(client, listen(settings.server), on_ready=on_ready, tls=tls)
         seal_routes(client)
+        trace_if_wanted(settings, "api", client.database)
         allow_many_connections()
         if settings.metrics.port is not None:
             _serve_metrics(client, server)
         server.run()
     finally:
+        flush()
         client.close()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Any, assert_never
@@ -205,8 +205,10 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
 class Publisher:
     """Sends hints. Thread-safe."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, *, traceparent: Callable[[str], str | None] | None = None) -> None:
+        """``traceparent`` gives the header of messages for a run, if its process records traces."""
         self._client = client
+        self._of_run = traceparent
 
     def send(self, hints: Sequence[Hint]) -> int:
         """Publish, best effort; returns how many were handed to the broker. Never raises for a broker that is away."""
@@ -215,7 +217,8 @@ class Publisher:
         try:
             if len(hints) == 1:
                 name, queue, arguments = message_of(hints[0])
-                self._client.lpush(_key(queue), envelope(name, queue, arguments, effect_label(hints[0].effect)))
+                label, parent = effect_label(hints[0].effect), self._traceparent(hints[0])
+                self._client.lpush(_key(queue), envelope(name, queue, arguments, label, traceparent=parent))
             else:
                 self._send_many(hints)
         except (redis.RedisError, OSError) as error:
@@ -234,13 +237,19 @@ class Publisher:
         for hint in hints:
             name, queue, arguments = message_of(hint)
             group_id = groups.setdefault(hint.group or hint.effect.run_id, str(uuid.uuid4()))
-            message = envelope(name, queue, arguments, effect_label(hint.effect), group_id=group_id)
+            label, parent = effect_label(hint.effect), self._traceparent(hint)
+            message = envelope(name, queue, arguments, label, group_id=group_id, traceparent=parent)
             by_queue.setdefault(queue, []).append(message)
         pipe = self._client.pipeline(transaction=False)
         for queue, messages in by_queue.items():
             for start in range(0, len(messages), _BATCH):
                 pipe.lpush(_key(queue), *messages[start : start + _BATCH])
         pipe.execute()
+
+    def _traceparent(self, hint: Hint) -> str | None:
+        if self._of_run is None or isinstance(hint.effect, SendDelivery | Collect):
+            return None
+        return self._of_run(hint.effect.run_id)
 
     def depths(self) -> Mapping[str, int] | None:
         """Messages waiting in each queue; ``None`` when the broker cannot be reached."""
@@ -275,7 +284,13 @@ def _key(queue: QueueName) -> str:
 
 
 def envelope(
-    name: TaskName, queue: QueueName, arguments: Sequence[Any], label: str, *, group_id: str | None = None
+    name: TaskName,
+    queue: QueueName,
+    arguments: Sequence[Any],
+    label: str,
+    *,
+    group_id: str | None = None,
+    traceparent: str | None = None,
 ) -> str:
     """A message of Celery's protocol 2 in kombu's Redis envelope, as ``apply_async`` would have put it into the list.
 
@@ -283,12 +298,13 @@ def envelope(
     and an LPUSH 0.15 ms. A test holds it equal to what Celery itself publishes.
     """
     body = _compact((arguments, {}, _NO_CANVAS))
-    return _template(name, queue) % {
+    message = _template(name, queue) % {
         "id": str(uuid.uuid4()),
         "body": base64.b64encode(body.encode("utf-8")).decode("ascii"),
         "label": json.dumps(label),
         "group": json.dumps(group_id),
     }
+    return message if traceparent is None else message.replace(_STAMPS, f'{_STAMPS},"traceparent":"{traceparent}"', 1)
 
 
 @cache
@@ -334,6 +350,8 @@ def _template(name: TaskName, queue: QueueName) -> str:
     return text.replace('"%(group)s"', "%(group)s").replace('"%(label)s"', "%(label)s")
 
 
+_STAMPS = '"stamps":{}'
+"""The last header. It stands nowhere else: quotation marks inside the others are escaped."""
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 

@@ -39,6 +39,7 @@ from hermes_worker.store.runs.runs import Created, Multitask, NewRun, SessionNot
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tracing.recording import submitted
 from hermes_worker.wiring import Client
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, session_workspace
 
@@ -167,6 +168,7 @@ def accept(client: Client, submission: Submission) -> Created:
         raise InvalidSubmission("session_id", str(error)) from None
     if not created.was_replayed:
         count("run.submitted")
+        submitted(created.run_id, submission.source)
         log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=submission.source)
     return created
 

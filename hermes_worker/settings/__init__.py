@@ -708,6 +708,15 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TracingSettings:
+    """Where traces go."""
+
+    endpoint: str | None = _setting("tracing.endpoint", "HERMES_TRACING_ENDPOINT", WEB_URL)
+    """Where a collector of OpenTelemetry takes traces by OTLP over HTTP, such as `http://collector:4318/v1/traces`. Not
+    set: none are made. Needs the extra `otel`. No prompt, reply, argument or result is in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything, in groups."""
 
@@ -730,6 +739,7 @@ class Settings:
     extensions: ExtensionSettings = field(default_factory=ExtensionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
     faults: str = _setting("faults", "HERMES_FAULTS", FAULT_PLAN, "")
     """Fault points to arm, for tests: see `hermes_worker/system/faults.py`."""
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -782,6 +792,7 @@ _GROUPS: Mapping[str, type] = MappingProxyType(
         "extensions": ExtensionSettings,
         "log": LogSettings,
         "metrics": MetricsSettings,
+        "tracing": TracingSettings,
     }
 )
 

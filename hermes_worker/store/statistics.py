@@ -91,24 +91,28 @@ def totals(connection: Connection) -> Totals:
     return found
 
 
-def count_what_is_over(database: Database) -> int:
+def count_what_is_over(database: Database, *, only: Sequence[int] | None = None) -> int:
     """Add the rows that are over to ``statistics``; how many they were. Each is counted once, however many processes do
-    this at once. Costs one look into three empty indexes when there are none. Raises ``UnavailableError``."""
+    this at once. Of runs ``only`` those with these numbers are counted, unless it is ``None``. Costs one look into
+    three empty indexes when there are none. Raises ``UnavailableError``."""
     with database.read() as connection:
         are_there = connection.execute(_ARE_THERE).one()
-    counted = sum(
-        _count_all(database, table) for table, is_there in zip(_COUNTED_TABLES, are_there, strict=True) if is_there
-    )
+    counted = 0
+    for table, is_there in zip(_COUNTED_TABLES, are_there, strict=True):
+        if is_there and table[0] is runs and only is not None:
+            counted += _count_all(database, table, runs.c.pk.in_(only))
+        elif is_there:
+            counted += _count_all(database, table)
     if counted:
         _shorten(database)
     return counted
 
 
-def _count_all(database: Database, table: _CountedTable) -> int:
+def _count_all(database: Database, table: _CountedTable, *only: sa.ColumnElement[bool]) -> int:
     counted = 0
     for _ in range(_BATCHES_MAX):
         with database.write() as connection:
-            here = _count_batch(connection, table)
+            here = _count_batch(connection, table, *only)
         counted += here
         if here < _BATCH:
             break

@@ -33,6 +33,7 @@ from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.row_keys import CallKey, LeaseTokenRow, LostHintsBounds, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
+from hermes_worker.store.run_ends import RunEnd, uncounted_ends
 from hermes_worker.store.runs.chains import finish_stops
 from hermes_worker.store.runs.children import orphans
 from hermes_worker.store.runs.joining import break_off, save
@@ -92,8 +93,16 @@ class Swept:
 class Sweeper:
     """Repairs one database. Thread-safe; harmless to run in many processes."""
 
-    def __init__(self, database: Database, policy: SweepPolicy, pricing: Pricing | None = None) -> None:
-        """``pricing`` says what model calls cost whose claims are taken away."""
+    def __init__(
+        self,
+        database: Database,
+        policy: SweepPolicy,
+        pricing: Pricing | None = None,
+        *,
+        tell: Callable[[Sequence[RunEnd]], None] | None = None,
+    ) -> None:
+        """``pricing`` says what model calls cost whose claims are taken away; ``tell`` hears of runs that are over."""
+        self._tell = tell
         self._database = database
         self._pricing = pricing
         self._policy = policy
@@ -119,7 +128,7 @@ class Sweeper:
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
-        count_what_is_over(self._database)
+        self._count()
         return Swept(
             hints=(*call_hints, *iteration_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
             workers_expired=expired_workers,
@@ -130,6 +139,15 @@ class Sweeper:
             resumed=len(resumed),
             expired=len(ended) + len(idle),
         )
+
+    def _count(self) -> None:
+        """Whoever wants to know of runs that are over is told before they are counted, so at least once."""
+        if self._tell is None:
+            count_what_is_over(self._database)
+            return
+        ends = uncounted_ends(self._database)
+        self._tell(ends)
+        count_what_is_over(self._database, only=[end.pk for end in ends])
 
     def prune(self) -> None:
         """Drop what nobody needs any more: answers that were used, workers long gone. Idempotent. What there are rules

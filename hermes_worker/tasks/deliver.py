@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -52,6 +53,8 @@ from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Sender
 from hermes_worker.tasks.pieces import Piece, pieces_of
 from hermes_worker.tasks.steps import begin
+from hermes_worker.tracing import names
+from hermes_worker.tracing import recording as tracing
 from scheduler.reports import Report, report_of
 
 
@@ -93,6 +96,7 @@ def _deliver(parts: DeliveryParts, effect: SendDelivery) -> None:
     with (
         bound(delivery_id=claim.delivery_id, run_id=claim.run_id, attempt=claim.attempt),
         parts.leases.holding(claim.token, claim.run_id or claim.delivery_id, may_hand_over=False) as abort,
+        _traced(claim),
     ):
         try:
             hints = _Sending(parts, claim, abort).run()
@@ -101,6 +105,15 @@ def _deliver(parts: DeliveryParts, effect: SendDelivery) -> None:
             log.warning("delivery.refused", reason=str(lost))
             return
     parts.sender.send(hints)
+
+
+def _traced(claim: DeliveryClaim) -> AbstractContextManager[None]:
+    """A notice about a job belongs to no run, so to no trace."""
+    if claim.run_id is None:
+        return nullcontext()
+    platform = claim.target.partition(":")[0]
+    said: dict[str, tracing.Value] = {names.OPERATION: names.DELIVER, names.DELIVERY: claim.delivery_id}
+    return tracing.step(claim.run_id, claim.token, {**said, names.PLATFORM: platform, names.ATTEMPT: claim.attempt})
 
 
 class _Sending:

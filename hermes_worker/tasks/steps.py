@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.effects import Effect, Iterate
+from hermes_worker.core.effects import Effect, Iterate, RunTool
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.observe import bound, count, log, took
 from hermes_worker.store.rows import Hint
@@ -23,6 +23,8 @@ from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.tasks.parts import Parts, Sender
+from hermes_worker.tracing import names
+from hermes_worker.tracing import recording as tracing
 
 
 class StepParts(Protocol):
@@ -100,6 +102,7 @@ def _take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT) -> None
     with (
         bound(**_named(effect)),
         parts.leases.holding(claim.token, effect.run_id, may_hand_over=step.may_hand_over(claim)) as abort,
+        tracing.step(effect.run_id, claim.token, _traced(effect)),
     ):
         done = step.do(parts, claim, abort)
     took(f"step.held.{step.queue.value}", time.monotonic() - began)
@@ -110,6 +113,15 @@ def _take(step: RunStep[EffectT, ClaimT], parts: Parts, effect: EffectT) -> None
     if done.then is not None:
         with bound(run_id=effect.run_id):
             done.then()
+
+
+def _traced(effect: Effect) -> dict[str, tracing.Value]:
+    """What the span of the step says, beside what the step adds to it."""
+    place = {names.ITERATION: effect.iteration, names.ATTEMPT: effect.attempt}
+    if isinstance(effect, Iterate):
+        return {names.OPERATION: names.CHAT, **place}
+    operation = names.EXECUTE_TOOL if isinstance(effect, RunTool) else names.CHAT
+    return {names.OPERATION: operation, names.POSITION: effect.position, **place}
 
 
 def _named(effect: Effect) -> Mapping[str, object]:

@@ -34,6 +34,7 @@ from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
+from hermes_worker.tracing.recording import note
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.sandbox.network import UNKNOWN, RunOrigin
 
@@ -65,6 +66,7 @@ def tool_entry(claim: CallClaim) -> LiveEntry:
 
 def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepDone:
     began = time.monotonic()
+    note(tool=claim.request.name)
     if parts.leases.is_trusted:
         consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()
         result = _run(parts, claim, abort, consulted)

@@ -25,6 +25,7 @@ from hermes_worker.tasks.iteration.titles import give_title
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
+from hermes_worker.tracing.recording import note
 
 
 def iterate(parts: Parts, effect: Iterate, at: float) -> None:
@@ -44,9 +45,12 @@ def _claim(parts: Parts, effect: Iterate) -> IterationClaim | None:
 
 
 def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDone:
+    note(request_model=claim.loaded.model)
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
     judged = None
     if isinstance(asked, Answered):
+        usage = asked.reply.usage
+        note(input_tokens=usage.input, output_tokens=usage.output)
         with parts.fair_semaphore:
             judged = _judged(parts, claim, asked)
     faults.point(FaultPoint.ITERATE_AFTER_REPLY, claim.run_id)

@@ -1,0 +1,38 @@
+"""The names of spans and attributes, all of them.
+
+Those that begin with ``gen_ai`` are of OpenTelemetry's semantic conventions for generative AI, version 0.1.0 of their
+own repository (read in November 2026), where all of them still have the status *Development*: they may change with it,
+and only here. The others are ours. No prompt, reply, argument or result is among them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OPERATION: Final = "gen_ai.operation.name"
+AGENT: Final = "gen_ai.agent.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+TOOL: Final = "gen_ai.tool.name"
+ERROR: Final = "error.type"
+
+INVOKE_AGENT: Final = "invoke_agent"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+
+RUN: Final = "hermes.run.id"
+ITERATION: Final = "hermes.iteration"
+POSITION: Final = "hermes.position"
+ATTEMPT: Final = "hermes.attempt"
+QUEUE: Final = "hermes.queue"
+STATUS: Final = "hermes.status"
+EXIT_REASON: Final = "hermes.exit_reason"
+COST_USD: Final = "hermes.cost_usd"
+PLATFORM: Final = "hermes.platform"
+DELIVERY: Final = "hermes.delivery.id"
+SOURCE: Final = "hermes.source"
+
+SUBMIT: Final = "submit"
+DELIVER: Final = "deliver"
+AGENT_NAME: Final = "hermes-worker"

@@ -1,0 +1,205 @@
+"""What steps say of themselves while they are done, and what rows say of runs that are over.
+
+Theory of operation. A step becomes a span when it ends, in the process that did it; the span of a killed attempt is
+lost with its worker. So no span may be needed as a parent but that of a run, and that one is made from the run's row,
+by the sweeper that is about to count the run, and handed to the collector before it is counted. If that process is
+killed in between, the next sweeper makes the same span again. Hence every span that arrives has its parent.
+
+When nothing is recorded, a step asks one variable whether it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.run_ends import RunEnd, root_of
+from hermes_worker.tracing import identity, names
+from hermes_worker.tracing.identity import run_span_id, step_span_id, trace_id
+
+Value = str | int | float | bool
+_ROOTS_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRecord:
+    """A span that is over. Times are epoch seconds."""
+
+    name: str
+    trace: int
+    span: int
+    parent: int | None
+    began_at: float
+    ended_at: float
+    attributes: dict[str, Value]
+    error: str | None = None
+
+
+class SpanSink(Protocol):
+    """Where spans go. ``tracing.exporting.Exporter``."""
+
+    def put(self, record: SpanRecord) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Open:
+    attributes: dict[str, Value] = field(default_factory=dict)
+
+
+_current: ContextVar[_Open | None] = ContextVar("hermes_step", default=None)
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class Recorder:
+    """Makes spans of one process. Thread-safe."""
+
+    def __init__(self, database: Database, sink: SpanSink) -> None:
+        self._sink = sink
+        self._root = lru_cache(_ROOTS_KEPT)(lambda run_id: root_of(database, run_id))
+
+    @contextmanager
+    def step(self, run_id: str, token: str, attributes: dict[str, Value]) -> Iterator[None]:
+        opened = _Open(attributes={names.RUN: run_id, **attributes})
+        reset, began_at, error = _current.set(opened), time.time(), None
+        try:
+            yield
+        except BaseException as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            _current.reset(reset)
+            self._put(_name(opened.attributes), run_id, step_span_id(token), (began_at, opened.attributes, error))
+
+    def submitted(self, run_id: str, source: str) -> None:
+        """A run was accepted, here and now."""
+        attributes: dict[str, Value] = {names.RUN: run_id, names.SOURCE: source}
+        self._put(names.SUBMIT, run_id, step_span_id(f"submit:{run_id}"), (time.time(), attributes, None))
+
+    def ended(self, ends: Sequence[RunEnd]) -> None:
+        """Hand over the spans of runs that are over; when this returns they are out of this process, if the collector
+        takes them. Safe to repeat: the same run gives the same span."""
+        for end in ends:
+            self._sink.put(_of_run(end))
+        if ends:
+            self._sink.flush()
+
+    def traceparent(self, run_id: str) -> str | None:
+        """The header of messages for a run; ``None`` when the database cannot say what it belongs to."""
+        try:
+            return identity.traceparent(self._root(run_id), run_id)
+        except UnavailableError:
+            return None
+
+    def flush(self) -> None:
+        self._sink.flush()
+
+    def _put(self, name: str, run_id: str, span: int, made: tuple[float, dict[str, Value], str | None]) -> None:
+        began_at, attributes, error = made
+        try:
+            trace = trace_id(self._root(run_id))
+        except UnavailableError:
+            return  # a span that nobody can find a trace for is not worth a step
+        record = SpanRecord(
+            name=name,
+            trace=trace,
+            span=span,
+            parent=run_span_id(run_id),
+            began_at=began_at,
+            ended_at=time.time(),
+            attributes=attributes,
+            error=error,
+        )
+        self._sink.put(record)
+
+
+def _name(attributes: dict[str, Value]) -> str:
+    operation = str(attributes.get(names.OPERATION, names.DELIVER))
+    what = attributes.get(names.TOOL) or attributes.get(names.REQUEST_MODEL) or attributes.get(names.PLATFORM)
+    return f"{operation} {what}" if what else operation
+
+
+def _of_run(end: RunEnd) -> SpanRecord:
+    above = end.parent_id or end.cause_id
+    return SpanRecord(
+        name=f"{names.INVOKE_AGENT} {names.AGENT_NAME}",
+        trace=trace_id(end.root_id or end.run_id),
+        span=run_span_id(end.run_id),
+        parent=run_span_id(above) if above else None,
+        began_at=end.created_at,
+        ended_at=end.finished_at,
+        attributes={
+            names.OPERATION: names.INVOKE_AGENT,
+            names.AGENT: names.AGENT_NAME,
+            names.RUN: end.run_id,
+            names.REQUEST_MODEL: end.model,
+            names.STATUS: end.status,
+            names.EXIT_REASON: end.exit_reason,
+            names.ITERATION: end.iteration,
+            names.INPUT_TOKENS: end.input_tokens,
+            names.OUTPUT_TOKENS: end.output_tokens,
+            names.COST_USD: end.cost_nano_usd / 1e9,
+        },
+        error=end.failure_kind or (end.exit_reason if end.status == "failed" else None),
+    )
+
+
+# --- of this process -------------------------------------------------------------------------------------------------
+
+_recorder: Recorder | None = None
+
+
+def record_with(recorder: Recorder | None) -> None:
+    """From now on this process records with ``recorder``; ``None`` for not at all."""
+    global _recorder
+    _recorder = recorder
+
+
+def recorder() -> Recorder | None:
+    """Who records in this process."""
+    return _recorder
+
+
+def step(run_id: str, token: str, attributes: dict[str, Value]) -> AbstractContextManager[None]:
+    """Around a step that holds a claim."""
+    return _NOTHING if _recorder is None else _recorder.step(run_id, token, attributes)
+
+
+def submitted(run_id: str, source: str | None) -> None:
+    """A run was accepted."""
+    if _recorder is not None:
+        _recorder.submitted(run_id, source or "")
+
+
+def flush() -> None:
+    """Send what waits to be sent, before this process ends; returns after a few seconds at the latest."""
+    if _recorder is not None:
+        _recorder.flush()
+
+
+def tell_ends(ends: Sequence[RunEnd]) -> None:
+    """Runs are over and about to be counted."""
+    if _recorder is not None:
+        _recorder.ended(ends)
+
+
+def traceparent(run_id: str) -> str | None:
+    """The header of messages for a run; ``None`` when nothing is recorded."""
+    return None if _recorder is None else _recorder.traceparent(run_id)
+
+
+def note(**attributes: Value) -> None:
+    """Add to the span of the step that this thread does, by the names of ``tracing.names`` in lower case."""
+    if _recorder is None:
+        return
+    opened = _current.get()
+    if opened is not None:
+        opened.attributes.update({getattr(names, name.upper()): value for name, value in attributes.items()})

@@ -1,0 +1,38 @@
+"""A trace over the services of one machine: the API, both workers, the scheduler, a delivery."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+from support.collector import collecting
+from support.commandline import CommandLine, script, wait_for
+
+from hermes_worker.tracing.identity import trace_id
+
+pytestmark = pytest.mark.e2e
+
+
+def test_what_one_request_causes_is_one_trace(tmp_path: Path) -> None:
+    with collecting() as collector:
+        hermes = CommandLine(tmp_path / "home", {"HERMES_TRACING_ENDPOINT": collector.url})
+        with hermes.up() as up:
+            url = up.wait_for_line(r"API +(http://\S+)")[1]
+            asked = {
+                "input": script({"calls": [{"name": "list_files", "arguments": {}}]}, final="Done."),
+                "deliver": "local",
+            }
+            headers = {
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {(hermes.home / 'api.key').read_text().strip()}",
+            }
+            request = urllib.request.Request(f"{url}/v1/runs", json.dumps(asked).encode(), headers)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                run_id = json.load(answer)["run_id"]
+            for name in ("invoke_agent", "submit", "chat scripted", "execute_tool", "deliver local"):
+                wait_for(lambda name=name: collector.spans(name), saying=f"for {name}")
+        assert {span.trace_id for span in collector.spans()} == {trace_id(run_id).to_bytes(16, "big")}
+        assert collector.orphans() == []
+        assert {"hermes-worker-api", "hermes-worker-worker"} <= collector.services()

@@ -1,0 +1,127 @@
+"""Traces: ids that need nobody to carry them, names in one table, nothing at all when they are off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.store import Store, opened
+
+from hermes_worker import settings as settings_module
+from hermes_worker.broker.queue import QueueName, TaskName, envelope
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.replay import Replay
+from hermes_worker.store.run_ends import root_of, uncounted_ends
+from hermes_worker.store.statistics import count_what_is_over
+from hermes_worker.tracing import names, recording
+from hermes_worker.tracing.beginning import trace_if_wanted
+from hermes_worker.tracing.identity import run_span_id, trace_id, traceparent
+from hermes_worker.tracing.recording import Recorder, SpanRecord, record_with
+
+SOURCES = Path(__file__).parents[1] / "hermes_worker"
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.records: list[SpanRecord] = []
+        self.flushed = 0
+
+    def put(self, record: SpanRecord) -> None:
+        self.records.append(record)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(f"sqlite:///{tmp_path / 'store.db'}") as found:
+        yield found
+
+
+@pytest.fixture
+def sink(store: Store) -> Iterator[Sink]:
+    found = Sink()
+    record_with(Recorder(store.database, found))
+    yield found
+    record_with(None)
+
+
+def test_the_names_of_the_conventions_stand_in_one_table() -> None:
+    holders = {path.name for path in SOURCES.rglob("*.py") if "gen_ai." in path.read_text(encoding="utf-8")}
+    assert holders == {"names.py"}
+
+
+def test_a_step_says_what_it_did_below_its_run(store: Store, sink: Sink) -> None:
+    run_id = store.submit().run_id
+    with recording.step(run_id, "token", {names.OPERATION: names.CHAT}):
+        recording.note(request_model="scripted", input_tokens=7)
+    (record,) = sink.records
+
+    assert (record.name, record.trace, record.parent) == ("chat scripted", trace_id(run_id), run_span_id(run_id))
+    assert record.attributes[names.INPUT_TOKENS] == 7
+    assert record.error is None
+
+
+def test_a_step_that_raises_is_a_span_with_an_error(store: Store, sink: Sink) -> None:
+    with pytest.raises(KeyError), recording.step(store.submit().run_id, "token", {}):
+        raise KeyError("secret text")
+    assert sink.records[0].error == "KeyError"
+    assert "secret" not in str(sink.records[0])
+
+
+def test_a_run_that_is_over_is_told_before_it_is_counted_and_again_if_it_was_not(store: Store, sink: Sink) -> None:
+    run_id = store.submit().run_id
+    store.answer(run_id)
+    for _ in range(2):  # as if a process had been killed after telling
+        recording.tell_ends(uncounted_ends(store.database))
+    count_what_is_over(store.database, only=[])
+    assert len(uncounted_ends(store.database)) == 1  # what was not told is not counted
+    count_what_is_over(store.database)
+    recording.tell_ends(uncounted_ends(store.database))
+
+    first, second = sink.records
+    assert first == second
+    assert (first.span, first.parent, first.trace) == (run_span_id(run_id), None, trace_id(run_id))
+    assert sink.flushed == 2
+
+
+def test_children_and_later_turns_are_in_the_trace_of_the_first_run(store: Store) -> None:
+    root = store.with_tools(Replay.PURE)
+    (child,) = store.delegate(root, 1)
+    assert root_of(store.database, child) == root
+    assert root_of(store.database, root) == root
+
+
+def test_messages_carry_the_context_only_when_it_is_recorded() -> None:
+    plain = envelope(TaskName.ITERATE, QueueName.MODEL, ["run_1", 1, 1, 0.0], '"stamps":{}')
+    header = traceparent("run_1", "run_1")
+    traced = envelope(TaskName.ITERATE, QueueName.MODEL, ["run_1", 1, 1, 0.0], '"stamps":{}', traceparent=header)
+    assert "traceparent" not in plain
+    assert f'"traceparent":"{header}"' in traced
+    assert header.startswith("00-") and len(header) == 55
+
+
+def test_nothing_is_loaded_when_they_are_off() -> None:
+    ours = "hermes_worker.tracing.exporting"
+    program = (
+        "import sys, hermes_worker.worker.main, scheduler.beat, hermes_worker.api.server;"
+        f"print([name for name in sys.modules if name.startswith(('opentelemetry.exporter', '{ours}'))])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.strip() == "[]"
+    assert recording.step("run_1", "token", {}) is recording.step("run_2", "token", {})
+
+
+def test_the_extra_is_asked_for_when_it_is_missing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_module.load(
+        {"HERMES_HOME": str(tmp_path), "HERMES_TRACING_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}
+    )
+    monkeypatch.setitem(sys.modules, "hermes_worker.tracing.exporting", None)
+    with pytest.raises(ConfigurationError, match=r"hermes-worker\[otel\]"):
+        trace_if_wanted(settings, "worker", store.database)
