@@ -26,6 +26,7 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.credentials import Strategy
 from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.hooks import HOOK_EVENTS, MODEL_EVENTS, NOT_OBSERVED, Observed, expanded, observed_by
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, own_price
@@ -77,8 +78,8 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.jobs.collect import CollectingParts
     from hermes_worker.tasks.keeper import Keeper, LaneStarter, Listener
     from hermes_worker.tasks.leases import Leases
+    from hermes_worker.tasks.parts import Hooks, Parts
     from hermes_worker.tasks.parts import ModelChain as TaskChain
-    from hermes_worker.tasks.parts import Parts
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.workspaces.base import Workspace
     from hermes_worker.workspaces.sandbox.ladder import Sandbox
@@ -170,10 +171,12 @@ class WorkerProcess:
         self.database.close()
 
 
-def database_of(settings: Settings, *, pool_size: int = 10) -> Database:
-    """The database of ``settings``, whatever schema it has. Nothing is connected yet. Raises ``ConfigurationError``."""
+def database_of(settings: Settings, *, pool_size: int = 10, observed: Observed = NOT_OBSERVED) -> Database:
+    """The database of ``settings``, whatever schema it has; ``observed`` says which hooks are owed a call for what is
+    written. Nothing is connected yet. Raises ``ConfigurationError``."""
     url = settings.database.url or embedded_database_url(settings.home)
-    return Database(url, pool_size=pool_size, prepares=settings.database.prepared_statements)
+    prepares = settings.database.prepared_statements
+    return Database(url, pool_size=pool_size, prepares=prepares, observed=observed)
 
 
 def broker_url_of(settings: Settings) -> str:
@@ -189,8 +192,9 @@ def broker_url_of(settings: Settings) -> str:
 
 def open_database(settings: Settings) -> Database:
     """The database of ``settings``, at this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
-    plugins.begin(settings)  # before anything is connected: nobody waits for it in a transaction
-    database = database_of(settings, pool_size=_POOL_SIZE)
+    found = plugins.begin(settings)  # before anything is connected: nobody waits for it in a transaction
+    observed = observed_by((hook.name, hook.events) for hook in found.hooks.values())
+    database = database_of(settings, pool_size=_POOL_SIZE, observed=observed)
     require_current(database)
     require_statements_kept(database)
     return database
@@ -745,6 +749,7 @@ def _step_parts(shared: _Shared) -> Parts:
         leases=shared.leases,
         live=Live(client.redis),
         catalog=_catalog_of(shared),
+        hooks=_hooks_of(shared),
         chain=models.chain,
         auxiliary_chains=models.auxiliary,
         pool=models.pool,
@@ -757,6 +762,26 @@ def _step_parts(shared: _Shared) -> Parts:
         now=client.database.now,
         delegation=delegation_policy(settings),
     )
+
+
+def _hooks_of(shared: _Shared) -> Hooks:
+    """The hooks that this process calls: those about model calls where these are made, all others beside the tools.
+    Raises ``ConfigurationError`` for one that cannot be loaded."""
+    from hermes_worker.store.hooks.calls import HookCalls
+    from hermes_worker.tasks.hooks.running import HookRunner, loaded_hooks
+    from hermes_worker.tasks.parts import Hooks
+
+    found, queues = installed.current(), {QueueName(queue) for queue in shared.options.queues}
+    if not found.hooks:
+        return Hooks()
+    called: set[str] = set()
+    if queues & {QueueName.MODEL, QueueName.SUSPECT_MODEL}:
+        called |= MODEL_EVENTS
+    if queues & {QueueName.TOOLS, QueueName.SUSPECT_TOOLS}:
+        called |= HOOK_EVENTS.keys() - MODEL_EVENTS
+    plugins.preload([hook.implementation for hook in found.hooks.values() if called & set(expanded(hook.events))])
+    database = shared.client.database
+    return Hooks(runner=HookRunner(loaded_hooks(found, called)), store=HookCalls(database), observed=database.observed)
 
 
 def _catalog_of(shared: _Shared) -> Catalog:

@@ -199,6 +199,7 @@ def test_task_names_are_written_out() -> None:
         "hermes.ask_auxiliary",
         "hermes.deliver",
         "hermes.collect",
+        "hermes.call_hook",
         "hermes.maintain",
     }
     assert {name.value for name in TaskName} == names

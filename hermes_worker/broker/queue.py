@@ -20,7 +20,16 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from hermes_worker.broker.rights import KEY_PREFIX as KEY_PREFIX
-from hermes_worker.core.effects import AskAuxiliary, CallEffect, Collect, Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.effects import (
+    AskAuxiliary,
+    CallEffect,
+    CallHook,
+    Collect,
+    Effect,
+    Iterate,
+    RunTool,
+    SendDelivery,
+)
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import broker_outage, count
 from hermes_worker.settings.kinds import socket_url
@@ -65,6 +74,7 @@ class TaskName(StrEnum):
     ASK_AUXILIARY = "hermes.ask_auxiliary"
     DELIVER = "hermes.deliver"
     COLLECT = "hermes.collect"
+    CALL_HOOK = "hermes.call_hook"
     MAINTAIN = "hermes.maintain"
 
 
@@ -198,6 +208,8 @@ def message_of(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
             return TaskName.DELIVER, queue, [effect.delivery_id, effect.attempt, hint.at]
         case Collect():
             return TaskName.COLLECT, QueueName.TOOLS, [effect.firing_id, hint.at]
+        case CallHook():
+            return TaskName.CALL_HOOK, QueueName.TOOLS, [effect.event_id, effect.hook, effect.attempt, hint.at]
         case _:
             assert_never(effect)
 
@@ -247,7 +259,7 @@ class Publisher:
         pipe.execute()
 
     def _traceparent(self, hint: Hint) -> str | None:
-        if self._of_run is None or isinstance(hint.effect, SendDelivery | Collect):
+        if self._of_run is None or isinstance(hint.effect, SendDelivery | Collect | CallHook):
             return None
         return self._of_run(hint.effect.run_id)
 
@@ -356,8 +368,10 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 _NO_CANVAS: Mapping[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-def effect_label(effect: Effect | SendDelivery | Collect) -> str:
+def effect_label(effect: Effect | SendDelivery | Collect | CallHook) -> str:
     """What Flower and the worker's log show for a message."""
+    if isinstance(effect, CallHook):
+        return f"{effect.hook} {effect.event_id} attempt {effect.attempt}"
     if isinstance(effect, Collect):
         return effect.run_id
     if isinstance(effect, SendDelivery):

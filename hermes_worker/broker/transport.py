@@ -256,6 +256,7 @@ _ARGUMENTS: Mapping[str, Sequence[Callable[[object], bool]]] = {
     TaskName.ASK_AUXILIARY: (_is_id, _is_number, _is_number, _is_number, _is_time),
     TaskName.DELIVER: (_is_id, _is_number, _is_time),
     TaskName.COLLECT: (_is_number, _is_time),
+    TaskName.CALL_HOOK: (_is_id, _is_id, _is_number, _is_time),
     TaskName.MAINTAIN: (),
 }
 _QUEUES: Mapping[str, frozenset[QueueName]] = {
@@ -264,6 +265,7 @@ _QUEUES: Mapping[str, frozenset[QueueName]] = {
     TaskName.ASK_AUXILIARY: frozenset({QueueName.MODEL, QueueName.SUSPECT_MODEL}),
     TaskName.DELIVER: frozenset({QueueName.DELIVERY, QueueName.SUSPECT_DELIVERY}),
     TaskName.COLLECT: frozenset({QueueName.TOOLS}),
+    TaskName.CALL_HOOK: frozenset({QueueName.TOOLS}),
     TaskName.MAINTAIN: frozenset({QueueName.SYSTEM}),
 }
 """Where each is done: a worker for tools may have no key for a model, and would fail a run that it is sent."""

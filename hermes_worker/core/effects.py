@@ -74,6 +74,18 @@ class Collect:
     kind: Literal["collect"] = "collect"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallHook:
+    """Tell an observer of something that is committed. No part of a run: it follows from its steps."""
+
+    run_id: str
+    event_id: str
+    hook: str
+    attempt: int
+    """1 for the first."""
+    kind: Literal["call_hook"] = "call_hook"
+
+
 def outstanding(run: Run) -> frozenset[Effect]:
     """Everything that has to happen next and that nobody has claimed, read from the state alone.
 

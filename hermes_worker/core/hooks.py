@@ -24,6 +24,7 @@ __all__ = [
     "ABSENT_EVENTS",
     "ANSWER_CHARS_MAX",
     "HOOK_EVENTS",
+    "MODEL_EVENTS",
     "NOTHING",
     "NOT_OBSERVED",
     "Approve",
@@ -55,6 +56,9 @@ TRANSFORM_TOOL_RESULT = "transform_tool_result"
 PRE_LLM_CALL = "pre_llm_call"
 TRANSFORM_LLM_OUTPUT = "transform_llm_output"
 _REWRITERS = (PRE_TOOL_CALL, TRANSFORM_TOOL_RESULT, PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT)
+
+MODEL_EVENTS = frozenset({PRE_LLM_CALL, TRANSFORM_LLM_OUTPUT})
+"""Those that are asked about where model calls are made; all others, beside the tools."""
 
 _STARTS = ("agent:start", "on_session_start", "session:start", "subagent_start")
 _ENDS = ("agent:end", "on_session_end", "subagent_stop")
@@ -111,7 +115,7 @@ class HookEvent:
     name: str
     payload: Mapping[str, Any]
     """What happened, with the original's keys. A copy: changing it changes nothing."""
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """The settings that the hook's extension declares, by name."""
 
 

@@ -36,6 +36,8 @@ class RefusedBy(StrEnum):
     PERSON = "person"
     TIMEOUT = "timeout"
     """Nobody answered in time."""
+    HOOK = "hook"
+    """Code that the operator enabled (docs/hooks.md)."""
 
 
 _REASON_CHARS_MAX = 300

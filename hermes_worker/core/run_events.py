@@ -46,6 +46,8 @@ class RunEventName(StrEnum):
     STEP_RETRIED = "step.retried"
     """Ours: a worker vanished and its step is tried again; ``step``, ``attempt``. ``deaths`` says that this happens
     apart from all other work, and how often the step has taken a worker down alone, which at first is 0."""
+    HOOK_FAILED = "hook.failed"
+    """Ours: ``hook`` was to act on ``hook_event`` and did not; the run goes on as if it were not there. ``reason``."""
     RUN_COMPLETED = "run.completed"
     RUN_FAILED = "run.failed"
     RUN_CANCELLED = "run.cancelled"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hermes_worker.core.json_values import text_of
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.recovery.empty import ReplyCounters, counters_document, counters_from
 
@@ -51,6 +52,8 @@ class RunMemory:
     """How often the conversation was compacted in this turn."""
     window: int = 0
     """The model's context window as its provider told it in this turn; 0 when it did not."""
+    context: str = ""
+    """What hooks add to the requests of the turn, until its first reply is stored, which keeps it from then on."""
 
 
 _NOTHING = RunMemory()
@@ -69,6 +72,7 @@ def memory_document(memory: RunMemory) -> str | None:
         "provider": memory.provider,
         "compactions": memory.compactions,
         "window": memory.window,
+        "context": memory.context,
     }
     return canonical_json({"version": VERSION, **{name: value for name, value in values.items() if value}})
 
@@ -94,6 +98,7 @@ def memory_from(document: str | None) -> RunMemory:
         provider=_count(read, "provider"),
         compactions=_count(read, "compactions"),
         window=_count(read, "window"),
+        context=text_of(read.get("context")),
     )
 
 

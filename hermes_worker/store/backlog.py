@@ -130,6 +130,10 @@ due(queue, steps, since) as (
     from firings
     where hinted_at is not null and hinted_at <= (select now from clock)
     union all
+    select 'tools', count(*), min(hinted_at)
+    from hook_calls
+    where hinted_at is not null and hinted_at <= (select now from clock)
+    union all
     select case when deaths is null then 'delivery' else 'suspect_delivery' end, count(*), min(hinted_at)
     from deliveries
     where hinted_at is not null and hinted_at <= (select now from clock)
@@ -151,6 +155,10 @@ claimed(queue, steps, age_s) as (
     union all
     select 'tools', count(*), sum({greatest}(0.0, (select now from clock) - claimed_at))
     from firings
+    where lease_owner is not null
+    union all
+    select 'tools', count(*), sum({greatest}(0.0, (select now from clock) - claimed_at))
+    from hook_calls
     where lease_owner is not null
     union all
     select case when deaths is null then 'delivery' else 'suspect_delivery' end, count(*),

@@ -30,6 +30,7 @@ from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
+from hermes_worker.store.hooks.owed import PRUNE_HOOK_CALLS, lose_hook_calls, resend_hook_calls
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.row_keys import CallKey, LeaseTokenRow, LostHintsBounds, RunKey
 from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
@@ -128,6 +129,7 @@ class Sweeper:
         again = self._resend(depths) if depths is not None else []
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
+        woken += lose_hook_calls(self._database)
         self._count()
         return Swept(
             hints=(*call_hints, *iteration_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
@@ -281,6 +283,8 @@ class Sweeper:
         for is_suspect in (False, True) if has_suspects else (False,):
             before = _lost_before(_APART + DELIVERY_QUEUE if is_suspect else DELIVERY_QUEUE, depths, marks, grace)
             hints += resend_deliveries(self._database, grace_s=grace, before=before, is_suspect=is_suspect)
+        before = _lost_before(TOOLS_QUEUE, depths, marks, grace)
+        hints += resend_hook_calls(self._database, grace_s=grace, before=before)
         return hints
 
     def _watermarks(self) -> tuple[dict[str, float], bool]:
@@ -435,6 +439,7 @@ _PRUNE = (
             *(sa.not_(sa.exists().where(table.c.lease_owner == workers.c.pk)) for table in _CLAIMABLE),
         )
     ),
+    PRUNE_HOOK_CALLS,
 )
 
 _DUE_TO_RESUME = Prepared(

@@ -309,6 +309,7 @@ tool_calls = sa.Table(
     sa.Column("waits_for", sa.String(8)),
     sa.Column("children_max", sa.SmallInteger()),
     sa.Column("approved_arguments", sa.Text()),
+    sa.Column("rewritten_arguments", sa.Text()),
     sa.Column("asks", sa.SmallInteger()),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("deaths", sa.SmallInteger()),
@@ -623,6 +624,39 @@ deliveries = sa.Table(
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
 a notice about a job (``body``). ``is_in_doubt``: an attempt ended without an answer and may have arrived. ``losses``:
 attempts that ended with their worker; ``deaths``: as those of a run."""
+
+hook_calls = sa.Table(
+    "hook_calls",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("event_id", sa.String(120), nullable=False),
+    sa.Column("hook", sa.String(64), nullable=False),
+    sa.Column("event", sa.String(40), nullable=False),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("event_seq", sa.Integer(), nullable=False),
+    sa.Column("state", sa.String(10), nullable=False),
+    sa.Column("attempts", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("reason", sa.Text()),
+    sa.Column("hinted_at", Seconds),
+    sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("lease_token", sa.String(32)),
+    sa.Column("lease_owner", BigId),
+    sa.Column("claimed_at", Seconds),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("settled_at", Seconds),
+    sa.UniqueConstraint("event_id", "hook", "tenant"),
+    sa.CheckConstraint("state in ('pending', 'running', 'done', 'failed', 'lost')", name="state"),
+    sa.CheckConstraint("(state = 'running') = (lease_token is not null)", name="running_is_claimed"),
+    sa.CheckConstraint("(state = 'pending') = (hinted_at is not null)", name="pending_is_due"),
+    sa.CheckConstraint("(state in ('done', 'failed', 'lost')) = (settled_at is not null)", name="settled"),
+    sa.Index("ix_hook_calls_run_pk", "run_pk"),
+    _partial("ix_hook_calls_due", "hinted_at", where="hinted_at is not null"),
+    _partial("ix_hook_calls_claimed", "lease_owner", where="lease_owner is not null"),
+    _partial("ix_hook_calls_settled", "settled_at", where="settled_at is not null"),
+)
+"""What observers are told, and whether they were: a row for each event and hook, written with the event. ``event_seq``
+is the number of the run's event, 0 for its beginning. Settled rows are deleted after a week."""
 
 dead_targets = sa.Table(
     "dead_targets",

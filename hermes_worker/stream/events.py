@@ -220,6 +220,15 @@ class StepRetriedFields(TypedDict):
     """It is tried apart from all other work; how often it took a worker down there."""
 
 
+class HookFailedFields(TypedDict):
+    """A hook was to act and did not; the run goes on as if it were not there."""
+
+    hook: str
+    hook_event: str
+    """What it was to act on, such as ``pre_tool_call``."""
+    reason: str
+
+
 class RunCompletedFields(TypedDict):
     """The run ended with an answer."""
 
@@ -261,6 +270,7 @@ ROW_FIELDS: Mapping[str, type] = {
     RunEventName.INPUT_REQUESTED: InputRequestFields,
     RunEventName.INPUT_ANSWERED: InputAnsweredFields,
     RunEventName.STEP_RETRIED: StepRetriedFields,
+    RunEventName.HOOK_FAILED: HookFailedFields,
     RunEventName.RUN_COMPLETED: RunCompletedFields,
     RunEventName.RUN_FAILED: RunFailedFields,
     RunEventName.RUN_CANCELLED: RunCancelledFields,

@@ -11,7 +11,8 @@ from hermes_worker.agent.tools.catalog import Catalog
 from hermes_worker.core import events as ev
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation, Consulted
 from hermes_worker.core.delegation import DelegationPolicy
-from hermes_worker.core.effects import AskAuxiliary, Iterate, RunTool
+from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, RunTool
+from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
 from hermes_worker.core.spec import RunSpec
@@ -19,6 +20,7 @@ from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.credentials import FirstKey, Pooling
 from hermes_worker.models.governor import Governing, Ungoverned
 from hermes_worker.safety.redaction import Redactor
+from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
 from hermes_worker.store.runs.calls import CallClaim, Settlement
@@ -26,6 +28,7 @@ from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
 from hermes_worker.stream.live import Live
 from hermes_worker.tasks.calls.permission import ApprovalRules, WaitStore
+from hermes_worker.tasks.hooks.running import HookRunner
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspaces.base import Workspace
@@ -73,6 +76,8 @@ class CallStore(Protocol):
 
     def release(self, claim: CallClaim) -> list[Hint]: ...
 
+    def rewrite(self, claim: CallClaim, arguments: str) -> None: ...
+
     def spec_of(self, run_pk: int) -> RunSpec: ...
 
     def delegate(
@@ -99,6 +104,30 @@ class AuxiliaryStore(Protocol):
     def answer(self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
 
     def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
+
+
+class HookStore(Protocol):
+    """What hooks are told, and what became of it. ``store.hook_calls.HookCalls``."""
+
+    def claim(self, effect: CallHook, owner: int) -> HookCallClaim | None: ...
+
+    def facts(self, claim: HookCallClaim) -> HookFacts: ...
+
+    def settle(self, claim: HookCallClaim, failure: str | None = None) -> None: ...
+
+    def tell_failed(self, run_pk: int, *, hook: str, event: str, reason: str) -> None: ...
+
+    def tell_begun(self, run: tuple[int, str], *, is_child: bool, is_first: bool) -> list[Hint]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """The hooks of a worker process, and where it is written what became of them."""
+
+    runner: HookRunner = field(default_factory=HookRunner)
+    store: HookStore | None = None
+    """``None`` where there are none."""
+    observed: Observed = field(default_factory=lambda: NOT_OBSERVED)
 
 
 class TranscriptStore(Protocol):
@@ -154,6 +183,8 @@ class Parts:
     pool: Pooling = field(default_factory=FirstKey)
     """Which of several keys of a provider a turn uses."""
     model: ModelOptions = field(default_factory=ModelOptions)
+    hooks: Hooks = field(default_factory=Hooks)
+    """Code of others that is asked before a step is written."""
     fair_semaphore: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     redactor: Redactor = field(default_factory=Redactor)

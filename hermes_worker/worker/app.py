@@ -1,4 +1,4 @@
-"""The Celery application of a worker: six tasks, and what happens when a process starts and leaves.
+"""The Celery application of a worker: seven tasks, and what happens when a process starts and leaves.
 
 ``celery -A hermes_worker.worker.app worker`` works as well as ``hermes-worker worker``, which it is made of.
 """
@@ -15,7 +15,7 @@ from celery import Celery, signals
 
 from hermes_worker import settings as settings_module
 from hermes_worker.broker.queue import TaskName
-from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.effects import AskAuxiliary, CallHook, Effect, Iterate, RunTool, SendDelivery
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, handover
@@ -23,6 +23,7 @@ from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.deliver import deliver
+from hermes_worker.tasks.hooks.observing import call_hook
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.jobs.collect import collect
 from hermes_worker.tasks.jobs.data import remove_data
@@ -70,6 +71,11 @@ def build(settings: Settings) -> Celery:
     @app.task(name=TaskName.COLLECT.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def collect_task(firing_id: int, at: float) -> None:
         _collect_guarded(settings, firing_id, at)
+
+    @app.task(name=TaskName.CALL_HOOK.value, ignore_result=True)  # type: ignore[untyped-decorator]
+    def call_hook_task(event_id: str, hook: str, attempt: int, at: float) -> None:
+        effect = CallHook(run_id=event_id.partition(".")[0], event_id=event_id, hook=hook, attempt=attempt)
+        _call_hook_guarded(settings, effect, at)
 
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
@@ -138,6 +144,17 @@ def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> Non
         _end_starved_lane(error, effect)
         log.exception("task.failed", delivery_id=effect.delivery_id)
         _leave_lane()
+
+
+def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
+    """Like ``_guarded``. A row that meets a defect stays claimed; its claim is given up as a stray, and it is due
+    again until its attempts are used up."""
+    try:
+        call_hook(process(settings).parts, effect, at)
+    except (UnavailableError, LeaseLost) as error:
+        log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
+    except Exception:
+        log.exception("task.failed", run_id=effect.run_id)
 
 
 def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:

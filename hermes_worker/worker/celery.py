@@ -55,6 +55,7 @@ def celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
             TaskName.ASK_AUXILIARY.value: {"queue": QueueName.MODEL.value},
             TaskName.DELIVER.value: {"queue": QueueName.DELIVERY.value},
             TaskName.COLLECT.value: {"queue": QueueName.TOOLS.value},
+            TaskName.CALL_HOOK.value: {"queue": QueueName.TOOLS.value},
             TaskName.MAINTAIN.value: {"queue": QueueName.SYSTEM.value},
         },
         task_remote_tracebacks=False,

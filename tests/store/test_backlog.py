@@ -18,16 +18,18 @@ from support.store import ANSWER, Store, asks
 
 from hermes_worker.broker.queue import QueueName, message_of
 from hermes_worker.core.auxiliary import AuxiliaryQuestion, AuxTask, Consultation
-from hermes_worker.core.effects import AskAuxiliary, Collect, Effect, Iterate, RunTool, SendDelivery
+from hermes_worker.core.effects import AskAuxiliary, CallHook, Collect, Effect, Iterate, RunTool, SendDelivery
 from hermes_worker.core.messages import user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.backlog import CLEARED_IN_S, STEP_S_MIN, QueueBacklog, create_view, read_backlog
+from hermes_worker.store.hooks.calls import HookCalls
+from hermes_worker.store.hooks.owed import OwedHookRow, owe_hooks
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.outbox.deliveries import Deliveries, owe
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.control import Control, NotAtWork
-from hermes_worker.store.tables import deliveries, firings, jobs, runs, tool_calls
+from hermes_worker.store.tables import deliveries, firings, hook_calls, jobs, runs, tool_calls
 
 VERSIONS = Path(__file__).parents[2] / "hermes_worker" / "store" / "migrations" / "versions"
 MOVES = 70
@@ -71,6 +73,8 @@ def counted(store: Store) -> Counted:
             found.add(row, SendDelivery(run_id="", delivery_id="", attempt=1, is_suspect=row.deaths is not None))
         for row in connection.execute(sa.select(firings)):
             found.add(row, Collect(run_id="", firing_id=0))
+        for row in connection.execute(sa.select(hook_calls)):
+            found.add(row, CallHook(run_id="", event_id="", hook="", attempt=1))
     return found
 
 
@@ -158,6 +162,22 @@ class Commotion:
             pk = connection.execute(due.returning(firings.c.pk)).scalar_one()
         if self.chance(0.5):
             assert Executions(self.store.database).claim(pk, self.store.worker().pk)
+
+    def move_observe(self) -> None:
+        """Owe an observer a call, which somebody may take and leave behind."""
+        number, run_id = self.random.randrange(10**9), self.runs[0]
+        row: OwedHookRow = {
+            "run_pk": 1,
+            "event_id": f"{run_id}.{number}.agent:end",
+            "hook": "audit",
+            "event": "agent:end",
+            "event_seq": 1,
+        }
+        with self.store.database.write() as connection:
+            [hint] = owe_hooks(connection, run_id, [row])
+        assert isinstance(hint.effect, CallHook)
+        if self.chance(0.5):
+            assert HookCalls(self.store.database).claim(hint.effect, self.store.worker().pk)
 
     def move_put_off(self) -> None:
         """The next try of a step has to wait."""
@@ -280,7 +300,9 @@ select 'default', 'dlv_' || n, n, 'local', 'delivered', '', {now}, {now}, {now} 
 insert into jobs (tenant, pk, job_id, name, definition, state, created_at, updated_at)
 values ('default', 1, 'j', 'j', '{{}}', 'scheduled', {now}, {now});
 insert into firings (job_pk, slot, outcome, reason, run_pk, settled_at, ended_at)
-select 1, n, 'fired', '', n, {now}, {now} from generate_series(1, 10000) n
+select 1, n, 'fired', '', n, {now}, {now} from generate_series(1, 10000) n;
+insert into hook_calls (tenant, event_id, hook, event, run_pk, event_seq, state, created_at, settled_at)
+select 'default', n || '.1.agent:end', 'audit', 'agent:end', n, 1, 'done', {now}, {now} from generate_series(1, 10000) n
 """
 
 
@@ -302,7 +324,7 @@ def test_it_reads_the_partial_indexes_and_not_the_history(own_postgres_store: St
     assert not [node for node in nodes if node["Node Type"] == "Seq Scan"]
 
 
-_COUNTED = ("runs", "tool_calls", "firings", "deliveries")
+_COUNTED = ("runs", "tool_calls", "firings", "deliveries", "hook_calls")
 
 
 def test_a_role_that_may_read_nothing_else_can_read_it(own_postgres_store: Store) -> None:
@@ -322,5 +344,5 @@ def test_a_role_that_may_read_nothing_else_can_read_it(own_postgres_store: Store
 
 def test_the_revision_makes_the_view_that_the_code_describes(store: Store) -> None:
     kind = store.database.engine.dialect.name
-    [script] = VERSIONS.glob(f"0101_*.{kind}.sql")
+    [script] = VERSIONS.glob(f"0107_*.{kind}.sql")
     assert script.read_text(encoding="utf-8") == create_view(kind) + "\n"

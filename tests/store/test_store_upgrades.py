@@ -20,6 +20,7 @@ from hermes_worker.store.tables import (
     deleted_runs,
     deliveries,
     firings,
+    hook_calls,
     jobs,
     legal_holds,
     logins,
@@ -40,6 +41,17 @@ from hermes_worker.store.tables import (
 
 _OTHERS = {
     session_documents: {"session_pk": 1, "key": "cwd", "body": '"/x"'},
+    hook_calls: {
+        "tenant": "default",
+        "event_id": "run_1.0.agent:start",
+        "hook": "audit",
+        "event": "agent:start",
+        "run_pk": 1,
+        "event_seq": 0,
+        "state": "pending",
+        "hinted_at": 1.0,
+        "created_at": 1.0,
+    },
     steers: {"run_pk": 1, "text": "faster", "created_at": 1.0},
     waits: {"run_pk": 1, "iteration": 1, "position": 0, "kind": "input", "request": "{}", "opened_at": 1.0},
     auxiliary_calls: {

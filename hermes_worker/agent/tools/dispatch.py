@@ -26,6 +26,8 @@ _QUICKLY_READ_CHARS = 20_000
 
 Gate = Callable[[Tool, Mapping[str, Any]], ToolResult | None]
 """Looks at a call before it runs; a result it gives stands in for the call."""
+Revise = Callable[[ToolResult], ToolResult]
+"""Looks at a tool's result, in which secrets are hidden; what it gives is read for secrets again."""
 
 
 def run_tool(
@@ -36,12 +38,14 @@ def run_tool(
     limits: ResultLimits | None = None,
     gate: Gate | None = None,
     consulted: Consulted | None = None,
+    revise: Revise | None = None,
 ) -> ToolResult:
     """Run one call and return its result; what goes wrong is an error result and never an exception.
 
-    With ``consulted``, what the tool asked of models in an earlier claim, the call goes on from there. A call that was
-    cancelled before it started does nothing. The result's size is within ``limits``, and secrets are hidden in it:
-    whatever becomes of a result, a row, an event, a file or a prompt, is made from what this returns.
+    ``revise`` may put another result in the place of the tool's own. With ``consulted``, what the tool asked of models
+    in an earlier claim, the call goes on from there. A call that was cancelled before it started does nothing. The
+    result's size is within ``limits``, and secrets are hidden in it: whatever becomes of a result, a row, an event, a
+    file or a prompt, is made from what this returns.
     """
     arguments = _arguments(tool, arguments_json)
     if isinstance(arguments, ToolResult):
@@ -50,8 +54,11 @@ def run_tool(
     outcome = refused or _outcome(tool, arguments, context, consulted)
     if outcome.question is not None or outcome.consultation is not None:
         return outcome
+    clean = _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments))
+    if revise is not None and refused is None and not outcome.delegated and not context.cancelled.is_set():
+        clean = _without_secrets(revise(clean), context)
     shown = limited(
-        _without_secrets(outcome, context, is_configuration=_reads_configuration(tool, arguments)),
+        clean,
         chars_max=tool.spec.result_chars_max,
         call_key=context.idempotency_key,
         workspace=context.workspace,

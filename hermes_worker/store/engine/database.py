@@ -17,6 +17,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.store.engine.pool import ConnectionPool
 
 _SQLITE_BUSY_TIMEOUT_MS = 20_000
@@ -65,10 +66,13 @@ _IS_POOLED = "hermes_is_pooled"
 class Database:
     """The state database. Thread-safe; build it after a fork, not before."""
 
-    def __init__(self, url: str, *, pool_size: int = 10, prepares: bool = True) -> None:
+    def __init__(
+        self, url: str, *, pool_size: int = 10, prepares: bool = True, observed: Observed = NOT_OBSERVED
+    ) -> None:
         """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
         connections at most are opened for transactions, and as many for single statements; ``prepares`` says whether
-        the server keeps statements prepared for them.
+        the server keeps statements prepared for them. ``observed`` says which hooks are owed a call for what is
+        written.
 
         Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
         """
@@ -90,7 +94,8 @@ class Database:
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, options)
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
-        self._writer = self.engine.execution_options(hermes_write=True)
+        self.observed = observed
+        self._writer = self.engine.execution_options(hermes_write=True, hermes_observed=observed)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -116,6 +121,12 @@ class Database:
         """
         with self._translated(), self._write_lock, self._writer.begin() as connection:
             yield connection
+
+    @staticmethod
+    def observed_in(connection: Connection) -> Observed:
+        """``observed`` of the database in whose transaction ``connection`` is."""
+        observed: Observed = connection.get_execution_options().get("hermes_observed", NOT_OBSERVED)
+        return observed
 
     def statement(self) -> AbstractContextManager[Connection]:
         """For a single statement that is its own transaction; saves the round trips of BEGIN and COMMIT."""

@@ -75,6 +75,8 @@ class CallClaim:
     is_watched: bool
     is_approved: bool
     """Somebody allowed it, with these very arguments: it does not ask again."""
+    is_rewritten: bool
+    """Hooks gave it other arguments than the model did; these are in ``request``."""
     has_asked: bool
     """It left questions for models, and they are answered (``store.runs.auxiliary``)."""
     loaded: RunRecord
@@ -118,6 +120,7 @@ class _ClaimedCall(NamedTuple):
     timeout_s: float
     claimed_at: float
     approved_arguments: str | None
+    rewritten_arguments: str | None
     asks: int | None
     call_deaths: int | None
 
@@ -135,6 +138,10 @@ class _HandOver(HeldCallKey):
     children_max: int
 
 
+class _Rewritten(HeldCallKey):
+    arguments: str
+
+
 _claim_call = claim_call(
     RunTool,
     tool_calls.c.run_pk,
@@ -146,6 +153,7 @@ _claim_call = claim_call(
     tool_calls.c.timeout_s,
     tool_calls.c.claimed_at,
     tool_calls.c.approved_arguments,
+    tool_calls.c.rewritten_arguments,
     tool_calls.c.asks,
     tool_calls.c.deaths.label("call_deaths"),
     lasts_s=tool_calls.c.timeout_s,
@@ -201,6 +209,17 @@ _hand_over = (
         tool_calls.c.lease_token == sa.bindparam("token"),
     )
     .values(children_max=sa.bindparam("children_max"))
+)
+_REWRITE = Prepared(
+    sa.update(tool_calls)
+    .where(
+        tool_calls.c.run_pk == sa.bindparam("run"),
+        tool_calls.c.iteration == sa.bindparam("iter"),
+        tool_calls.c.position == sa.bindparam("pos"),
+        tool_calls.c.lease_token == sa.bindparam("token"),
+    )
+    .values(rewritten_arguments=sa.bindparam("arguments")),
+    takes=_Rewritten,
 )
 _HAND_OVER = Prepared(_hand_over, takes=_HandOver)
 _HAND_OVER_AND_WAIT = Prepared(
@@ -342,6 +361,13 @@ class ToolCalls:
             )
             return hints + [replace(hint, group=claim.run_id) for hint in begun]
 
+    def rewrite(self, claim: CallClaim, arguments: str) -> None:
+        """Keep the arguments that a held call runs with in the place of the model's, whoever runs it. Safe to repeat.
+        Raises ``LeaseLost``."""
+        with self._database.statement() as connection:
+            if _REWRITE.run(connection, {**claimed(claim), "arguments": arguments}) == 0:
+                raise lost(claim)
+
     def release(self, claim: CallClaim) -> list[Hint]:
         """Hand a call back for another worker to take now. Raises ``LeaseLost``."""
         with self._database.write() as connection:
@@ -363,9 +389,12 @@ def _claim_of(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
         attempt=effect.attempt,
         result_seq=row.result_seq,
         request=ToolRequest(
-            id=asked["id"], name=row.name, arguments=row.approved_arguments or asked["function"]["arguments"]
+            id=asked["id"],
+            name=row.name,
+            arguments=row.approved_arguments or row.rewritten_arguments or asked["function"]["arguments"],
         ),
         is_approved=row.approved_arguments is not None,
+        is_rewritten=row.rewritten_arguments is not None,
         has_asked=row.asks is not None,
         replay=Replay(row.replay),
         timeout_s=row.timeout_s,

@@ -21,8 +21,9 @@ from hermes_worker.core.pricing import NOTHING_SPENT, CostStatus, Spent, doubtfu
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.observe import log
-from hermes_worker.store.engine.database import db_now
+from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
+from hermes_worker.store.hooks.owed import owe_hooks, owed_rows
 from hermes_worker.store.outbox.deliveries import owe, targets_of
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import (
@@ -155,13 +156,18 @@ def force_end(connection: Connection, pk: int, event: ev.Broken) -> ForcedEnd | 
     data = {"error": event.failure.message, "exit_reason": event.reason.value, "status": RunStatus.FAILED.value}
     told = [RunEvent(name=RunEventName.RUN_FAILED, data=data)]
     INSERT_EVENT.run_each(connection, event_rows(pk, row.event_seq - 1, told))
+    observed, is_child = Database.observed_in(connection), row.parent_pk is not None
+    owed = owed_rows((pk, row.run_id), row.event_seq - 1, told, observed, is_child=is_child)
     return ForcedEnd(
         run_pk=pk,
         session_pk=row.session_pk,
         message_seq=row.message_seq + _close_transcript(connection, pk, row, open_calls),
         parent=parent_of(row),
         settled=_settled(held, lost),
-        hints=owe(connection, targets_of(row.deliver), run=(pk, row.run_id)),
+        hints=[
+            *owe(connection, targets_of(row.deliver), run=(pk, row.run_id)),
+            *owe_hooks(connection, row.run_id, owed),
+        ],
     )
 
 

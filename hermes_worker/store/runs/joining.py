@@ -25,6 +25,7 @@ from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.hooks.owed import owe_hooks
 from hermes_worker.store.row_keys import CallKey, SessionKey
 from hermes_worker.store.rows import (
     ACTIVATE_RUN,
@@ -50,6 +51,7 @@ from hermes_worker.store.runs.stepping import (
     FreeSession,
     JoinParent,
     MarkSaid,
+    OweHooks,
     SettleBudget,
     StepPlan,
     Write,
@@ -77,19 +79,19 @@ def save(connection: Connection, loaded: LoadedRun, after: Run, additions: Addit
     """
     wanted = needed(loaded, after, additions)
     known = look_up(connection, loaded, wanted, additions.pricing) if wanted else NOTHING_KNOWN
-    return _write(connection, plan(loaded, after, additions, known))
+    return _write(connection, plan(loaded, after, additions, known, Database.observed_in(connection)))
 
 
 def commit(database: Database, loaded: LoadedRun, after: Run, additions: Additions) -> list[Hint]:
     """``save`` in a transaction of its own. Raises ``StateMoved``."""
     wanted = needed(loaded, after, additions)
     if not wanted:
-        return write(database, plan(loaded, after, additions))
+        return write(database, plan(loaded, after, additions, observed=database.observed))
     with database.read() as connection:
         known = look_up(connection, loaded, wanted, additions.pricing)
     # Whatever may have changed since is written with an event, and then nothing is written here; but for the budget,
     # of which the run is told how much is used.
-    return write(database, plan(loaded, after, additions, known))
+    return write(database, plan(loaded, after, additions, known, database.observed))
 
 
 def write(database: Database, planned: StepPlan) -> list[Hint]:
@@ -107,15 +109,17 @@ def _write(connection: Connection, planned: StepPlan) -> list[Hint]:
         raise StateMoved(f"run {planned.loaded.run.run_id!r} moved on while a step was being written")
     hints = [Hint(effect=effect, at=at) for effect in planned.added]
     for each in planned.rest:
-        hints += _write_other(connection, planned, each)
+        hints += _write_other(connection, planned, each, at)
     return hints
 
 
-def _write_other(connection: Connection, planned: StepPlan, what: Write) -> list[Hint]:
+def _write_other(connection: Connection, planned: StepPlan, what: Write, at: float) -> list[Hint]:
     run_pk, session_pk = planned.loaded.pk, planned.loaded.session_pk
     match what:
         case NewRows():
             return []  # with the first statement
+        case OweHooks():
+            return owe_hooks(connection, what.run_id, what.rows, at)
         case DeleteDocuments():
             delete_documents(connection, session_pk, what.keys)
         case MarkSaid():

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import Amounts, Budget, Dimension, Limits, Use, uses, warning
 from hermes_worker.core.effects import CallEffect, Effect, Iterate, outstanding
+from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.messages import Message, Role, Usage, canonical_json, tool_body
 from hermes_worker.core.notices import STOPPED_ANSWER, result_without_a_run
 from hermes_worker.core.pricing import (
@@ -29,6 +30,7 @@ from hermes_worker.core.pricing import (
 from hermes_worker.core.principals import author
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind, exit_text
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.store.hooks.owed import OwedHookRow, owed_rows
 from hermes_worker.store.rows import (
     BLOB_CHARS_MIN,
     LoadedRun,
@@ -242,7 +244,26 @@ class SettleBudget:
     charge: budgets.Charge
 
 
-Write = NewRows | DeleteDocuments | MarkSaid | CloseWait | ChangeCall | EndRun | FreeSession | JoinParent | SettleBudget
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OweHooks:
+    """Observers are to be told of the step's events."""
+
+    run_id: str
+    rows: Sequence[OwedHookRow]
+
+
+Write = (
+    NewRows
+    | OweHooks
+    | DeleteDocuments
+    | MarkSaid
+    | CloseWait
+    | ChangeCall
+    | EndRun
+    | FreeSession
+    | JoinParent
+    | SettleBudget
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +282,13 @@ class StepPlan:
     """What is due by the step and was not before, in order."""
 
 
-def plan(loaded: LoadedRun, after: Run, additions: Additions, known: Known = NOTHING_KNOWN) -> StepPlan:
+def plan(
+    loaded: LoadedRun,
+    after: Run,
+    additions: Additions,
+    known: Known = NOTHING_KNOWN,
+    observed: Observed = NOT_OBSERVED,
+) -> StepPlan:
     """What the step from ``loaded.run`` to ``after`` writes. ``known`` is what ``needed`` asks for."""
     before = loaded.run
     spent = Spent(usage=additions.usage, cost=additions.cost)
@@ -294,6 +321,7 @@ def plan(loaded: LoadedRun, after: Run, additions: Additions, known: Known = NOT
         rest=(
             *((more,) if more else ()),
             *_other_writes(loaded, after, additions, known, written),
+            *(_owed_to_hooks(loaded, happened, observed) if observed else ()),
             *_end_writes(loaded, after, additions, message_seq),
             *_budget_writes(loaded, after, spent),
         ),
@@ -354,6 +382,13 @@ def _other_writes(
             writes.append(CloseWait(position=call.position))
         writes.append(ChangeCall(call=call, is_due=is_due))
     return writes
+
+
+def _owed_to_hooks(loaded: LoadedRun, happened: Sequence[RunEvent], observed: Observed) -> list[Write]:
+    rows = owed_rows(
+        (loaded.pk, loaded.run.run_id), loaded.event_seq, happened, observed, is_child=loaded.parent is not None
+    )
+    return [OweHooks(run_id=loaded.run.run_id, rows=rows)] if rows else []
 
 
 def _end_writes(loaded: LoadedRun, after: Run, additions: Additions, message_seq: int) -> list[Write]:

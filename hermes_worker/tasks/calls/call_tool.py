@@ -30,6 +30,7 @@ from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.permission import wait_for_permission
+from hermes_worker.tasks.hooks.rewriting import before_call, on_result
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
@@ -68,8 +69,9 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
     began = time.monotonic()
     note(tool=claim.request.name)
     if parts.leases.is_trusted:
+        claim, stand_in = before_call(parts, claim, parts.runs.session_of(claim.session_pk), abort)
         consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()
-        result = _run(parts, claim, abort, consulted)
+        result = stand_in or _run(parts, claim, abort, consulted)
         waited_s = claim.claimed_at - consulted[0].asked_at if consulted else 0.0
         write = partial(_write, parts, claim, result, waited_s + time.monotonic() - began, abort)
     else:
@@ -142,7 +144,8 @@ def _run(parts: Parts, claim: CallClaim, abort: AbortSignal, consulted: Sequence
     def gate(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult | None:
         return wait_for_permission(parts.approvals, parts.waits, claim, tool, arguments, context.session, judged)
 
-    return run_tool(tool, claim.request.arguments, context, gate=gate, consulted=own)
+    revise = on_result(parts, claim, session, abort)
+    return run_tool(tool, claim.request.arguments, context, gate=gate, consulted=own, revise=revise)
 
 
 def _tell_progress(parts: Parts, claim: CallClaim, text: str) -> None:

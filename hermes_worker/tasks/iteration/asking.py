@@ -34,6 +34,7 @@ from hermes_worker.store.runs.runs import IterationClaim
 from hermes_worker.store.runs.transcripts import CorruptTranscript
 from hermes_worker.stream.live import DeltaBuffer
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
+from hermes_worker.tasks.hooks.rewriting import context_of
 from hermes_worker.tasks.iteration.compacting import Bounds, Compaction, compact
 from hermes_worker.tasks.iteration.metering import Attempt, Bill, Heard
 from hermes_worker.tasks.iteration.requests import build_request, tokens_of
@@ -94,23 +95,31 @@ Asked = Answered | Unanswered | Interrupted | Compacted
 def ask(parts: Parts, claim: IterationClaim, abort: AbortSignal, *, is_watched: Callable[[], bool]) -> Asked:
     """Make the claimed call. Blocks until there is an answer, or nothing more that can be tried without a long wait."""
     bill = Bill()
-    asked = _asked(parts, claim, abort, is_watched, bill)
+    try:
+        context = context_of(parts, claim, abort)
+    except (CorruptTranscript, ValueError) as error:
+        return _corrupt(error)
+    asked = _asked(parts, claim, abort, is_watched, bill, context)
     return asked if isinstance(asked, Compacted) else replace(asked, in_vain=bill.spent)
 
 
 def _asked(
-    parts: Parts, claim: IterationClaim, abort: AbortSignal, is_watched: Callable[[], bool], bill: Bill
+    parts: Parts, claim: IterationClaim, abort: AbortSignal, is_watched: Callable[[], bool], bill: Bill, context: str
 ) -> Asked:
     try:
         with parts.fair_semaphore:
-            call = _ModelCall(parts, claim, abort, is_watched, bill)
+            call = _ModelCall(parts, claim, abort, is_watched, bill, context)
         return call.elsewhere() or call.outcome()
     except (CorruptTranscript, ValueError) as error:
-        failure = Failure(kind="corrupt_transcript", message=str(error))
-        return Unanswered(event=ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
+        return _corrupt(error)
     except ConfigurationError as error:
         failure = Failure(kind=FailureKind.CONFIGURATION.value, message=str(error))
         return Unanswered(event=ev.ModelFailed(failure=failure, exit_reason=ExitReason.MODEL_CALL_REFUSED))
+
+
+def _corrupt(error: Exception) -> Unanswered:
+    failure = Failure(kind="corrupt_transcript", message=str(error))
+    return Unanswered(event=ev.Broken(reason=ExitReason.CORRUPT_STATE, failure=failure))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +144,17 @@ class _ModelCall:
     """The newest answer of the governor."""
 
     def __init__(
-        self, parts: Parts, claim: IterationClaim, abort: AbortSignal, is_watched: Callable[[], bool], bill: Bill
+        self,
+        parts: Parts,
+        claim: IterationClaim,
+        abort: AbortSignal,
+        is_watched: Callable[[], bool],
+        bill: Bill,
+        context: str = "",
     ) -> None:
-        """``bill`` is for attempts that bring no reply, and for calls beside this one. Raises ``ValueError`` when the
-        run's documents make no sense, and ``CorruptTranscript``."""
+        """``context`` is what hooks add to the requests of a turn that begins. ``bill`` is for attempts that bring no
+        reply, and for calls beside this one. Raises ``ValueError`` when the run's documents make no sense, and
+        ``CorruptTranscript``."""
         run = claim.loaded.run
         self._parts = parts
         self._claim = claim
@@ -146,7 +162,9 @@ class _ModelCall:
         self._bill = bill
         # The same for every try of the call, so that one that was parked finds the place that was kept for it.
         self._ticket = f"{run.run_id}:{run.iteration + 1}"
-        self._begun = asking.begin(_rules(parts), memory_from(run.memory), _history(run.recovery))
+        memory = memory_from(run.memory)
+        memory = replace(memory, context=context) if context else memory
+        self._begun = asking.begin(_rules(parts), memory, _history(run.recovery))
         self._session = parts.runs.session_of(claim.loaded.session_pk)
         self._rows = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
         self._deltas = DeltaBuffer(

@@ -7,6 +7,7 @@ from functools import partial
 
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.compactions import CONTEXT_FIELD
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied
@@ -17,8 +18,10 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import CompactionRow, IterationClaim
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.hooks.observing import tell_begun
+from hermes_worker.tasks.hooks.rewriting import final_answer
 from hermes_worker.tasks.iteration.asking import Answered, Asked, Compacted, Interrupted, Unanswered, ask
-from hermes_worker.tasks.iteration.judging import Circumstances, Judged, judge
+from hermes_worker.tasks.iteration.judging import Circumstances, Judged, judge, with_text
 from hermes_worker.tasks.iteration.metering import cost_of_reply
 from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.iteration.titles import give_title
@@ -46,6 +49,7 @@ def _claim(parts: Parts, effect: Iterate) -> IterationClaim | None:
 
 def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> StepDone:
     note(request_model=claim.loaded.model)
+    tell_begun(parts, claim)
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
     judged = None
     if isinstance(asked, Answered):
@@ -53,6 +57,7 @@ def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> 
         note(input_tokens=usage.input, output_tokens=usage.output)
         with parts.fair_semaphore:
             judged = _judged(parts, claim, asked)
+        judged = rewritten(parts, claim, judged, asked.memory.context, abort)
     faults.point(FaultPoint.ITERATE_AFTER_REPLY, claim.run_id)
 
     def commit() -> list[Hint]:
@@ -71,6 +76,19 @@ def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> 
         return StepDone(hints=hints, is_watched=is_watched)
     then = partial(give_title, parts, claim, asked, judged.reply.text)
     return StepDone(hints=hints, is_watched=is_watched, then=then)
+
+
+def rewritten(parts: Parts, claim: IterationClaim, judged: Judged, context: str, abort: AbortSignal) -> Judged:
+    """The reply as it is stored: with what hooks made of an answer, and with what they had added to its request."""
+    if not isinstance(judged.event, ModelReplied):
+        return judged
+    reply = judged.reply
+    text = None if judged.event.calls else final_answer(parts, claim, reply.text, abort)
+    if text is not None and text != reply.text:
+        reply = with_text(reply, text)
+    if context:
+        reply = replace(reply, row_fields={**reply.row_fields, CONTEXT_FIELD: context})
+    return judged if reply is judged.reply else replace(judged, reply=reply)
 
 
 def _is_over(asked: Asked, judged: Judged | None) -> bool:

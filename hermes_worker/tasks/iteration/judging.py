@@ -111,7 +111,7 @@ def _with_calls(
     if len(calls) > where.calls_max:
         message = f"the model asked for {len(calls)} tool calls in one reply; at most {where.calls_max} are run"
         return _failed(reply, ExitReason.MODEL_CALL_REFUSED, "too_many_tool_calls", message)
-    document = memory_document(replace(memory, counters=verdict.counters))
+    document = memory_document(replace(memory, counters=verdict.counters, context=""))
     return Judged(event=ev.ModelReplied(calls=calls, memory=document), reply=planned)
 
 
@@ -151,6 +151,11 @@ def _judged_summary(reply: ModelReply, where: Circumstances) -> Judged:
     if not text and not where.memory.summaries:
         return _asked_again(reply, replace(where.memory, summaries=1), is_counted=False)
     return Judged(event=ev.ModelReplied(), reply=_stored(reply, text or NO_SUMMARY, keeps_calls=False))
+
+
+def with_text(reply: ModelReply, text: str) -> ModelReply:
+    """An answer with another text."""
+    return _stored(reply, text, keeps_calls=False)
 
 
 def _stored(reply: ModelReply, text: str, *, keeps_calls: bool) -> ModelReply:

@@ -12,7 +12,7 @@ from hermes_worker.agent.prompt.cache_markers import with_cache_markers
 from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor
 from hermes_worker.agent.prompt.pipeline import prepare
 from hermes_worker.agent.prompt.system import renamed
-from hermes_worker.core.compactions import visible
+from hermes_worker.core.compactions import visible, with_context
 from hermes_worker.core.messages import Message, ModelRequest, Role, canonical_json, user_body
 from hermes_worker.core.notices import SUMMARY_REQUEST
 from hermes_worker.core.run_memory import Amendment, RunMemory
@@ -59,7 +59,7 @@ def build_request(
     """``rows`` are the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
     # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
     scaffold = [_row(body, number) for number, body in enumerate(memory.counters.scaffold, start=len(rows) + 1)]
-    prepared = prepare([*visible(rows), *scaffold], _needs(route))
+    prepared = prepare([*with_context(visible(rows), memory.context), *scaffold], _needs(route))
     messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
     if is_summary:
         messages.append(user_body(SUMMARY_REQUEST))

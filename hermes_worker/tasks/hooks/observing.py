@@ -1,0 +1,228 @@
+"""Tell an observer of something that is committed: claim what it is owed, call it, record what came of it.
+
+A row is told by one worker at a time and recorded once. A worker that dies in between leaves it to another: an observer
+is called at least once, and its event id is the same each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hermes_worker.broker.queue import QueueName
+from hermes_worker.core.effects import CallHook
+from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.hooks import began
+from hermes_worker.core.json_values import list_of, mapping_of, text_of
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.observe import bound, count, log
+from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.runs import IterationClaim
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tasks.hooks.rewriting import PAYLOAD_VERSION
+from hermes_worker.tasks.hooks.running import HookCalled, LoadedHook
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.steps import begin
+
+if TYPE_CHECKING:
+    from hermes_worker.core.abort import AbortSignal
+    from hermes_worker.tasks.parts import HookStore, Parts
+
+_TEXT_CHARS_MAX = 100_000
+_SHOWN_CHARS_MAX = 500
+"""Of what was asked and answered, in the events of the original's gateway."""
+
+
+def call_hook(parts: Parts, effect: CallHook, at: float) -> None:
+    """Tell the hook that ``effect`` names, if that is still to be done. ``at`` is when its message was hinted.
+
+    Safe to deliver any number of times: of all deliveries of the message one gets the claim.
+    """
+    begin(parts, QueueName.TOOLS, Hint(effect=effect, at=at), lambda: _call_hook(parts, effect))
+
+
+def tell_begun(parts: Parts, claim: IterationClaim) -> None:
+    """Owe a call to the hooks that want to know of the beginning of runs, before the first model call of one.
+
+    At least once: a claim that is taken over says it again, and the rows are there once. A process without such hooks
+    does nothing.
+    """
+    hooks, loaded = parts.hooks, claim.loaded
+    if hooks.store is None or loaded.run.iteration:
+        return
+    is_first = parts.runs.session_of(loaded.session_pk).session_id == claim.run_id
+    is_child = loaded.parent is not None
+    if began(hooks.observed, is_child=is_child, is_first=is_first):
+        hints = hooks.store.tell_begun((loaded.pk, claim.run_id), is_child=is_child, is_first=is_first)
+        parts.sender.send(hints)
+
+
+def _call_hook(parts: Parts, effect: CallHook) -> None:
+    hook, store = parts.hooks.runner.named(effect.hook), parts.hooks.store
+    if hook is None or store is None:
+        return  # a worker that has it takes it: this one is older, or younger, than whoever wrote the row
+    claim = store.claim(effect, parts.leases.owner)
+    if claim is None:
+        count("hint.stale")
+        return
+    faults.point(FaultPoint.CALL_HOOK_AFTER_CLAIM, effect.run_id)
+    with (
+        bound(run_id=effect.run_id, hook=effect.hook),
+        # Not under the run's id: an observer is told of runs that ended as well, and no stop of a run concerns it.
+        parts.leases.holding(claim.token, claim.event_id, may_hand_over=False) as abort,
+    ):
+        _tell(parts, store, hook, claim, abort)
+
+
+def _tell(parts: Parts, store: HookStore, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
+    payload = parts.redactor.result(canonical_json(payload_of(store.facts(claim), claim)))
+    called = parts.hooks.runner.call(hook, claim.event_id, claim.event, payload, abort)
+    faults.point(FaultPoint.CALL_HOOK_AFTER_CALL, claim.event_id.partition(".")[0])
+    if called.failure is not None:
+        _say_failed(parts, store, claim, called.failure)
+    try:
+        persist(partial(_record, store, claim, called), abort, patience_s=parts.commit_patience_s)
+    except LeaseLost as lost:
+        count("hook.refused")
+        log.warning("hook.refused", reason=str(lost))
+        return
+    count("hook.told")
+
+
+def _record(store: HookStore, claim: HookCallClaim, called: HookCalled) -> None:
+    if not called.was_broken_off:
+        store.settle(claim, called.failure)
+    else:
+        raise LeaseLost(f"the claim on {claim.event_id!r} was lost while {claim.hook!r} ran")
+
+
+def _say_failed(parts: Parts, store: HookStore, claim: HookCallClaim, reason: str) -> None:
+    count("hook.failed")
+    log.warning("hook.failed", hook=claim.hook, hook_event=claim.event, reason=reason)
+    store.tell_failed(claim.run_pk, hook=claim.hook, event=claim.event, reason=reason)
+
+
+# --- payloads --------------------------------------------------------------------------------------------------------
+
+
+def payload_of(facts: HookFacts, claim: HookCallClaim) -> dict[str, Any]:
+    """What the hook is told, with the original's keys. Pure."""
+    told = {
+        "event_id": claim.event_id,
+        "telemetry_schema_version": PAYLOAD_VERSION,
+        "session_id": facts.session_id,
+        "tenant": facts.tenant,
+        "task_id": facts.run_id,
+        "turn_id": facts.run_id,
+        "model": facts.model,
+        "platform": facts.origin,
+    }
+    return {**told, **_MORE.get(claim.event, _nothing)(facts)}
+
+
+def _nothing(facts: HookFacts) -> dict[str, Any]:
+    return {}
+
+
+def _of_a_turn(facts: HookFacts) -> dict[str, Any]:
+    """As the original's gateway tells of an agent."""
+    ended = {} if facts.exit_reason is None else {"response": _content(facts.output)[:_SHOWN_CHARS_MAX]}
+    return {"message": _content(facts.opening)[:_SHOWN_CHARS_MAX], **ended}
+
+
+def _of_an_end(facts: HookFacts) -> dict[str, Any]:
+    return {
+        **_of_a_turn(facts),
+        "completed": facts.status == "completed",
+        "interrupted": facts.status == "cancelled",
+        "turn_exit_reason": facts.exit_reason,
+        "error": facts.failure,
+    }
+
+
+def _of_an_answer(facts: HookFacts) -> dict[str, Any]:
+    return {"user_message": _content(facts.opening), "assistant_response": _content(facts.output)}
+
+
+def _of_a_reply(facts: HookFacts) -> dict[str, Any]:
+    row = mapping_of(_json(facts.result))
+    names = [
+        text_of(mapping_of(mapping_of(call).get("function")).get("name")) for call in list_of(row.get("tool_calls"))
+    ]
+    return {
+        "iteration": facts.data.get("iteration"),
+        "api_call_count": facts.data.get("iteration"),
+        "finish_reason": facts.data.get("finish_reason"),
+        "response": _content(facts.result),
+        "tool_names": names,
+    }
+
+
+def _of_a_call(facts: HookFacts) -> dict[str, Any]:
+    position = facts.data.get("position")
+    calls = list_of(mapping_of(_json(facts.reply)).get("tool_calls"))
+    asked = mapping_of(calls[position]) if isinstance(position, int) and position < len(calls) else {}
+    arguments = facts.arguments or text_of(mapping_of(asked.get("function")).get("arguments"))
+    result, has_failed = _content(facts.result), bool(facts.data.get("error"))
+    blocked = "blocked" if facts.data.get("refused_by") else "error"
+    return {
+        "tool_name": facts.data.get("tool"),
+        "tool_call_id": facts.data.get("tool_call_id") or asked.get("id"),
+        "api_request_id": f"{facts.run_id}.{facts.data.get('iteration')}",
+        "args": mapping_of(_json(arguments)) if len(arguments) <= _TEXT_CHARS_MAX else {},
+        "result": result,
+        "duration_ms": round(float(facts.data.get("duration") or 0.0) * 1000),
+        "status": facts.data.get("outcome") or (blocked if has_failed else "ok"),
+        "error_message": result[:_SHOWN_CHARS_MAX] if has_failed else None,
+    }
+
+
+def _of_a_child(facts: HookFacts) -> dict[str, Any]:
+    return {
+        "parent_session_id": facts.parent_session_id,
+        "parent_turn_id": facts.parent_run_id,
+        "child_session_id": facts.session_id,
+        "child_goal": _content(facts.opening),
+    }
+
+
+def _of_an_ended_child(facts: HookFacts) -> dict[str, Any]:
+    return {**_of_a_child(facts), "child_summary": _content(facts.output), "child_status": facts.status}
+
+
+def _of_a_question(facts: HookFacts) -> dict[str, Any]:
+    names = ("command", "description", "pattern_key", "choice", "by", "wait_id", "tool", "tool_call_id")
+    return {name: facts.data[name] for name in names if name in facts.data}
+
+
+_MORE = {
+    "agent:start": _of_a_turn,
+    "agent:step": _of_a_reply,
+    "agent:end": _of_an_end,
+    "on_session_end": _of_an_end,
+    "post_api_request": _of_a_reply,
+    "post_llm_call": _of_an_answer,
+    "post_tool_call": _of_a_call,
+    "subagent_start": _of_a_child,
+    "subagent_stop": _of_an_ended_child,
+    "pre_approval_request": _of_a_question,
+    "post_approval_response": _of_a_question,
+}
+
+
+def _content(body: str | None) -> str:
+    """The text of a row of the transcript, bounded."""
+    said = mapping_of(_json(body)).get("content")
+    text = said if isinstance(said, str) else "" if said is None else canonical_json(said)
+    return text[:_TEXT_CHARS_MAX]
+
+
+def _json(text: str | None) -> Mapping[str, Any] | Any:
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,297 @@
+"""Ask the hooks that may change a step, inside its claim and before it is written.
+
+What they changed is stored before it has an effect, or with the step that it changed, so whoever takes the step over
+finds it and asks nobody again. A hook that fails changes nothing: the step goes on, and an event of the run names the
+hook.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hermes_worker.agent.tools.base import ToolResult
+from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.abort import AbortSignal
+from hermes_worker.core.compactions import visible
+from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.core.hooks import (
+    PRE_LLM_CALL,
+    PRE_TOOL_CALL,
+    TRANSFORM_LLM_OUTPUT,
+    TRANSFORM_TOOL_RESULT,
+    Approve,
+    Block,
+    HookAnswer,
+    Nonsense,
+    ReplaceArguments,
+    ReplaceText,
+    answer_of,
+)
+from hermes_worker.core.messages import Message, canonical_json
+from hermes_worker.core.questions import Question, Refusal, RefusedBy
+from hermes_worker.core.run import WaitKind
+from hermes_worker.observe import count, log
+from hermes_worker.safety.approvals import Choice, Mode, Unattended
+from hermes_worker.safety.redaction import holds_marker
+from hermes_worker.store.runs.calls import CallClaim
+from hermes_worker.store.runs.runs import IterationClaim, SessionContext
+from hermes_worker.tasks.hooks.running import HookAbort, LoadedHook
+from hermes_worker.tasks.iteration.persistence import persist
+from hermes_worker.tasks.leases import AbortReason
+
+if TYPE_CHECKING:
+    from hermes_worker.tasks.parts import Parts
+
+PAYLOAD_VERSION = "hermes.observer.v1"
+"""What the original writes into each payload."""
+_HISTORY_CHARS_MAX = 200_000
+
+
+def before_call(
+    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal
+) -> tuple[CallClaim, ToolResult | None]:
+    """The claim with the arguments that the call runs with, and what stands in for a call that may not run now.
+
+    Arguments that hooks changed are stored before this returns; a call that has them, that a person allowed or that
+    went on after a question is not asked about again. Raises ``LeaseLost``, ``UnavailableError``.
+    """
+    hooks = parts.hooks.runner.of(PRE_TOOL_CALL)
+    if not hooks or claim.is_rewritten or claim.is_approved or claim.has_asked:
+        return claim, None
+    arguments = _object_of(claim.request.arguments)
+    if arguments is None:
+        return claim, None  # nobody can read them; the model is told so
+    asking = _AskingHooks(parts, claim.run_pk, f"{claim.idempotency_key}.{PRE_TOOL_CALL}", PRE_TOOL_CALL, abort)
+    payload, changed, stand_in = _call_payload(claim, session, arguments), None, None
+    for hook in hooks:
+        match asking.answer(hook, payload):
+            case Block(reason=reason):
+                stand_in = _blocked(hook, reason)
+                break
+            case Approve() as wish:
+                stand_in = _asked_for(parts, claim, hook, wish, changed or claim.request.arguments)
+                if stand_in is not None:
+                    break
+            case ReplaceArguments(arguments=new):
+                if holds_marker(new) and not holds_marker(claim.request.arguments):
+                    asking.failed(hook, "its arguments contain the marker of a secret that was hidden from it")
+                    continue
+                changed, payload = new, {**payload, "args": json.loads(new)}
+            case _:
+                pass
+    if changed is not None and changed != claim.request.arguments:
+        persist(partial(parts.calls.rewrite, claim, changed), abort, patience_s=parts.commit_patience_s)
+        claim = replace(claim, request=replace(claim.request, arguments=changed), is_rewritten=True)
+    return claim, stand_in
+
+
+def on_result(
+    parts: Parts, claim: CallClaim, session: SessionContext, abort: AbortSignal
+) -> Callable[[ToolResult], ToolResult] | None:
+    """What gives a tool's result to the hooks for it and takes the first text that one of them puts in its place;
+    ``None`` without such hooks. What it is given holds no secrets; what it gives may."""
+    hooks = parts.hooks.runner.of(TRANSFORM_TOOL_RESULT)
+    if not hooks:
+        return None
+    began = time.monotonic()
+
+    def revised(result: ToolResult) -> ToolResult:
+        asking = _AskingHooks(
+            parts, claim.run_pk, f"{claim.idempotency_key}.{TRANSFORM_TOOL_RESULT}", TRANSFORM_TOOL_RESULT, abort
+        )
+        arguments = _object_of(claim.request.arguments) or {}
+        payload = {
+            **_call_payload(claim, session, arguments),
+            "result": result.text,
+            "duration_ms": round((time.monotonic() - began) * 1000),
+            "status": "error" if result.is_error else "ok",
+        }
+        text = asking.first_text(hooks, payload)
+        return result if text is None else replace(result, text=text)
+
+    return revised
+
+
+def context_of(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> str:
+    """What hooks add to the requests of this turn: asked once, before its first model call.
+
+    Nothing for a turn of which something is written already: what was sent before is sent again.
+    """
+    hooks, run = parts.hooks.runner.of(PRE_LLM_CALL), claim.loaded.run
+    if not hooks or run.iteration or run.memory is not None or run.recovery is not None or run.wants_summary:
+        return ""
+    event_id = f"{claim.run_id}.1.{PRE_LLM_CALL}"
+    asking = _AskingHooks(parts, claim.loaded.pk, event_id, PRE_LLM_CALL, abort)
+    rows = visible(parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq))
+    payload = {
+        **_turn_payload(parts, claim),
+        "user_message": _content(rows[-1]) if rows else "",
+        "conversation_history": _history(rows),
+    }
+    return "\n\n".join(asking.texts(hooks, payload))
+
+
+def final_answer(parts: Parts, claim: IterationClaim, text: str, abort: AbortSignal) -> str | None:
+    """The text that a hook puts in the place of the run's answer, with secrets hidden; ``None`` to leave it."""
+    hooks = parts.hooks.runner.of(TRANSFORM_LLM_OUTPUT)
+    if not hooks or not text.strip():
+        return None
+    event_id = f"{claim.run_id}.{claim.loaded.run.iteration + 1}.{TRANSFORM_LLM_OUTPUT}"
+    asking = _AskingHooks(parts, claim.loaded.pk, event_id, TRANSFORM_LLM_OUTPUT, abort, waits_while_draining=True)
+    found = asking.first_text(hooks, {**_turn_payload(parts, claim), "response_text": text})
+    return None if found is None else parts.redactor.text(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _GoneForGood:
+    """Set when what was asked about will not be written by this process."""
+
+    abort: AbortSignal
+
+    def is_set(self) -> bool:
+        return self.abort.is_set() and self.abort.reason != AbortReason.DRAIN
+
+
+@dataclass(slots=True)
+class _AskingHooks:
+    """One question to the hooks for it."""
+
+    parts: Parts
+    run_pk: int
+    event_id: str
+    event: str
+    abort: AbortSignal
+    waits_while_draining: bool = False
+    """What it asks about is written in any case, so a process that leaves waits for the answer."""
+
+    @property
+    def stopping(self) -> HookAbort:
+        return _GoneForGood(self.abort) if self.waits_while_draining else self.abort
+
+    def answer(self, hook: LoadedHook, payload: Mapping[str, Any]) -> HookAnswer | None:
+        """``None`` when the hook failed or nobody could wait for it; a failure is told in an event of the run."""
+        told = {**payload, "event_id": self.event_id, "telemetry_schema_version": PAYLOAD_VERSION}
+        written = self.parts.redactor.result(canonical_json(told))
+        called = self.parts.hooks.runner.call(hook, self.event_id, self.event, written, self.stopping)
+        count("hook.asked")
+        if called.was_broken_off:
+            return None
+        if called.failure is not None:
+            self.failed(hook, called.failure)
+            return None
+        meaning = answer_of(self.event, called.answer)
+        if isinstance(meaning, Nonsense):
+            self.failed(hook, meaning.why)
+            return None
+        return meaning
+
+    def texts(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> Iterator[str]:
+        """What those of the hooks say that say something, as it is asked for."""
+        for hook in hooks:
+            answer = self.answer(hook, payload)
+            if isinstance(answer, ReplaceText):
+                yield answer.text
+
+    def first_text(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> str | None:
+        return next(self.texts(hooks, payload), None)
+
+    def failed(self, hook: LoadedHook, reason: str) -> None:
+        """Say that the hook failed: in the log, and in an event of the run. Never raises."""
+        count("hook.failed")
+        log.warning("hook.failed", hook=hook.name, hook_event=self.event, reason=reason)
+        if self.parts.hooks.store is None:
+            return
+        tell = partial(self.parts.hooks.store.tell_failed, self.run_pk, hook=hook.name, event=self.event, reason=reason)
+        try:
+            persist(tell, self.abort, patience_s=self.parts.commit_patience_s)
+        except (UnavailableError, LeaseLost) as error:
+            log.warning("hook.failed", hook=hook.name, hook_event=self.event, reason=f"not told: {error}")
+
+
+# --- payloads --------------------------------------------------------------------------------------------------------
+
+
+def _call_payload(claim: CallClaim, session: SessionContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "tool_name": claim.request.name,
+        "args": arguments,
+        "task_id": claim.run_id,
+        "turn_id": claim.run_id,
+        "session_id": session.session_id,
+        "tenant": session.tenant,
+        "tool_call_id": claim.request.id,
+        "api_request_id": f"{claim.run_id}.{claim.iteration}",
+    }
+
+
+def _turn_payload(parts: Parts, claim: IterationClaim) -> dict[str, Any]:
+    session = parts.runs.session_of(claim.loaded.session_pk)
+    return {
+        "session_id": session.session_id,
+        "tenant": session.tenant,
+        "task_id": claim.run_id,
+        "turn_id": claim.run_id,
+        "is_first_turn": session.session_id == claim.run_id,
+        "model": claim.loaded.model,
+        "platform": claim.loaded.origin or "",
+    }
+
+
+def _object_of(arguments: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else {} if value is None else None
+
+
+def _content(row: Message) -> str:
+    content = json.loads(row.body).get("content")
+    return content if isinstance(content, str) else canonical_json(content)
+
+
+def _history(rows: Sequence[Message]) -> list[dict[str, str]]:
+    """Who said what, the newest part of it that fits."""
+    found: list[dict[str, str]] = []
+    left = _HISTORY_CHARS_MAX
+    for row in reversed(rows):
+        text = _content(row)
+        left -= len(text)
+        if left < 0:
+            break
+        found.append({"role": row.role.value, "content": text})
+    return found[::-1]
+
+
+# --- what stands in for a call ---------------------------------------------------------------------------------------
+
+
+def _blocked(hook: LoadedHook, reason: str) -> ToolResult:
+    log.info("hook.blocked", hook=hook.name)
+    refusal = Refusal(by=RefusedBy.HOOK, reason=f"{hook.name}: {reason}")
+    return replace(error_result(reason), refusal=refusal)
+
+
+def _asked_for(parts: Parts, claim: CallClaim, hook: LoadedHook, wish: Approve, arguments: str) -> ToolResult | None:
+    """The question to a person; a refusal where nobody is asked, and ``None`` where everything is allowed."""
+    terms = parts.waits.terms(claim.run_pk)
+    policy = parts.approvals.under(parts.approvals.policy({}), terms)
+    if policy.mode is Mode.OFF or policy.unattended is Unattended.APPROVE:
+        return None
+    if policy.unattended is Unattended.DENY:
+        return _blocked(hook, f"{wish.reason} (nobody is there to allow it)")
+    request = {
+        "command": f"{claim.request.name} {parts.redactor.result(arguments)}",
+        "description": wish.reason,
+        "pattern_key": f"plugin_rule:{wish.rule or hook.name}",
+        "arguments": arguments,
+    }
+    choices = [Choice.ONCE.value, Choice.DENY.value]
+    expires_s = terms.approval_s or parts.approvals.timeout_s
+    question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
+    return ToolResult(text="", question=question)

@@ -1,0 +1,196 @@
+"""Call a hook without depending on it: a thread of its own, a time limit, an answer that is plain JSON.
+
+Python cannot end a thread. One that outstays its limit is abandoned: nobody waits for it, and what it answers later is
+lost. A hook that was abandoned three times in a process is switched off there, so that hung threads cannot add up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent, expanded
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.extension import HookDeclaration, Installed, Reference, SettingValue, load
+from hermes_worker.observe import count, log
+from hermes_worker.safety.redaction import redact
+
+ABANDONED_MAX = 3
+"""So many calls of one hook may outstay their time in one process."""
+_LOOK_EVERY_S = 0.05
+_FAILURE_CHARS_MAX = 300
+
+
+class HookAbort(Protocol):
+    """Set when whoever waits for a hook has to leave."""
+
+    def is_set(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedHook:
+    """A hook that can be called here."""
+
+    name: str
+    events: frozenset[str]
+    call: Reference
+    """What the declaration names, imported."""
+    timeout_s: float
+    values: Mapping[str, SettingValue] = field(default_factory=dict, repr=False)
+    """The settings of its extension, as far as this process has them."""
+    is_handler: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookCalled:
+    """What came of calling a hook. Of ``answer`` and ``failure`` at most one is there."""
+
+    answer: str | None = None
+    """As JSON; ``None`` for nothing."""
+    failure: str | None = None
+    """Why it counts as not called, in words that hold no secret."""
+    was_broken_off: bool = False
+    """The caller had to leave while it ran."""
+    duration_s: float = 0.0
+
+
+class HookRunner:
+    """The hooks of one process. Thread-safe."""
+
+    def __init__(self, hooks: Sequence[LoadedHook] = ()) -> None:
+        """``hooks`` in the order in which they are asked."""
+        found: dict[str, list[LoadedHook]] = {}
+        for hook in hooks:
+            for event in hook.events:
+                found.setdefault(event, []).append(hook)
+        self._by_event: Mapping[str, Sequence[LoadedHook]] = MappingProxyType(found)
+        self._by_name = {hook.name: hook for hook in hooks}
+        self._abandoned: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_event)
+
+    def of(self, event: str) -> Sequence[LoadedHook]:
+        """The hooks for an event; none for most."""
+        return self._by_event.get(event, ())
+
+    def named(self, name: str) -> LoadedHook | None:
+        return self._by_name.get(name)
+
+    def is_off(self, hook: LoadedHook) -> bool:
+        """Whether the hook hung so often that it is not called here any more."""
+        return self._abandoned[hook.name] >= ABANDONED_MAX
+
+    def call(self, hook: LoadedHook, event_id: str, event: str, payload: str, stopping: HookAbort) -> HookCalled:
+        """Call ``hook`` with a copy of ``payload``, which is JSON. Never raises, and returns soon after the hook's time
+        limit or when ``stopping`` is set."""
+        if self.is_off(hook):
+            return HookCalled(failure=f"it is switched off in this process: it hung {ABANDONED_MAX} times")
+        work = _CallOnThread(hook, event_id, event, payload)
+        began = time.monotonic()
+        work.start()
+        while not work.is_done.wait(min(_LOOK_EVERY_S, hook.timeout_s)):
+            if stopping.is_set():
+                return HookCalled(was_broken_off=True, duration_s=time.monotonic() - began)
+            if time.monotonic() - began >= hook.timeout_s:
+                return self._abandon(hook, event, time.monotonic() - began)
+        return work.called(time.monotonic() - began)
+
+    def _abandon(self, hook: LoadedHook, event: str, duration_s: float) -> HookCalled:
+        with self._lock:
+            self._abandoned[hook.name] += 1
+        count("hook.abandoned")
+        log.warning("hook.abandoned", hook=hook.name, hook_event=event, is_off=self.is_off(hook))
+        why = f"it had not answered after {hook.timeout_s:g} s"
+        if self.is_off(hook):
+            why += " and is switched off in this process"
+        return HookCalled(failure=why, duration_s=duration_s)
+
+
+class _CallOnThread:
+    """One call, on a thread of its own."""
+
+    def __init__(self, hook: LoadedHook, event_id: str, event: str, payload: str) -> None:
+        self._hook = hook
+        self._event_id = event_id
+        self._event = event
+        self._payload = payload
+        self._answer: str | None = None
+        self._failure: str | None = None
+        self.is_done = threading.Event()
+
+    def start(self) -> None:
+        context = copy_context()
+        threading.Thread(target=lambda: context.run(self._run), name=f"hook {self._hook.name}", daemon=True).start()
+
+    def called(self, duration_s: float) -> HookCalled:
+        return HookCalled(answer=self._answer, failure=self._failure, duration_s=duration_s)
+
+    def _run(self) -> None:
+        try:
+            answer = self._asked()
+            # Written here: what it returned is others' code too, and may hang or raise when it is looked at.
+            written = None if answer is None else canonical_json(answer)
+            if written is not None and len(written) > ANSWER_CHARS_MAX:
+                self._failure = f"its answer has {len(written):,} characters; at most {ANSWER_CHARS_MAX:,} are read"
+            else:
+                self._answer = written
+        except BaseException as error:  # others wrote it, and it may even try to end the process
+            self._failure = _said(error)
+        finally:
+            self.is_done.set()
+
+    def _asked(self) -> Any:
+        hook, payload = self._hook, json.loads(self._payload)
+        if hook.is_handler:
+            answer = hook.call(self._event, payload)  # type: ignore[operator]
+        else:
+            told = HookEvent(id=self._event_id, name=self._event, payload=payload, values=hook.values)
+            answer = hook.call(told)  # type: ignore[operator]
+        if not inspect.isawaitable(answer):
+            return answer
+
+        async def awaited() -> Any:
+            return await asyncio.wait_for(answer, hook.timeout_s)
+
+        return asyncio.run(awaited())
+
+
+def _said(error: BaseException) -> str:
+    """An error of others in words for an event: short, and without what looks like a secret."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    return redact(text[: 4 * _FAILURE_CHARS_MAX])[:_FAILURE_CHARS_MAX].rstrip(": ")
+
+
+def loaded_hooks(found: Installed, events: Collection[str]) -> list[LoadedHook]:
+    """The hooks of ``found`` for any of ``events``, imported. Raises ``ConfigurationError`` for one that cannot be."""
+    values = {hook.name: found.values[one.name] for one in found.extensions for hook in one.hooks}
+    return [
+        _loaded(hook, mine, values[hook.name])
+        for hook in found.hooks.values()
+        if (mine := frozenset(expanded(hook.events)) & frozenset(events))
+    ]
+
+
+def _loaded(hook: HookDeclaration, events: Iterable[str], values: Mapping[str, SettingValue]) -> LoadedHook:
+    return LoadedHook(
+        name=hook.name,
+        events=frozenset(events),
+        call=load(hook.implementation),
+        timeout_s=hook.timeout_s,
+        values=values,
+        is_handler=hook.is_handler,
+    )
