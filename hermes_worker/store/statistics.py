@@ -64,7 +64,7 @@ Totals = Mapping[tuple[str, Labels], int]
 """By measure and labels."""
 
 _BATCH = 500
-_BATCHES_MAX = 20
+_BATCHES_MAX = 4
 """Of one look: a backlog after an upgrade is counted in several, and holds up no sweep for long."""
 _ROWS_MAX = 2_000
 """More rows than this are replaced by their sums."""

@@ -143,13 +143,19 @@ class Sweeper:
         )
 
     def _count(self) -> None:
-        """Whoever wants to know of runs that are over is told before they are counted, so at least once."""
-        if self._tell is None:
-            count_what_is_over(self._database)
-            return
-        ends = uncounted_ends(self._database)
-        self._tell(ends)
-        count_what_is_over(self._database, only=[end.pk for end in ends])
+        """Whoever wants to know of runs that are over is told before they are counted, so at least once. A defect here
+        costs no run anything: what the sweep repaired is sent all the same."""
+        try:
+            if self._tell is None:
+                count_what_is_over(self._database)
+                return
+            ends = uncounted_ends(self._database)
+            self._tell(ends)
+            count_what_is_over(self._database, only=[end.pk for end in ends])
+        except UnavailableError:
+            raise
+        except Exception:
+            log.exception("thread.failed", doing="count")
 
     def prune(self) -> None:
         """Drop what nobody needs any more: answers that were used, workers long gone. Idempotent. What there are rules

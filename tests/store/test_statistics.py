@@ -123,6 +123,21 @@ def test_a_delivery_that_is_sent_again_is_counted_for_each_of_its_ends(store: St
     assert said(store)["deliveries", ("delivered", "telegram")] == 1
 
 
+def test_a_defect_in_counting_costs_no_run_anything(store: Store) -> None:
+    store.answer(store.submit().run_id)
+    lost = store.worker("lost")
+    store.turn(store.submit().run_id, lost.pk)
+    store.vanish(lost)
+    with patch.object(module, "add", side_effect=ValueError("a defect")):
+        swept = store.sweep()
+
+    assert swept.iterations_lost == 1
+    assert swept.hints
+    store.sweep()
+    now, true = counted(store.database)
+    assert now == true
+
+
 def test_slots_are_counted_by_their_outcome(store: Store) -> None:
     job = {"job_id": "0123456789ab", "tenant": "default", "name": "j", "definition": "{}", "state": "scheduled"}
     with store.database.write() as connection:
