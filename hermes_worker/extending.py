@@ -26,6 +26,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.hooks import HookEvent
+from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
     API_VERSION,
@@ -46,6 +47,8 @@ from hermes_worker.extension import (
 from hermes_worker.models.catalog import ProviderRow
 from hermes_worker.net.http import HttpRequest, HttpResponse
 from hermes_worker.setting_groups import setting, settings_of
+from hermes_worker.workspaces.base import Workspace
+from hermes_worker.workspaces.ref import OpeningOptions
 
 __all__ = [
     "API_VERSION",
@@ -66,6 +69,8 @@ __all__ = [
     "HttpRequest",
     "HttpResponse",
     "Key",
+    "Message",
+    "OpeningOptions",
     "Outcome",
     "Part",
     "Platform",
@@ -73,6 +78,7 @@ __all__ = [
     "ProviderRow",
     "Receipt",
     "Replay",
+    "Role",
     "RouterDeclaration",
     "SendErrorKind",
     "Sending",
@@ -93,12 +99,22 @@ __all__ = [
     "ToolSpec",
     "Values",
     "WireDeclaration",
+    "Workspace",
     "WorkspaceDeclaration",
     "failure",
     "is_success",
     "json_object",
     "json_request",
+    "local_workspace",
     "setting",
     "settings_of",
     "tool",
 ]
+
+
+def local_workspace(root: str, options: OpeningOptions) -> Workspace:
+    """A directory of this machine, as the kind ``local`` opens it: for kinds that change where, or how, it is. Raises
+    ``WorkspaceError``."""
+    from hermes_worker.workspaces.opening import open_local
+
+    return open_local(root, options)

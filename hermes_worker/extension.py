@@ -158,7 +158,7 @@ class WorkspaceDeclaration:
 
     name: str
     implementation: Reference
-    """Called with the workspace's root and ``workspaces.opening.OpeningOptions``; returns a ``Workspace``."""
+    """Called with the workspace's root and ``workspaces.ref.OpeningOptions``; returns a ``Workspace``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_worker import installed
 from hermes_worker.extension import load
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.ref import WorkspaceRef
-from hermes_worker.workspaces.sandbox.ladder import Sandbox
+from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceRef
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningOptions:
-    """What the installation says of all workspaces."""
-
-    base_env: Mapping[str, str]
-    """The environment that commands start from."""
-    env_passthrough: Collection[str] = ()
-    hermes_home: str | None = None
-    sandbox: Sandbox | None = None
-    free_bytes_min: int = 0
-    bytes_max: int = 0
-    umask: int | None = None
+__all__ = ["OpeningOptions", "open_local", "open_workspace"]
 
 
 def open_workspace(ref: WorkspaceRef, options: OpeningOptions) -> Workspace:

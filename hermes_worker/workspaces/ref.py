@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import Extension, WorkspaceDeclaration
+
+if TYPE_CHECKING:
+    from hermes_worker.workspaces.sandbox.ladder import Sandbox
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -70,3 +75,17 @@ def session_workspace(workspaces_dir: str, session_id: str, *, kind: str = Works
         # The underscore keeps it apart from every id that is safe as it is and happens to look like this.
         name = f"_{hashlib.sha256(session_id.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
     return WorkspaceRef(kind=kind, root=str(PurePosixPath(workspaces_dir, name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningOptions:
+    """What the installation says of all workspaces."""
+
+    base_env: Mapping[str, str]
+    """The environment that commands start from."""
+    env_passthrough: Collection[str] = ()
+    hermes_home: str | None = None
+    sandbox: Sandbox | None = None
+    free_bytes_min: int = 0
+    bytes_max: int = 0
+    umask: int | None = None

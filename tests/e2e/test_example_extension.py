@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import sysconfig
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: Path, pager: Pager) -> None:
     secrets = {"ACME_WAREHOUSE_TOKEN": "warehouse-token-1", "PAGER_URL": pager.url, "PAGER_TOKEN": "pager-token-12"}
-    secrets |= {"ACME_SITE": "south", "ACME_WORKSHOP_URL": pager.url}
+    secrets |= {"ACME_SITE": "south", "ACME_WORKSHOP_URL": pager.url, "HERMES_WORKSPACE": "crate"}
+    secrets["HERMES_COMPACTOR"] = "short"
     hermes = CommandLine(tmp_path / "home", secrets, program=(str(environment), "-m", "hermes_worker"))
 
     listed = hermes("extensions", "list", "--json")
@@ -119,7 +122,8 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
     with hermes.up() as up:
         url = up.wait_for_line(r"curl (http://\S+)/v1/runs ")[1]
         key = (tmp_path / "home" / "api.key").read_text().strip()
-        steps = [{"calls": [{"name": "stock_level", "arguments": {"item": "bolt"}}]}]
+        write = {"name": "write_file", "arguments": {"path": "note.txt", "content": "counted"}}
+        steps = [{"calls": [{"name": "stock_level", "arguments": {"item": "bolt"}}]}, {"calls": [write]}]
         script = {"steps": steps, "final": "There are 1200 bolts."}
         asked = {"input": f"scripted: {json.dumps(script)}", "deliver": "pager:night-shift"}
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as api:
@@ -128,6 +132,8 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
             wait_for(lambda: api.get(f"/v1/runs/{run_id}").json()["status"] == "completed" or None)
             messages = api.get(f"/v1/runs/{run_id}/result").json()
             machines = uses_machines(api, pager)
+            stock = [api.get(f"/acme/v1/stock/{item}") for item in ("nut", "screw")]
+            without_key = httpx.get(f"{url}/acme/v1/stock/nut")
     assert authorization == "Bearer pager-token-12"
     assert page["to"] == "night-shift"
     assert "There are 1200 bolts." in page["text"]
@@ -135,6 +141,13 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
     assert '\\"site\\":\\"south\\"' in json.dumps(messages)
     assert '\\"authorised\\":true' in json.dumps(messages)
     assert "warehouse-token-1" not in up.output
+    assert [(one.status_code, one.json().get("pieces")) for one in stock] == [(200, 900), (404, None)]
+    assert without_key.status_code == 401
+    [note] = (tmp_path / "home" / "workspaces").glob("*/crate/note.txt")
+    assert note.read_text() == "counted"
+    with closing(sqlite3.connect(tmp_path / "home" / "hermes-worker.db")) as database:
+        prompts = [row[0] for row in database.execute("select system_prompt from sessions")]
+    assert all("# acme\nYou work for Acme's site south." in prompt for prompt in prompts)
     assert machines == ["the press runs", "press is not there any more", "the drill runs"]
     assert [path.partition("&key=")[0] for path in pager.started] == [
         "/machines/press/start?pieces=7",
