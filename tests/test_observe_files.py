@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import yaml
 from support.alert_cases import CASES
 from support.migrated import bring_up
 from support.prometheus import OBSERVE, rules
@@ -55,6 +58,19 @@ def test_every_alert_has_a_page_a_severity_and_a_case() -> None:
         assert rule["annotations"]["runbook"] == f"docs/alerts.md#{name.lower()}"
         assert rule["annotations"]["summary"].endswith(".")
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
+
+
+def test_the_operator_gets_the_same_rules() -> None:
+    printed = subprocess.run(
+        [sys.executable, str(OBSERVE / "print_prometheus_rule.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    rule = yaml.safe_load(printed.stdout)
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]} == rules()
 
 
 def test_the_dashboard_of_one_run_asks_what_grafana_may_read(postgres_url: str) -> None:
