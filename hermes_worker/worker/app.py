@@ -16,7 +16,7 @@ from celery import Celery, signals
 from hermes_worker import settings as settings_module
 from hermes_worker.broker.queue import TaskName
 from hermes_worker.core.effects import AskAuxiliary, CallHook, Effect, Iterate, RunTool, SendDelivery
-from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings, handover
 from hermes_worker.store.runs.runs import RunNotFound
@@ -172,8 +172,21 @@ def __getattr__(name: str) -> Any:
     """``app`` is built when Celery's command line asks for it: importing this module has no side effects."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if Path(sys.argv[0]).name in _CELERY:
+    is_celerys = Path(sys.argv[0]).name in _CELERY
+    if is_celerys:
         handover.begin()
+    try:
+        app = _configured_app()
+    except ConfigurationError as error:
+        if is_celerys:
+            sys.exit(f"hermes-worker: {error}")
+        raise
+    globals()["app"] = app
+    return app
+
+
+def _configured_app() -> Celery:
+    """Raises ``ConfigurationError``."""
     settings = settings_module.load()
     connect_signals(settings)
     app = build(settings)
@@ -182,5 +195,4 @@ def __getattr__(name: str) -> Any:
         guard_control(RemoteControl(settings.worker.remote_control))
 
     signals.celeryd_init.connect(begin, weak=False)
-    globals()["app"] = app
     return app

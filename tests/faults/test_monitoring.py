@@ -245,6 +245,15 @@ def test_celerys_own_commands_answer_as_the_documents_say(shared_rig: Rig, share
     assert [line for line, (_, said) in answers.items() if password in said] == []
 
 
+def test_celerys_commands_say_in_a_sentence_that_there_is_no_broker(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "celery", "-A", "hermes_worker.tasks.app", "status"]
+    environ = {"PATH": os.defpath, "HOME": str(tmp_path)}
+    refused = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("hermes-worker: HERMES_BROKER_URL is not set")
+    assert "Traceback" not in refused.stderr
+
+
 def test_runs_whose_messages_were_purged_complete(shared_rig: Rig, shared_broker: str) -> None:
     workers = [shared_rig.fleet.at(role, 0) for role in (FleetRole.MODEL, FleetRole.TOOLS)]
     for worker in workers:
