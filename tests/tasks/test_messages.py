@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -71,6 +73,13 @@ def test_messages_leave_the_queue_in_the_order_they_were_sent(broker_url: str) -
         positions.append(opened(str(message))["body"][0][2])
     assert positions == [0, 1, 2]
     assert publisher.depths() == {**dict.fromkeys(QueueName, 0), QueueName.MODEL: 1}
+
+
+def test_the_page_of_celery_names_every_task_with_its_queue() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "celery.md").read_text(encoding="utf-8")
+    routes = celery_app("redis://nowhere/0").conf.task_routes
+    rows = {(name.value, routes[name.value]["queue"]) for name in TaskName}
+    assert rows == set(re.findall(r"^\| `(hermes\.\w+)` \| `(\w+)` \|", page, re.MULTILINE))
 
 
 def test_a_message_carries_ids_and_numbers_only() -> None:
