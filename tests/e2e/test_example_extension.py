@@ -137,6 +137,7 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
     assert authorization == "Bearer pager-token-12"
     assert page["to"] == "night-shift"
     assert "There are 1200 bolts." in page["text"]
+    assert "Counted by Acme south." in page["text"], "the hook changed the answer"
     assert '\\"pieces\\":1200' in json.dumps(messages)
     assert '\\"site\\":\\"south\\"' in json.dumps(messages)
     assert '\\"authorised\\":true' in json.dumps(messages)

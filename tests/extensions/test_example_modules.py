@@ -58,7 +58,7 @@ def lines() -> Mapping[str, tuple[int, set[str]]]:
 def test_each_kind_of_plug_is_one_line_and_one_module(acme: Extension) -> None:
     kinds = set(brought(acme)) - {"settings"}
     assert kinds == set(ROWS), "the table of docs/extending.md has a row for each"
-    assert kinds >= {"providers", "tools", "channels", "workspaces", "routers", "context_sources"}
+    assert kinds >= {"providers", "tools", "channels", "workspaces", "routers", "context_sources", "hooks"}
     found = lines()
     assert {kind: found[kind] for kind in kinds} == {kind: (1, {module}) for kind, module in ROWS.items()}
     assert len(set(ROWS.values())) == len(ROWS), "a module for each"

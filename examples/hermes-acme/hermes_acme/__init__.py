@@ -13,6 +13,7 @@ from hermes_worker.extending import (
     CompactorDeclaration,
     ContextSourceDeclaration,
     Extension,
+    HookDeclaration,
     RouterDeclaration,
     ToolSourceDeclaration,
     WorkspaceDeclaration,
@@ -33,6 +34,7 @@ EXTENSION = Extension(
     workspaces=(WorkspaceDeclaration(name="crate", implementation="hermes_acme.crates:open_crate"),),
     routers=(RouterDeclaration(name="acme", implementation="hermes_acme.dialect:router"),),
     context_sources=(ContextSourceDeclaration(name="acme", implementation=board),),
+    hooks=(HookDeclaration(name="sign", events=("transform_llm_output",), implementation="hermes_acme.signing:sign"),),
     compactors=(CompactorDeclaration(name="short", implementation="hermes_acme.short:Short"),),
     settings=settings_of(Warehouse),
 )
