@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,15 @@ def test_the_image_has_a_directory_for_every_volume_of_secrets() -> None:
     assert loop is not None
     made = {f"secrets-{name}:/secrets/{name}" for name in loop[1].split()}
     assert made == set(SERVICES["secrets"]["volumes"])
+
+
+def test_the_image_is_built_with_extras_that_there_are_and_as_compose_says() -> None:
+    dockerfile = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
+    usual = dict(re.findall(r"^ARG (\w+)=\"?([^\"\n]+)", dockerfile, re.MULTILINE))
+    there_are = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(usual["EXTRAS"].split(",")) <= set(there_are)
+    for name, value in SERVICES["api"]["build"]["args"].items():
+        assert value.partition(":-")[2].removesuffix("}") == usual[name]
 
 
 def test_what_is_copied_into_the_image_is_let_through() -> None:
