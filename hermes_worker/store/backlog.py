@@ -6,10 +6,10 @@ is to do.
 
 *Capacity needed* is the number of steps that should be at work at the same time, so that within ``CLEARED_IN_S`` a
 worker has taken everything that is due now. Every claimed step keeps its place for that long. The others need places
-according to how long a step takes. Nobody records that. But the mean age of the steps at work is at least half the mean
-length of a step: a look at a random moment meets long steps more often than short ones, and meets each of them half-way
-on average. So twice the mean age is an estimate that is seldom too low. It is mixed with one imagined step of
-``CLEARED_IN_S``, which is all that is known while nothing is at work: then every step that is due gets a place.
+according to how long a step takes. Nobody records that, but it can be read from the ages of the steps at work: twice
+their median is never less than the mean length of a step. (Of all ages, the part below x is at most x divided by that
+mean.) Few long steps do not move a median far. It is mixed with one imagined step of ``CLEARED_IN_S``, which is all
+that is known while nothing is at work: then every step that is due gets a place.
 """
 
 from __future__ import annotations
@@ -139,33 +139,38 @@ due(queue, steps, since) as (
     where hinted_at is not null and hinted_at <= (select now from clock)
     group by 1
 ),
-claimed(queue, steps, age_s) as (
-    select case when deaths is null then 'model' else 'suspect_model' end, count(*),
-           sum({greatest}(0.0, (select now from clock) - claimed_at))
+claimed(queue, claimed_at) as (
+    select case when deaths is null then 'model' else 'suspect_model' end, claimed_at
     from runs
     where lease_owner is not null
-    group by 1
     union all
     select case when asks = 1 then case when deaths is null then 'model' else 'suspect_model' end
-                else case when deaths is null then 'tools' else 'suspect_tools' end end, count(*),
-           sum({greatest}(0.0, (select now from clock) - claimed_at))
+                else case when deaths is null then 'tools' else 'suspect_tools' end end, claimed_at
     from tool_calls
     where lease_owner is not null
-    group by 1
     union all
-    select 'tools', count(*), sum({greatest}(0.0, (select now from clock) - claimed_at))
+    select 'tools', claimed_at
     from firings
     where lease_owner is not null
     union all
-    select 'tools', count(*), sum({greatest}(0.0, (select now from clock) - claimed_at))
+    select 'tools', claimed_at
     from hook_calls
     where lease_owner is not null
     union all
-    select case when deaths is null then 'delivery' else 'suspect_delivery' end, count(*),
-           sum({greatest}(0.0, (select now from clock) - claimed_at))
+    select case when deaths is null then 'delivery' else 'suspect_delivery' end, claimed_at
     from deliveries
     where lease_owner is not null
-    group by 1
+),
+ranked(queue, claimed_at, place, steps) as (
+    select queue, claimed_at,
+           row_number() over (partition by queue order by claimed_at), count(*) over (partition by queue)
+    from claimed
+),
+at_work(queue, steps, median_age_s) as (
+    select queue, max(steps), {greatest}(0.0, (select now from clock) - avg(claimed_at))
+    from ranked
+    where place in ((steps + 1) / 2, (steps + 2) / 2)
+    group by queue
 ),
 measured(queue, due, claimed, oldest_age_s, step_s) as (
     select queues.queue,
@@ -173,12 +178,11 @@ measured(queue, due, claimed, oldest_age_s, step_s) as (
            coalesce(c.steps, 0),
            {greatest}(0.0, coalesce((select now from clock) - d.since, 0.0)),
            {least}({window}, {greatest}(queues.step_s_min,
-                   ({window} + 2.0 * coalesce(c.age_s, 0.0)) / (1.0 + coalesce(c.steps, 0))))
+                   ({window} + 2.0 * coalesce(c.median_age_s * c.steps, 0.0)) / (1.0 + coalesce(c.steps, 0))))
     from queues
     left join (select queue, sum(steps) as steps, min(since) as since from due group by queue) d
         on d.queue = queues.queue
-    left join (select queue, sum(steps) as steps, sum(age_s) as age_s from claimed group by queue) c
-        on c.queue = queues.queue
+    left join at_work c on c.queue = queues.queue
 )
 select queue,
        cast(due as {integer}) as due,
