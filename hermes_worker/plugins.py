@@ -29,6 +29,7 @@ import yaml
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import API_VERSION, Extension, ExtensionConflict, Installed, Reference, fold, load, missing
+from hermes_worker.hook_directories import hook_extension, hooks_dir, read_hook_file
 from hermes_worker.settings import Settings
 from hermes_worker.settings.declared import values_of
 from hermes_worker.settings.role_secrets import ProcessRole, is_secret
@@ -80,7 +81,8 @@ class Available:
 
 def available(home: Path) -> tuple[Available, ...]:
     """Every extension of others that is installed, in the order of their names. Imports none of them."""
-    return tuple(sorted((*_packages(), *_directories(home)), key=lambda one: (one.name, one.place)))
+    found = (*_packages(), *_directories(home), *_hook_directories(home))
+    return tuple(sorted(found, key=lambda one: (one.name, one.place)))
 
 
 def _packages() -> Iterator[Available]:
@@ -119,6 +121,25 @@ def _directories(home: Path) -> Iterator[Available]:
             manifest = read_manifest(path / MANIFEST, name)
         except FileNotFoundError:
             problem = f"{str(path)!r} holds no {MANIFEST}, which names the plugin and what it brings"
+        except ConfigurationError as error:
+            problem = str(error)
+        yield Available(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
+
+
+def _hook_directories(home: Path) -> Iterator[Available]:
+    folder = hooks_dir(home)
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        path, manifest, problem = folder / name, None, ""
+        try:
+            _require_ours(path)
+            summary, events = read_hook_file(path)
+            manifest = Manifest(
+                name=name, summary=summary, brings=MappingProxyType({"hooks": (name,), "events": events})
+            )
         except ConfigurationError as error:
             problem = str(error)
         yield Available(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
@@ -286,7 +307,7 @@ def _import(name: str, found: Sequence[Available], home: Path) -> Extension:
             f"this is version {API_VERSION}: install a version of it that fits, or disable it"
         )
     try:
-        extension = one.source.load() if isinstance(one.source, metadata.EntryPoint) else _plugin(one.source)
+        extension = _loaded(one.source, home)
     except (Exception, SystemExit) as error:  # others wrote it; whatever it raises keeps it from being used
         raise ExtensionConflict(f"the extension {name!r} cannot be imported: {_said(error)}") from error
     if not isinstance(extension, Extension):
@@ -302,6 +323,12 @@ def _import(name: str, found: Sequence[Available], home: Path) -> Extension:
     if one.manifest is not None and (silent := _unsaid(extension, one.manifest)):
         raise ExtensionConflict(f"the extension {name!r} brings what its {MANIFEST} does not name: {', '.join(silent)}")
     return extension
+
+
+def _loaded(source: metadata.EntryPoint | Path, home: Path) -> Any:
+    if isinstance(source, metadata.EntryPoint):
+        return source.load()
+    return hook_extension(source) if source.parent == hooks_dir(home) else _plugin(source)
 
 
 def _said(error: BaseException) -> str:
