@@ -103,6 +103,16 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.prune:retention",
         ),
         CommandDeclaration(
+            name="backup",
+            summary="Write everything of a home into ARCHIVE, also while runs are at work.",
+            implementation="hermes_worker.cli.backup:backup",
+        ),
+        CommandDeclaration(
+            name="restore",
+            summary="Make a home from ARCHIVE, or mark a database that its server set back.",
+            implementation="hermes_worker.cli.backup:restore",
+        ),
+        CommandDeclaration(
             name="scripted-model",
             summary="Serve the scripted stand-in for a model.",
             implementation="hermes_worker.cli.roles:scripted_model",

@@ -1,0 +1,123 @@
+"""``hermes-worker backup`` and ``restore``: a home in one file, and a home from one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.options import client_settings, common, home_option
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.local.archives import DATABASE, put_in_place, staging, unpack, write_archive
+from hermes_worker.local.paths import HomeBusy, holding_home, is_held, prepare_home
+from hermes_worker.settings import Settings
+from hermes_worker.store.copies import copy_sqlite, require_sound
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.epochs import Epoch, mark_epoch
+
+_GB = 1024**3
+
+
+@click.command(epilog="The archive holds the home's keys and passwords. Only you can read it; keep it like a password.")
+@common
+@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--without-workspaces", is_flag=True, help="Leave out the directories that sessions work in.")
+@click.option("--force", is_flag=True, help="Replace ARCHIVE if it is there.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bool, as_json: bool) -> None:
+    """Write everything of a home into ARCHIVE, also while runs are at work."""
+    settings = _embedded(home)
+    database = settings.home / DATABASE
+    if not database.exists():
+        raise ConfigurationError(f"nothing has run on {str(settings.home)!r} yet; there is nothing to back up")
+    target = archive.absolute()
+    if target.is_relative_to(settings.home.absolute()):
+        raise ConfigurationError("ARCHIVE is in the home that it is to save; name a file outside")
+    prepare_home(settings.home)
+    with staging(settings.home) as staged:
+        copy_sqlite(database, staged / DATABASE)
+        found = write_archive(
+            target, settings.home, staged / DATABASE, has_workspaces=not without_workspaces, replaces=force
+        )
+    if as_json:
+        click.echo(json.dumps({"archive": str(target), **asdict(found)}))
+        return
+    note = f"; {found.left_out} links and special files were left out" if found.left_out else ""
+    click.echo(f"{target}: {found.files} files, {found.bytes:,} bytes{note}")
+
+
+@click.command(
+    epilog="What was due or at work when the backup was made may have been done since. So calls of tools that must not "
+    "be repeated get an unknown outcome, and deliveries that were not settled say that they may be duplicates."
+)
+@common
+@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
+@click.option("--force", is_flag=True, help="Replace what the home holds.")
+@click.option("--mark-epoch", is_flag=True, help="Restore nothing: only say that the database was set back.")
+@click.option("--size-max-gb", type=click.IntRange(1), default=64, show_default=True, help="Refuse larger archives.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def restore(
+    home: Path | None, archive: Path | None, force: bool, mark_epoch: bool, size_max_gb: int, as_json: bool
+) -> None:
+    """Make a home from ARCHIVE, or mark a database that its server set back."""
+    if mark_epoch == (archive is not None):
+        raise click.UsageError("give ARCHIVE, or --mark-epoch")
+    found = _marked(home) if archive is None else _restored(_embedded(home), archive, force, size_max_gb)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return
+    click.echo(
+        f"marked: {found.calls_in_doubt} calls, {found.deliveries_in_doubt} deliveries and "
+        f"{found.executions_in_doubt} scripts in doubt, the claims of {found.claims_given_up} workers given up"
+    )
+
+
+def _marked(home: Path | None) -> Epoch:
+    from hermes_worker.wiring import open_database
+
+    settings = client_settings(home)
+    if settings.database.url is None and is_held(settings.home):
+        raise HomeBusy(f"hermes-worker runs on {str(settings.home)!r}; stop it first")
+    database = open_database(settings)
+    try:
+        return mark_epoch(database)
+    finally:
+        database.close()
+
+
+def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int) -> Epoch:
+    from hermes_worker.local.paths import embedded_database_url
+    from hermes_worker.store.migrate import migrate
+
+    home = settings.home
+    if (home / DATABASE).exists() and not force:
+        raise ConfigurationError(
+            f"{str(home)!r} holds a database; restore into another --home, or replace everything with --force"
+        )
+    with holding_home(home), staging(home) as staged:
+        unpack(archive, staged, bytes_max=size_max_gb * _GB)
+        require_sound(staged / DATABASE)
+        database = Database(embedded_database_url(staged))
+        try:
+            migrate(database)
+            found = mark_epoch(database, are_workers_gone=True)
+        finally:
+            database.close()
+        for ending in ("-wal", "-shm"):
+            (staged / f"{DATABASE}{ending}").unlink(missing_ok=True)
+        put_in_place(staged, home)
+    click.echo(f"restored; 'hermes-worker up{home_option(home)}' carries on from here", err=True)
+    return found
+
+
+def _embedded(home: Path | None) -> Settings:
+    """Raises ``ConfigurationError`` when the state is on a server, which has tools of its own."""
+    settings = client_settings(home)
+    if settings.database.url is not None:
+        raise ConfigurationError(
+            "the state is not in the home but where HERMES_DATABASE_URL says: save it with the tools of its server "
+            "(docs/backup.md), and after a restore run 'hermes-worker restore --mark-epoch'"
+        )
+    return settings

@@ -1,0 +1,106 @@
+"""A database that was set back to an earlier moment, and a world that was not.
+
+What the rows call due or at work may have been done since, by workers whose rows are gone. So an *epoch* is marked:
+every claim is given up, and what must not silently be done twice counts as begun. The sweeper then decides on it by the
+same rules as ever (invariant I5).
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.replay import Replay
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import deliveries, firings, logins, maintenance, tool_calls, workers
+
+_RESTORED = "restored"
+_NAME = "a worker of the time after the backup"
+
+
+class WorkersAlive(HermesError):
+    """A worker holds leases in this database, so nobody may say that it was set back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """What marking one found."""
+
+    claims_given_up: int
+    """Workers whose claims are taken away by the next sweep."""
+    calls_in_doubt: int
+    """``once`` calls that were due or at work: their outcome will be unknown."""
+    deliveries_in_doubt: int
+    """Deliveries that are not settled: they are sent, with the remark that they may be duplicates."""
+    executions_in_doubt: int
+    """Scripts of jobs that were due or at work: what became of them is unknown, and they are not run again."""
+
+
+def mark_epoch(database: Database, *, are_workers_gone: bool = False) -> Epoch:
+    """Say that the database was set back. Do it once, before the first worker starts; a second time does no harm but
+    to what has become due meanwhile.
+
+    Raises ``WorkersAlive`` when a worker renewed its leases a moment ago, unless the caller knows that they are gone.
+    """
+    with database.write() as connection:
+        alive = sa.select(workers.c.name).where(workers.c.state == "alive", workers.c.expires_at > db_now()).limit(1)
+        name = None if are_workers_gone else connection.execute(alive).scalar()
+        if name is not None:
+            raise WorkersAlive(f"the worker {name!r} is at work in this database; stop all workers first")
+        gone = sa.update(workers).where(workers.c.state == "alive").values(state="stopped")
+        given_up = connection.execute(gone).rowcount
+        found = Epoch(
+            claims_given_up=given_up,
+            calls_in_doubt=_doubt_calls(connection),
+            deliveries_in_doubt=_doubt_deliveries(connection),
+            executions_in_doubt=_doubt_executions(connection),
+        )
+        connection.execute(sa.update(logins).values(claim=None, claimed_until=None))
+        connection.execute(insert_ignoring(connection, maintenance), {"name": _RESTORED, "ran_at": 0.0})
+        this = maintenance.c.name == _RESTORED
+        connection.execute(sa.update(maintenance).where(this).values(ran_at=db_now()))
+    return found
+
+
+def epoch_marked_at(database: Database) -> float | None:
+    """When an epoch was last marked, in epoch seconds; ``None`` for never."""
+    with database.read() as connection:
+        at = connection.execute(sa.select(maintenance.c.ran_at).where(maintenance.c.name == _RESTORED)).scalar()
+    return None if at is None else float(at)
+
+
+def _doubt_calls(connection: Connection) -> int:
+    """Claim what is due for a worker that is gone: to the sweeper it is then like a call whose worker vanished."""
+    is_once = tool_calls.c.replay == Replay.ONCE.value
+    asks_nothing = sa.func.coalesce(tool_calls.c.asks, 0) == 0
+    running = sa.select(sa.func.count()).select_from(tool_calls)
+    at_work = connection.execute(running.where(is_once, asks_nothing, tool_calls.c.lease_owner.is_not(None)))
+    doubtful = int(at_work.scalar_one())
+    due = sa.update(tool_calls).where(is_once, asks_nothing, tool_calls.c.hinted_at.is_not(None))
+    claim = {"status": "running", "hinted_at": None, "claimed_at": db_now(), "deadline_at": db_now()}
+    return doubtful + connection.execute(due.values(**claim, **_gone_claim(connection))).rowcount
+
+
+def _doubt_deliveries(connection: Connection) -> int:
+    unsettled = sa.update(deliveries).where(deliveries.c.settled_at.is_(None))
+    return connection.execute(unsettled.values(is_in_doubt=True)).rowcount
+
+
+def _doubt_executions(connection: Connection) -> int:
+    held = sa.select(sa.func.count()).select_from(firings).where(firings.c.lease_owner.is_not(None))
+    doubtful = int(connection.execute(held).scalar_one())
+    due = sa.update(firings).where(firings.c.hinted_at.is_not(None))
+    claim = {"execution": "running", "hinted_at": None, "claimed_at": db_now()}
+    return doubtful + connection.execute(due.values(**claim, **_gone_claim(connection))).rowcount
+
+
+def _gone_claim(connection: Connection) -> dict[str, object]:
+    """The claim of a worker that has stopped."""
+    worker = {"worker_id": secrets.token_hex(16), "name": _NAME, "queues": "", "state": "stopped"}
+    made = sa.insert(workers).values(**worker, started_at=db_now(), expires_at=db_now()).returning(workers.c.pk)
+    return {"lease_owner": connection.execute(made).scalar_one(), "lease_token": secrets.token_hex(16)}

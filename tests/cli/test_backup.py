@@ -1,0 +1,153 @@
+"""A home in one file, and a home from one; archives of strangers are refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.commandline import CommandLine
+from support.store import EMPTY, Store, opened
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import RunStatus
+from hermes_worker.local.archives import InvalidArchive, unpack
+from hermes_worker.local.paths import holding_home
+
+
+@pytest.fixture
+def home(tmp_path: Path, store: Store) -> Path:
+    """With files of every sort."""
+    home = tmp_path / "home"
+    for name in ("config.yaml", "api.key", "cron/output/a.md", "workspaces/w/src/x.py", "run/lock", "valkey/dump"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("")
+    (home / "api.key").write_text("hwk_" + "0" * 40)
+    (home / "workspaces" / "w" / "link").symlink_to("/etc/passwd")
+    return home
+
+
+def test_a_home_comes_back_as_it_was_while_others_wrote(hermes: CommandLine, store: Store, home: Path) -> None:
+    ended = store.submit().run_id
+    store.answer(ended)
+    at_work = store.with_tools(Replay.ONCE, Replay.PURE)
+    store.call(at_work, 1)
+    end = threading.Event()
+    written: list[str] = []
+
+    def write() -> None:
+        while not end.is_set():
+            written.append(store.submit().run_id)
+            store.answer(written[-1])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        archive = home.parent / "home.tar"
+        made = json.loads(hermes.inline("backup", str(archive), "--json").out)
+    finally:
+        end.set()
+        writer.join()
+    assert archive.stat().st_mode & 0o777 == 0o600
+    assert (made["files"], made["left_out"]) == (5, 1)
+
+    other = home.parent / "other"
+    restored = json.loads(hermes.inline("restore", str(archive), "--home", str(other), "--json").out)
+    assert (restored["calls_in_doubt"], restored["claims_given_up"]) == (1, 1)
+    assert (other / "api.key").read_text() == (home / "api.key").read_text()
+    assert (other / "workspaces/w/src/x.py").exists() and not (other / "workspaces/w/link").exists()
+    assert not (other / "valkey").exists()
+    with opened(f"sqlite:///{other / 'hermes-worker.db'}") as copy:
+        assert copy.status(ended) is RunStatus.COMPLETED
+        copy.sweep(EMPTY)
+        assert [call.status.value for call in copy.views.calls(at_work)] == ["unknown", "pending"]
+        known = {view.run_id for view in copy.views.runs(limit=1000)}
+        assert known <= {ended, at_work, *written}
+        for run_id in known - {at_work}:
+            assert copy.status(run_id) in (RunStatus.COMPLETED, RunStatus.QUEUED, RunStatus.RUNNING)
+    assert store.status(at_work) is RunStatus.RUNNING
+
+
+def test_nothing_is_overwritten_unless_forced(hermes: CommandLine, store: Store, home: Path) -> None:
+    run_id = store.submit().run_id
+    archive = home.parent / "home.tar"
+    assert hermes.inline("backup", str(archive)).code == 0
+    again = hermes.inline("backup", str(archive))
+    assert (again.code, "--force" in again.err) == (2, True)
+    assert hermes.inline("backup", str(archive), "--force").code == 0
+    assert [path.name for path in home.parent.iterdir() if path.name.startswith(".home")] == []
+    inside = hermes.inline("backup", str(home / "a.tar"))
+    assert (inside.code, "outside" in inside.err) == (2, True)
+
+    refused = hermes.inline("restore", str(archive))
+    assert (refused.code, "--force" in refused.err) == (2, True)
+    with holding_home(home):
+        running = hermes.inline("restore", str(archive), "--force")
+        assert (running.code, "hermes-worker" in running.err) == (2, True)
+    assert store.views.run(run_id).run_id == run_id
+    store.submit()
+    store.database.close()
+    assert hermes.inline("restore", str(archive), "--force").code == 0
+    with opened(f"sqlite:///{home / 'hermes-worker.db'}") as copy:
+        assert [view.run_id for view in copy.views.runs()] == [run_id]
+
+
+def test_only_the_epoch_is_marked(hermes: CommandLine, store: Store) -> None:
+    store.with_tools(Replay.ONCE)
+    busy = hermes.inline("restore", "--mark-epoch")
+    assert (busy.code, "stop all workers" in busy.err) == (2, True)
+    store.let_pass(2e9)
+    assert json.loads(hermes.inline("restore", "--mark-epoch", "--json").out)["calls_in_doubt"] == 1
+    assert hermes.inline("restore").code == 2
+
+
+MANIFEST = json.dumps({"format": "hermes-worker home 1"}).encode()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = kind, size, link
+    return info
+
+
+HOSTILE: dict[str, Callable[[tarfile.TarFile], None]] = {
+    "above": lambda tar: tar.addfile(member("../x")),
+    "far above": lambda tar: tar.addfile(member("a/../../x")),
+    "absolute": lambda tar: tar.addfile(member("/tmp/x")),
+    "a link": lambda tar: tar.addfile(member("a", tarfile.SYMTYPE, link="/etc")),
+    "a hard link": lambda tar: tar.addfile(member("a", tarfile.LNKTYPE, link="manifest.json")),
+    "a device": lambda tar: tar.addfile(member("a", tarfile.CHRTYPE)),
+    "a pipe": lambda tar: tar.addfile(member("a", tarfile.FIFOTYPE)),
+    "a directory": lambda tar: tar.addfile(member("a", tarfile.DIRTYPE)),
+    "the lock": lambda tar: tar.addfile(member("run/lock")),
+    "a journal": lambda tar: tar.addfile(member("hermes-worker.db-wal")),
+    "below the database": lambda tar: tar.addfile(member("hermes-worker.db/x")),
+    "too large": lambda tar: tar.addfile(member("a", size=2_000_000), io.BytesIO(bytes(2_000_000))),
+    "twice": lambda tar: tar.addfile(member("a")) or tar.addfile(member("a")),
+    "without a database": lambda tar: None,
+    "a file where a directory is": lambda tar: tar.addfile(member("a")) or tar.addfile(member("a/b")),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_archive_is_refused(tmp_path: Path, case: str) -> None:
+    archive, into = tmp_path / "a.tar", tmp_path / "into"
+    into.mkdir()
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(member("manifest.json", size=len(MANIFEST)), io.BytesIO(MANIFEST))
+        HOSTILE[case](tar)
+    with pytest.raises(InvalidArchive):
+        unpack(archive, into, bytes_max=1_000_000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "into"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar", bytes(10_240), b"\x1f\x8b" + bytes(100)])
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.tar").write_bytes(content)
+    (tmp_path / "into").mkdir()
+    with pytest.raises(InvalidArchive):
+        unpack(tmp_path / "a.tar", tmp_path / "into", bytes_max=1_000)

@@ -1,0 +1,70 @@
+"""After a database was set back: what may have been done since is in doubt, and nothing is silently done again."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from support.store import EMPTY, Store, asks, check
+
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus
+from hermes_worker.store.epochs import WorkersAlive, epoch_marked_at, mark_epoch
+from hermes_worker.store.tables import deliveries, tool_calls
+
+
+def statuses(store: Store, run_id: str) -> list[str]:
+    return [call.status.value for call in store.views.calls(run_id)]
+
+
+def test_once_calls_are_in_doubt_and_the_others_are_done_again(store: Store) -> None:
+    lost = store.worker("lost", ttl_s=1.0)
+    at_work = store.with_tools(Replay.ONCE, Replay.KEYED, Replay.PURE)
+    for position in range(3):
+        store.call(at_work, position, lost.pk)
+    due = store.with_tools(Replay.ONCE, Replay.KEYED)
+    asking = store.submit().run_id
+    store.turn(asking, lost.pk)
+    store.let_pass(600.0)
+
+    found = mark_epoch(store.database, are_workers_gone=True)
+
+    assert (found.claims_given_up, found.calls_in_doubt) == (2, 2)
+    store.sweep(EMPTY)
+    assert statuses(store, at_work) == [CallStatus.UNKNOWN, CallStatus.PENDING, CallStatus.PENDING]
+    assert statuses(store, due) == [CallStatus.UNKNOWN, CallStatus.PENDING]
+    with store.database.read() as connection:
+        attempts = connection.execute(sa.select(tool_calls.c.attempt).where(tool_calls.c.position == 1)).scalars()
+        assert sorted(attempts) == [1, 2]
+    assert store.due(asking)
+    check(store)
+    at = epoch_marked_at(store.database)
+    assert at is not None and abs(at - store.database.now()) < 60
+
+
+def test_deliveries_that_may_have_left_say_so(store: Store) -> None:
+    run_id = store.submit(deliver=["local"]).run_id
+    store.answer(run_id)
+    assert epoch_marked_at(store.database) is None
+    store.let_pass(600.0)
+    assert mark_epoch(store.database, are_workers_gone=True).deliveries_in_doubt == 1
+    with store.database.read() as connection:
+        assert connection.execute(sa.select(deliveries.c.is_in_doubt, deliveries.c.state)).all() == [(True, "pending")]
+
+
+def test_a_database_in_which_a_worker_is_at_work_was_not_set_back(store: Store) -> None:
+    store.worker("busy")
+    run_id = store.with_tools(Replay.ONCE)
+    with pytest.raises(WorkersAlive, match=r"busy|default"):
+        mark_epoch(store.database)
+    assert statuses(store, run_id) == [CallStatus.PENDING]
+
+
+def test_runs_go_on_from_where_the_database_was(store: Store) -> None:
+    run_id = store.submit().run_id
+    store.ask_tools(run_id, asks(Replay.ONCE))
+    mark_epoch(store.database, are_workers_gone=True)
+    store.sweep(EMPTY)
+    store._owner = None
+    store.answer(run_id)
+    assert "unknown" in store.results(run_id)[0].lower()
+    check(store)
