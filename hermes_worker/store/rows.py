@@ -23,6 +23,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.texts import plain as plain
 from hermes_worker.store.row_keys import RunKey, SessionKey
 from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
@@ -499,11 +500,6 @@ def delete_documents(connection: Connection, session_pk: int, keys: Sequence[str
     """Delete documents of a session, those that exist."""
     here = (session_documents.c.session_pk == session_pk) & session_documents.c.key.in_(keys)
     connection.execute(sa.delete(session_documents).where(here))
-
-
-def plain(text: str) -> str:
-    """``text`` as every database can hold it: U+FFFD for NUL and lone surrogates. For columns that are not JSON."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").replace("\x00", "\ufffd")
 
 
 def blob_hash(body: str) -> str:

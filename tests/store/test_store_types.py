@@ -14,6 +14,7 @@ STORE = Path(hermes_worker.store.__file__).parent
 UNTYPED = {
     "engine/prepared.py": "drivers, and statements that are compiled for them, have no types of their own",
     "engine/database.py": "hooks of SQLAlchemy, which hands in connections of drivers without types",
+    "engine/texts.py": "what SQLAlchemy hands to its listeners before it executes",
     "engine/pooler.py": "a connection of the driver, as above",
     "rows.py _facts_of": "the fields of a dataclass, spread into it and into the one that extends it",
     "runs/standings.py _facts": "the fields of a dataclass, of which some are found out later",

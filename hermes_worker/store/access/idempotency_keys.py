@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.sources import Repetition, RequestKeys, repetition
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import columns_for, rows_of
+from hermes_worker.store.engine.texts import plain
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import idempotency_keys
 
@@ -45,6 +46,8 @@ def earlier(connection: Connection, keys: RequestKeys) -> Earlier | None:
     """What came of the same request; ``None`` when it is new. Raises ``IdempotencyConflict``, ``RequestReplayed``."""
     if not keys.names:
         return None
+    if keys.key is not None:
+        keys = replace(keys, key=plain(keys.key))  # as it was written down
     found = connection.execute(
         sa.select(*columns_for(idempotency_keys, _NameRow)).where(
             idempotency_keys.c.tenant == keys.tenant,

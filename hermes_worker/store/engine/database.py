@@ -19,6 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.store.engine.pool import ConnectionPool
+from hermes_worker.store.engine.texts import keep_texts_plain
 
 _SQLITE_BUSY_TIMEOUT_MS = 20_000
 _SQLITE_PAGE_BYTES = 8192
@@ -93,6 +94,8 @@ class Database:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, options)
+        for engine in self.engines:
+            keep_texts_plain(engine)
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
         self.observed = observed
         self._writer = self.engine.execution_options(hermes_write=True, hermes_observed=observed)
