@@ -14,6 +14,10 @@ STORE = Path(hermes_worker.store.__file__).parent
 UNTYPED = {
     "engine/prepared.py": "drivers, and statements that are compiled for them, have no types of their own",
     "engine/database.py": "hooks of SQLAlchemy, which hands in connections of drivers without types",
+    "hooks/calls.py HookFacts": "the data of an event, as JSON",
+    "hooks/calls.py HookCalls": "columns to be written",
+    "hooks/calls.py _texts": "the data of an event, as JSON",
+    "hooks/owed.py _owe": "a statement, before it is prepared",
     "engine/texts.py": "what SQLAlchemy hands to its listeners before it executes",
     "engine/pooler.py": "a connection of the driver, as above",
     "rows.py _facts_of": "the fields of a dataclass, spread into it and into the one that extends it",
@@ -26,7 +30,17 @@ UNTYPED = {
 OF_SQLALCHEMY = {"Column", "ColumnElement", "CursorResult", "ReturningUpdate", "Select"}
 """Its types take those of the columns, which a ``NamedTuple`` says for us."""
 _GIVES_ROWS = {"first", "one", "all", "one_or_none", "fetchall", "fetchone"}
-_NO_COLUMNS = {"rowcount", "scalar", "scalars", "scalar_one", "mappings", "keys", "inserted_primary_key", *_GIVES_ROWS}
+_NO_COLUMNS = {
+    "rowcount",
+    "scalar",
+    "scalar_one_or_none",
+    "scalars",
+    "scalar_one",
+    "mappings",
+    "keys",
+    "inserted_primary_key",
+    *_GIVES_ROWS,
+}
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

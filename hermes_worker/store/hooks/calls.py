@@ -16,6 +16,7 @@ from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.hooks import began
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.hooks.owed import HookCallState, owe_beginning
 from hermes_worker.store.rows import Hint, lock_run, plain
 from hermes_worker.store.runs.joining import save
@@ -206,11 +207,13 @@ class HookCalls:
     def list(self, *, run_id: str | None = None, limit: int = 100) -> list[HookCallView]:
         """The newest rows first, of one run or of all."""
         wanted = (
-            sa.select(hook_calls, runs.c.run_id)
+            sa.select(*(hook_calls.c[name] for name in _ListedCall._fields[:-1]), runs.c.run_id)
             .join(runs, runs.c.pk == hook_calls.c.run_pk)
             .order_by(hook_calls.c.pk.desc())
             .limit(limit)
         )
+        if run_id is not None:
+            wanted = wanted.where(runs.c.run_id == run_id)
         with self._database.read() as connection:
             return [
                 HookCallView(
@@ -224,8 +227,20 @@ class HookCalls:
                     created_at=row.created_at,
                     settled_at=row.settled_at,
                 )
-                for row in connection.execute(wanted if run_id is None else wanted.where(runs.c.run_id == run_id))
+                for row in rows_of(connection.execute(wanted), _ListedCall)
             ]
+
+
+class _ListedCall(NamedTuple):
+    event_id: str
+    hook: str
+    event: str
+    state: str
+    attempts: int
+    reason: str | None
+    created_at: float
+    settled_at: float | None
+    run_id: str
 
 
 def _facts(claim: HookCallClaim) -> sa.Select[Any]:
@@ -278,9 +293,9 @@ def _texts(connection: Connection, claim: HookCallClaim, row: _FactsRow, data: M
             )
         ).first()
         if call is not None:
-            found["arguments"] = call.arguments
-            found["result"] = _body(connection, row, call.result_seq)
-            found["reply"] = _body(connection, row, call.result_seq - int(data["position"]) - 1)
+            result_seq, found["arguments"] = call
+            found["result"] = _body(connection, row, result_seq)
+            found["reply"] = _body(connection, row, result_seq - int(data["position"]) - 1)
     elif isinstance(data.get("message_seq"), int):
         found["result"] = _body(connection, row, data["message_seq"])
     return found
