@@ -19,6 +19,7 @@ from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.run_events import RunEventName
+from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.calls import started_event
 from hermes_worker.store.runs.runs import CompactionRow
 from hermes_worker.store.runs.waits import Waits
@@ -74,6 +75,7 @@ def stopped(api: Served, store: Store) -> str:
     run_id = api.submit()
     store.ask_tools(run_id, asks(Replay.PURE, Replay.PURE))
     claim = store.call(run_id)
+    HookCalls(store.database).tell_failed(claim.run_pk, hook="audit", event="pre_tool_call", reason="it hung")
     api.http.post(f"/v1/runs/{run_id}/stop").raise_for_status()
     store.calls.settle(claim, settlement())
     return run_id
