@@ -22,7 +22,7 @@ from hermes_worker.wiring import pruner_of, retention_rules_of
 
 
 @click.command(
-    epilog="Workers do the same by themselves, for half a second a minute. Ctrl-C stops between two batches: what is "
+    epilog="Workers do the same by themselves, for five seconds a minute. Ctrl-C stops between two batches: what is "
     "deleted is deleted, and nothing is left half-way."
 )
 @common

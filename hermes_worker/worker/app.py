@@ -38,6 +38,8 @@ __all__ = ["build", "connect_signals", "process"]
 
 _CELERY = ("celery", "__main__.py")
 """``celery -A`` and ``python -m celery -A``: programs that do nothing else, so they may be started again."""
+_PRUNE_S = 5.0
+"""Of each minute, at most, over all processes: some hundred runs (docs/retention.md)."""
 EX_STARVED = 71
 """EX_OSERR of sysexits.h: the system did not give the memory that a step needs."""
 
@@ -84,7 +86,7 @@ def build(settings: Settings) -> Celery:
         try:
             swept = here.sweeper.sweep(here.parts.sender.depths())
             here.sweeper.prune()
-            report_pruned(here.pruner.look())
+            report_pruned(here.pruner.look(_PRUNE_S))
             prune_files(settings.home, here.pruner, outputs_kept=settings.cron.outputs_kept)
             remove_data(settings.home, here.collecting.executions.forgotten)
         except UnavailableError as error:

@@ -164,12 +164,12 @@ class Pruner:
             due = sa.and_(maintenance.c.name == _TURN, maintenance.c.ran_at <= db_now() - interval_s)
             return connection.execute(sa.update(maintenance).where(due).values(ran_at=db_now())).rowcount == 1
 
-    def look(self) -> Counter[str] | None:
-        """Delete for half a second, if it is time for that; what, by kind. ``None`` when somebody else did it in this
+    def look(self, seconds: float = _LOOK_S) -> Counter[str] | None:
+        """Delete for so long, if it is time for that; what, by kind. ``None`` when somebody else did it in this
         interval. Between two batches others get the database."""
         if not self.take_turn(LOOK_EVERY_S):
             return None
-        ends_at = time.monotonic() + _LOOK_S
+        ends_at = time.monotonic() + seconds
         deleted: Counter[str] = Counter()
         for batch in self.steps():
             deleted[batch.what] += batch.count
