@@ -12,8 +12,9 @@ Pure, except for ``load``, which imports.
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS, expanded
+from hermes_worker.core.recalled import fenced_memory
 from hermes_worker.core.replay import Replay
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "ExtensionConflict",
     "HookDeclaration",
     "Installed",
+    "MemoryProviderDeclaration",
     "ProviderDeclaration",
     "RouterDeclaration",
     "SettingDeclaration",
@@ -255,6 +258,59 @@ class HookDeclaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProviderDeclaration:
+    """What remembers people between conversations. One at a time may be enabled. Its two functions are called as hooks
+    are (docs/hooks.md): with a ``core.hooks.HookEvent``, on a thread, within a time limit; each may be a coroutine
+    function. One that fails costs nobody a turn."""
+
+    name: str
+    prefetch: Reference
+    """Asked for ``pre_llm_call``, once in a run: the text it returns, at most ``core.recalled.MEMORY_CHARS_MAX``
+    characters, is shown to the model as recalled memory, and is stored with the first reply."""
+    sync: Reference
+    """Told of ``post_llm_call`` after an answer is committed, at least once, with the same event id each time."""
+    prefetch_timeout_s: float = 2.0
+    """A turn waits no longer for what is remembered."""
+    sync_timeout_s: float = 30.0
+
+    def hooks(self) -> tuple[HookDeclaration, HookDeclaration]:
+        """The provider as two hooks."""
+        return (
+            HookDeclaration(
+                name=f"{self.name}-prefetch",
+                events=("pre_llm_call",),
+                implementation=_Prefetch(self.prefetch),
+                timeout_s=self.prefetch_timeout_s,
+            ),
+            HookDeclaration(
+                name=f"{self.name}-sync",
+                events=("post_llm_call",),
+                implementation=self.sync,
+                timeout_s=self.sync_timeout_s,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefetch:
+    """A hook that shows what ``reference`` recalls."""
+
+    reference: Reference
+
+    def __call__(self, event: object) -> object:
+        found = load(self.reference)(event)
+        return _fenced_later(found) if inspect.isawaitable(found) else _fenced(found)
+
+
+async def _fenced_later(found: Awaitable[object]) -> object:
+    return _fenced(await found)
+
+
+def _fenced(found: object) -> object:
+    return fenced_memory(found) if isinstance(found, str) else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDeclaration:
     """Something that the operator sets for an extension, in the environment or in ``.env``. ``setting_groups`` makes
     these of a dataclass."""
@@ -303,13 +359,16 @@ class Extension:
     commands: tuple[CommandDeclaration, ...] = ()
     context_sources: tuple[ContextSourceDeclaration, ...] = ()
     compactors: tuple[CompactorDeclaration, ...] = ()
+    memory_providers: tuple[MemoryProviderDeclaration, ...] = ()
     settings: tuple[SettingDeclaration, ...] = ()
     hooks: tuple[HookDeclaration, ...] = ()
 
     def __post_init__(self) -> None:
-        """A tool that names no toolset is in that of its extension."""
+        """A tool that names no toolset is in that of its extension. What a memory provider does, its hooks do."""
         named = tuple(one if one.spec.toolset else _in_toolset(one, self.name) for one in self.tools)
         object.__setattr__(self, "tools", named)
+        theirs = (hook for provider in self.memory_providers for hook in provider.hooks())
+        object.__setattr__(self, "hooks", (*self.hooks, *(hook for hook in theirs if hook not in self.hooks)))
 
 
 def _in_toolset(tool: ToolDeclaration, toolset: str) -> ToolDeclaration:
@@ -403,6 +462,10 @@ def _conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
     toolsets = {tool.spec.toolset for one in extensions for tool in one.tools}
     for name in sorted(toolsets & {source.name for one in extensions for source in one.tool_sources}):
         yield f"{name!r} names both a toolset and a tool source: disable one of the extensions that bring them"
+    remembering = [(provider.name, one.name) for one in extensions for provider in one.memory_providers]
+    if len(remembering) > 1:
+        which = ", ".join(f"{name!r} of {whose!r}" for name, whose in remembering)
+        yield f"only one memory provider can be in use, and there are {which}: disable the other extensions"
     names = [one.name for one in extensions]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"two extensions are named {name!r}: disable one of them"
@@ -491,6 +554,8 @@ def _references(one: Extension) -> Iterator[Reference]:
         yield tool_source.implementation
     for hook in one.hooks:
         yield hook.implementation
+    for provider in one.memory_providers:
+        yield provider.prefetch
 
 
 _CLAIMS: Mapping[str, Callable[[Extension], Iterable[str]]] = MappingProxyType(

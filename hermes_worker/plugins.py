@@ -349,6 +349,7 @@ def brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "tool_sources": tuple(one.name for one in extension.tool_sources),
         "context_sources": tuple(one.name for one in extension.context_sources),
         "compactors": tuple(one.name for one in extension.compactors),
+        "memory_providers": tuple(one.name for one in extension.memory_providers),
         "settings": tuple(one.variable for one in extension.settings),
         "hooks": tuple(one.name for one in extension.hooks),
     }

@@ -20,12 +20,13 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.run import RunStatus
+from hermes_worker.extension import Extension, MemoryProviderDeclaration, fold
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.tasks.hooks.running import ABANDONED_MAX, HookRunner, LoadedHook
+from hermes_worker.tasks.hooks.running import ABANDONED_MAX, HookRunner, LoadedHook, loaded_hooks
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Hooks, Parts
@@ -295,6 +296,27 @@ def test_a_parked_turn_sends_the_same_context_again(scene: Scene) -> None:
     assert len(contents) >= 3
     assert {tuple(rows) for rows in contents} == {("You are a test.", "hello\n\ncontext 1")}
     assert asked == [f"{run_id}.1.pre_llm_call"]
+
+
+def test_what_a_memory_provider_recalls_is_part_of_each_request_of_the_turn(scene: Scene) -> None:
+    asked = []
+
+    def prefetch(event: HookEvent) -> str:
+        asked.append(event.payload["user_message"])
+        return f"They like blue. ({len(asked)})"
+
+    provider = MemoryProviderDeclaration(name="notes", prefetch=prefetch, sync=print)
+    found = fold([Extension(name="notes", version="1.0", memory_providers=(provider,))])
+    scene.enable(*loaded_hooks(found, {"pre_llm_call"}))
+    scene.model.words = ["(busy)", "(todo)", "answer"]
+    run_id = scene.turns.submit(input="hello")
+    scene.turns.finish(run_id)
+    opening = {canonical_json(rows[:2]) for rows in scene.model.asked}
+    assert len(scene.model.asked) >= 3
+    assert len(opening) == 1
+    assert "hello\\n\\n<memory-context>" in (said := opening.pop())
+    assert "They like blue. (1)" in said
+    assert asked == ["hello"]
 
 
 def test_another_text_stands_in_for_the_answer(scene: Scene) -> None:
