@@ -35,7 +35,7 @@ from hermes_worker.observe import count, log
 from hermes_worker.services.submission import InvalidSubmission, Submission, accept, announce
 from hermes_worker.settings.sealing import SealedElsewhere
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
-from hermes_worker.store.access.principals import TenantDisabled
+from hermes_worker.store.access.principals import TenantDisabled, TenantNotFound
 from hermes_worker.store.outbox.webhooks import RouteRow, Webhooks
 from hermes_worker.system.plainfiles import read_plain
 from hermes_worker.workspaces.skills import read_skill
@@ -161,6 +161,8 @@ async def _genuine(context: ApiContext, tenant: str, name: str, request: Request
         await context.store(context.tenants.require_enabled, tenant)
     except TenantDisabled:
         raise _EventRefused(403, "The tenant of this route is disabled") from None
+    except TenantNotFound:
+        raise _EventRefused(404, "Unknown route") from None
     body = await _body(request)
     proof = None
     if route.secret == NO_AUTH:
