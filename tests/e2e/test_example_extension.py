@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from support.commandline import CommandLine, wait_for
+from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -154,6 +155,32 @@ def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: 
         "/machines/press/start?pieces=7",
         "/machines/drill/start?pieces=7",
     ]
+
+
+def test_a_run_asks_the_provider_that_the_example_brings(environment: Path, tmp_path: Path) -> None:
+    asked: list[Received] = []
+
+    def answer(request: Received, reply: Reply) -> None:
+        asked.append(request)
+        reply.sse(text_chunk("Hello from Acme."), finish_chunk(), USAGE_CHUNK, "[DONE]")
+
+    (project := tmp_path / "project").mkdir()
+    with FaultServer(answer) as server:
+        settings = {
+            "HERMES_PROVIDER": "acme-models",
+            "ACME_API_KEY": "acme-key-12345",
+            "HERMES_BASE_URL": server.base_url,
+        }
+        settings |= {"ACME_WAREHOUSE_TOKEN": "warehouse-token-1"}
+        hermes = CommandLine(tmp_path / "home", settings, program=(str(environment), "-m", "hermes_worker"))
+        assert hermes("extensions", "enable", "acme").code == 0
+
+        done = hermes("run", "Say hello", cwd=project)
+
+    assert done.code == 0, done.said
+    assert "Hello from Acme." in done.out
+    assert asked[0].document["model"] == "acme-large"
+    assert "acme-key-12345" not in asked[0].head, "a provider's key goes to the provider's hosts only"
 
 
 def uses_machines(api: httpx.Client, pager: Pager) -> list[str]:
