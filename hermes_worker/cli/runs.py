@@ -25,6 +25,7 @@ from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services import answering
 from hermes_worker.services.results import training_sample, turn_result
+from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.views import CallView, RunView
 from hermes_worker.store.runs.waits import AnswerView, Waits
@@ -90,6 +91,28 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
         click.echo("\n".join(["", *budget]))
     if not view.status.is_terminal:
         click.echo(click.style(f"\n{_now(records, run_id)}", fg="yellow"))
+
+
+@runs.command(epilog="A hook that changes steps leaves no call here; its failures are events of the run (hook.failed).")
+@common
+@of_tenant
+@click.argument("run_id", type=TEXT)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
+    """What hooks were told of one run and what came of it, the newest first."""
+    records = open_records(home)
+    found = HookCalls(records.database).list(run_id=records.run_id(run_id), limit=limit)
+    if as_json:
+        for call in found:
+            click.echo(json.dumps(asdict(call)))
+    elif found:
+        rows = [
+            (one.hook, one.event, one.state.value, str(one.attempts), one_line(one.reason or "", 80)) for one in found
+        ]
+        click.echo(table(rows, ("HOOK", "EVENT", "STATE", "ATTEMPTS", "REASON"), whole=(0, 1)))
+    else:
+        click.echo("no hook was told of this run", err=True)
 
 
 @runs.command(epilog="Example: hermes-worker runs export --trajectories samples run_0123...")
