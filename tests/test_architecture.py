@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -314,3 +315,9 @@ def test_modules_that_are_named_in_texts_are_there() -> None:
                     made.append(path.name)
     assert missing == [("plugins.py", "hermes_worker.extensions")], "that is a group of entry points"
     assert set(made) <= _MADE_ELSEWHERE, "write the whole name"
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by their names alone, and refuses the second one."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
