@@ -43,6 +43,7 @@ from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
 from hermes_worker.settings.role_secrets import ProcessRole
+from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
@@ -606,7 +607,7 @@ def _private_paths(settings: Settings) -> Iterator[str]:
     if settings.server.tls_key is not None:
         yield str(settings.server.tls_key)
     for url in (settings.database.url, settings.broker.url):
-        options = dict(parse_qsl(urlsplit(url or "").query))
+        options = dict(parse_qsl(servers_url_of(url or "").query))
         yield from (options[name] for name in _OF_CLIENT_KEYS if name in options)
     if settings.database.url and settings.database.url.startswith("sqlite"):
         file = make_url(settings.database.url).database

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -23,7 +24,9 @@ from hermes_worker.settings import (
     load,
     markdown_table,
 )
+from hermes_worker.settings.role_secrets import is_secret
 from hermes_worker.settings.sentinels import Sentinels, sentinels_of
+from hermes_worker.settings.servers import servers_url_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 SERVER_KEY = "0123456789" * 2
@@ -586,6 +589,38 @@ def test_a_url_with_sentinels_says_whom_to_ask_for_what() -> None:
         f"sentinel://u:p%40%2F@{place}/2?{options}" for place in ("a:1", "b:26379", "[::1]:3")
     ]
     assert sentinels_of("redis://h/0") is None
+
+
+def test_several_servers_may_be_named_by_address(tmp_path: Path) -> None:
+    """Python's own reader of URLs refuses a bracket behind a comma, in most releases."""
+    url = "postgresql://u:p%21@a:1,[::1]:2/db"
+    found = load({"HERMES_HOME": str(tmp_path), "HERMES_DATABASE_URL": url})
+    assert found.database.url == (
+        "postgresql+psycopg://u:p%21@/db?host=a:1&host=[::1]:2&target_session_attrs=read-write"
+    )
+    assert "p!" in {secret.reveal() for secret in found.secrets}
+    assert is_secret("STRANGE_URL", url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p%40@h:5432/db?sslmode=require#x",
+        "redis://:p@h/0",
+        "redis+socket:///run/v.sock?virtual_host=1",
+        "sqlite:////data/x.db",
+        "REDIS://h",
+        "no url at all",
+        "",
+        "//u@h/p?q",
+        "https://user:@[::1]:3/a?b=c?d",
+    ],
+)
+def test_a_url_with_one_server_is_read_as_python_reads_it(url: str) -> None:
+    found, usual = servers_url_of(url), urlsplit(url)
+    assert (found.scheme, found.path, found.query) == (usual.scheme, usual.path, usual.query)
+    assert ",".join(found.servers) == usual.netloc.rpartition("@")[2]
+    assert (found.user or "", found.password or "") == (unquote(usual.username or ""), unquote(usual.password or ""))
 
 
 def test_the_passwords_of_sentinels_are_secrets(tmp_path: Path) -> None:

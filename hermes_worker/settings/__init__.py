@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -69,6 +69,7 @@ from hermes_worker.settings.kinds import (
 from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, READ_BY_LIBRARIES, ProcessRole, owners, withheld_from
 from hermes_worker.settings.secret_files import named_files, read_files
 from hermes_worker.settings.sentinels import sentinels_of
+from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.system.plainfiles import read_plain
 
 __all__ = [
@@ -758,9 +759,9 @@ class Settings:
     @property
     def secrets(self) -> tuple[Secret, ...]:
         """What must never be seen in a log: keys, and the passwords inside URLs."""
-        urls = [urlsplit(url).password for url in (self.database.url, self.broker.url) if url]
+        passwords = [servers_url_of(url).password for url in (self.database.url, self.broker.url) if url]
         if sentinels := sentinels_of(self.broker.url or ""):
-            urls.append(quote(sentinels.own.get("password", "")))
+            passwords.append(sentinels.own.get("password"))
         model = self.model
         logins = (*model.refresh_tokens, model.client_secret)
         served = (self.server.key, *self.server.previous_keys, self.flower.password)
@@ -768,7 +769,7 @@ class Settings:
         others = (self.environ.get(name, "").strip() for name in installed.current().secret_variables)
         return (
             *(key for key in keys if key),
-            *(Secret(unquote(password)) for password in urls if password),
+            *(Secret(password) for password in passwords if password),
             *(Secret(value) for value in others if value),
         )
 

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from hermes_worker.core.pricing import own_price
 from hermes_worker.core.retention import InvalidRule, rules_of
 from hermes_worker.settings.sentinels import sentinels_of
+from hermes_worker.settings.servers import servers_url_of
 from hermes_worker.system.faults import parse_faults
 
 __all__ = [
@@ -499,18 +500,17 @@ def _parse_database_url(raw: object) -> str:
 def _of_the_primary(rest: str) -> str:
     """What follows ``://``. Of several servers the one is meant that takes writes, unless the URL says otherwise: they
     are ``a:5432,b:5432`` as libpq writes them, or ``?host=a:5432&host=b:5432`` as SQLAlchemy does."""
-    url = urlsplit(f"//{rest}")
-    who, at, servers = url.netloc.rpartition("@")
-    named = servers.split(",")
-    for server in named:
+    url = servers_url_of(f"//{rest}")
+    for server in url.servers:
         _require_port(urlsplit(f"//{server}").port)
-    several = [f"host={server}" for server in named if len(named) > 1]
+    several = [f"host={server}" for server in url.servers if len(url.servers) > 1]
     query = [*filter(None, url.query.split("&")), *several]
     names = [part.partition("=")[0] for part in query]
     if names.count("host") < 2:
         return rest
     chosen = [] if "target_session_attrs" in names else ["target_session_attrs=read-write"]
-    return f"{who}{at}{servers if not several else ''}{url.path}?{'&'.join([*query, *chosen])}"
+    who = f"{url.who}@" if url.who else ""
+    return f"{who}{'' if several else url.servers[0]}{url.path}?{'&'.join([*query, *chosen])}"
 
 
 def _parse_broker_url(raw: object) -> str:

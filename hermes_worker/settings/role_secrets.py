@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
-from urllib.parse import urlsplit
+
+from hermes_worker.settings.servers import servers_url_of
 
 
 class ProcessRole(StrEnum):
@@ -115,9 +116,4 @@ def withheld_from(roles: Collection[ProcessRole]) -> frozenset[str]:
 
 
 def _has_password(value: str) -> bool:
-    if "://" not in value or "@" not in value:
-        return False
-    try:
-        return bool(urlsplit(value).password)
-    except ValueError:
-        return False
+    return "://" in value and "@" in value and bool(servers_url_of(value).password)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from hermes_worker.settings.servers import servers_url_of
+
 SCHEMES = ("redis+sentinel", "rediss+sentinel")
 _PORT = 26_379
 
@@ -47,22 +49,20 @@ def sentinels_of(url: str) -> Sentinels | None:
 
     Raises ``ValueError`` for what is no such URL.
     """
-    parts = urlsplit(url)
+    parts = servers_url_of(url)
     if parts.scheme not in SCHEMES:
         return None
-    who, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = who.partition(":")
     service, _, database = parts.path.strip("/").partition("/")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     own = {name: options.pop(f"sentinel_{name}", "") for name in ("user", "password")}
     if not service or any(not name.startswith("ssl_") for name in options):
         raise ValueError("no service, or an option that is none")
     return Sentinels(
-        addresses=tuple(_address(host) for host in hosts.split(",")),
+        addresses=tuple(map(_address, parts.servers)),
         service=unquote(service),
         database=int(database or "0"),
-        user=unquote(user) or None,
-        password=unquote(password) or None,
+        user=parts.user,
+        password=parts.password,
         own=MappingProxyType(
             {key: own[name] for name, key in (("user", "username"), ("password", "password")) if own[name]}
         ),

@@ -51,7 +51,8 @@ def _kill(rig: Rig, *, kills: int, runs_at_once: int) -> None:
     rig.ended()
     assert rig.broken_invariants() == []
     said, _ = counted(rig.client.database)
-    print(f"{kills} kills: {said['steps_retried', ('model',)]} model steps retried, {said['runs_accepted', ()]} runs")
+    retried = said.get(("steps_retried", ("model",)), 0)
+    print(f"{kills} kills: {retried} model steps retried, {said['runs_accepted', ()]} runs")
 
 
 def _keep_busy(rig: Rig, chance: random.Random, runs: int) -> None:
