@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
-import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 from support.commandline import CommandLine, wait_for
+from support.environments import environment_with
 from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parent.parent.parent
-_HERE = sysconfig.get_paths()["purelib"]
 
 
 class Pager(ThreadingHTTPServer):
@@ -81,31 +78,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fresh")
     source = folder / "hermes-acme"
     subprocess.run(["cp", "-r", str(ROOT / "examples" / "hermes-acme"), str(source)], check=True)
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True)
-    python = folder / "env" / "bin" / "python"
-    [site] = (folder / "env" / "lib").glob("python*/site-packages")
-    (site / "host.pth").write_text(f"{_HERE}\n{ROOT}\n")
-    install = [
-        str(python),
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        str(source),
-    ]
-    done = subprocess.run(
-        install,
-        env={**os.environ, "PYTHONPATH": _HERE},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return python
+    return environment_with(source, folder, ROOT)
 
 
 def test_the_example_is_installed_enabled_and_used(environment: Path, tmp_path: Path, pager: Pager) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from hermes_worker.store.revisions import MIGRATIONS, newest
+from support.environments import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VARIABLE = "HERMES_TEST_PREVIOUS"
@@ -42,27 +42,7 @@ def previous_program(folder: Path) -> Path:
     source = folder / "source"
     source.mkdir()
     subprocess.run(["tar", "--extract", f"--file={archive}", f"--directory={source}"], check=True)
-    environment = folder / "env"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    [site] = (environment / "lib").glob("python*/site-packages")
-    (site / "host.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    python = environment / "bin" / "python"
-    # What is installed here stands before what host.pth names: a version of its own with our libraries.
-    pip = [
-        str(python),
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--ignore-installed",
-    ]
-    environ = {**os.environ, "PYTHONPATH": sysconfig.get_paths()["purelib"]}  # for a setuptools that is new enough
-    done = subprocess.run([*pip, str(source)], env=environ, capture_output=True, text=True, cwd=folder, check=False)
-    assert done.returncode == 0, done.stderr
-    return python
+    return environment_with(source, folder)
 
 
 def archived(path: Path) -> Path:
