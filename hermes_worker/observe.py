@@ -177,6 +177,8 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "database.unreachable": "The database did not answer; said at growing intervals while it is away.",
         "database.reachable": "The database answers again.",
         "request.failed": "An HTTP request met a defect of ours; its traceback follows.",
+        "certificate.renewed": "The files of the API's certificate changed; new connections get the new one.",
+        "certificate.not_renewed": "The files of the API's certificate changed and cannot be used; the old one stays.",
         "metrics.served": "This process serves its metrics.",
         "metrics.not_served": "This process cannot listen where its metrics should be; it works without them.",
         "settings.noted": "Something in the configuration has no effect.",

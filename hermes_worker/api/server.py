@@ -52,7 +52,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
     Raises ``ConfigurationError`` (the port is taken, the address is not ours, no key on a public address) and
     ``UnavailableError``.
     """
-    tls = server_context(settings.server)
+    tls = server_context(settings.server, tell=_tell_certificate)
     client = open_client(settings)
     try:
         refuse_cluster(broker_url_of(settings))
@@ -66,6 +66,13 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
     finally:
         flush()
         client.close()
+
+
+def _tell_certificate(wrong: ConfigurationError | None) -> None:
+    if wrong is None:
+        log.info("certificate.renewed")
+    else:
+        log.error("certificate.not_renewed", reason=str(wrong))
 
 
 def _serve_metrics(client: Client, server: ApiServer) -> None:

@@ -3,20 +3,69 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import ServerSettings
 
 
-def server_context(server: ServerSettings) -> ssl.SSLContext | None:
-    """What the API listens with; ``None`` for plain HTTP. The files are read now, so a renewed certificate needs an API
-    that is started again. Raises ``ConfigurationError``."""
+class RenewingContext(ssl.SSLContext):
+    """What the API listens with: every connection gets what the files hold when it begins, so a certificate, its key
+    and the authorities of clients can be replaced while it serves.
+
+    Files that cannot be used, such as a new certificate beside the old key, leave what was read before. They are tried
+    again when one of them changes.
+    """
+
+    _server: ServerSettings
+    _read: tuple[object, ...]
+    _held: ssl.SSLContext
+    _tell: Callable[[ConfigurationError | None], None]
+
+    @classmethod
+    def of(cls, server: ServerSettings, tell: Callable[[ConfigurationError | None], None]) -> RenewingContext:
+        """``tell`` is called after each change: with what is wrong with the files, or with ``None`` when they are used
+        from now on. Raises ``ConfigurationError`` for files that cannot be used now."""
+        context = cls(ssl.PROTOCOL_TLS_SERVER)
+        context._server, context._tell = server, tell
+        context._read = _stamps(server)
+        context._held = _context_of(server)
+        return context
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # asyncio asks for it, once a connection
+        if (stamps := _stamps(self._server)) != self._read:
+            self._read = stamps
+            self._renew()
+        return self._held.wrap_bio(*arguments, **options)
+
+    def _renew(self) -> None:
+        try:
+            self._held = _context_of(self._server)
+        except ConfigurationError as error:
+            self._tell(error)
+        else:
+            self._tell(None)
+
+
+def server_context(
+    server: ServerSettings, tell: Callable[[ConfigurationError | None], None] = lambda wrong: None
+) -> ssl.SSLContext | None:
+    """What the API listens with; ``None`` for plain HTTP. ``tell`` as for ``RenewingContext``. Raises
+    ``ConfigurationError``."""
     if server.tls_certificate is None:
         if server.tls_key is not None or server.tls_client_ca is not None:
             raise ConfigurationError(
                 "server.tls_key and server.tls_client_ca need server.tls_certificate (HERMES_SERVER_TLS_CERTIFICATE)"
             )
         return None
+    return RenewingContext.of(server, tell)
+
+
+def _context_of(server: ServerSettings) -> ssl.SSLContext:
+    """What the files hold now. Raises ``ConfigurationError``."""
+    assert server.tls_certificate is not None
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=server.tls_client_ca)
         context.load_cert_chain(server.tls_certificate, server.tls_key)
@@ -28,6 +77,20 @@ def server_context(server: ServerSettings) -> ssl.SSLContext | None:
     if server.tls_client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _stamps(server: ServerSettings) -> tuple[object, ...]:
+    """Another value when one of the files is another one or says something else."""
+    paths = (server.tls_certificate, server.tls_key, server.tls_client_ca)
+    return tuple(_stamp(path) for path in paths if path is not None)
+
+
+def _stamp(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def own_context(server: ServerSettings) -> ssl.SSLContext | None:

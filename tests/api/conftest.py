@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -48,11 +49,11 @@ def serve(settings: Settings) -> Iterator[Callable[..., Served]]:
     """Starts servers that end with the test: ``serve()``, ``serve(other_settings)``."""
     with ExitStack() as stack:
 
-        def start(chosen: Settings | None = None, policy: FollowPolicy = FAST) -> Served:
+        def start(chosen: Settings | None = None, policy: FollowPolicy = FAST, **more: Any) -> Served:
             chosen = chosen or settings
             if chosen.database_url != settings.database_url:
                 bring_up(chosen.database_url)
-            return stack.enter_context(served(chosen, policy))
+            return stack.enter_context(served(chosen, policy, **more))
 
         yield start
 

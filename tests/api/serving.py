@@ -80,10 +80,13 @@ class Served:
 
 
 @contextmanager
-def served(settings: Settings, policy: FollowPolicy = FAST) -> Iterator[Served]:
+def served(
+    settings: Settings, policy: FollowPolicy = FAST, *, tell: Callable[[Exception | None], None] = lambda wrong: None
+) -> Iterator[Served]:
+    """``tell`` hears of changes of the certificate."""
     client = open_client(settings)
     ready = threading.Event()
-    tls = server_context(settings.server)
+    tls = server_context(settings.server, tell)
     server = ApiServer(client, listen(settings.server), policy=policy, on_ready=lambda url: ready.set(), tls=tls)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

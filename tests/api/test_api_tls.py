@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,6 +78,58 @@ def test_where_client_certificates_are_asked_for_only_they_get_in(
     mine = authority.files("client")
     knows.load_cert_chain(mine.certificate, mine.key)
     assert submits(api, knows).startswith("run_")
+
+
+def served_certificate(api: Served, authority: Path) -> bytes:
+    """What the API shows to a new connection."""
+    knows = ssl.create_default_context(cafile=authority)
+    address = ("127.0.0.1", int(api.url.rpartition(":")[2]))
+    with socket.create_connection(address, 30) as plain, knows.wrap_socket(plain, server_hostname="localhost") as tls:
+        return tls.getpeercert(binary_form=True) or b""
+
+
+def test_a_renewed_certificate_is_shown_to_new_connections_and_old_ones_go_on(
+    serve: Callable[..., Served], settings: Settings, tmp_path: Path
+) -> None:
+    mine = Authority(tmp_path / "mine").files("localhost")
+    others = Authority(tmp_path / "others").files("localhost")
+    first, second = (ssl.PEM_cert_to_DER_cert(each.certificate.read_text()) for each in (mine, others))
+    told: list[ConfigurationError | None] = []
+    api = serve(with_tls(settings, mine), tell=told.append)
+    assert api.http.get("/health").status_code == 200
+    assert served_certificate(api, mine.authority) == first
+
+    shutil.copy(others.certificate, mine.certificate)  # and not yet the key, as somebody who copies two files
+    assert served_certificate(api, mine.authority) == first
+    assert "cannot use its certificate" in str(told.pop())
+    served_certificate(api, mine.authority)
+    assert told == []  # said once
+
+    shutil.copy(others.key, mine.key)
+    assert served_certificate(api, others.authority) == second
+    assert told == [None]
+    assert api.http.get("/health").status_code == 200  # over the connection of before
+
+
+def test_whom_clients_must_know_can_be_replaced_while_it_serves(
+    serve: Callable[..., Served], settings: Settings, tmp_path: Path, files: CertificateFiles
+) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    trusted = Path(shutil.copy(old.path, tmp_path / "trusted.pem"))
+    api = serve(with_tls(settings, files, client_ca=trusted))
+
+    def gets_in(issuer: Authority) -> bool:
+        shown = issuer.files("client")
+        knows = ssl.create_default_context(cafile=files.authority)
+        knows.load_cert_chain(shown.certificate, shown.key)
+        try:
+            return submits(api, knows).startswith("run_")
+        except UnavailableError:
+            return False
+
+    assert (gets_in(old), gets_in(new)) == (True, False)
+    shutil.copy(new.path, trusted)
+    assert (gets_in(old), gets_in(new)) == (False, True)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, files: CertificateFiles, authority: Authority) -> None:
