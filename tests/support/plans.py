@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
 import psycopg
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Prepared
@@ -43,15 +44,17 @@ def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
                 sa.event.remove(engine, "before_cursor_execute", note)
 
 
-def plan_of(database: Database, statement: str, parameters: Any, *, executes: bool = False) -> list[dict[str, Any]]:
+def plan_of(
+    database: Database, statement: str, parameters: Any, *, executes: bool = False, on: Connection | None = None
+) -> list[dict[str, Any]]:
     """Every node of the plan that PostgreSQL would execute; where it is sent many times, with the first parameters.
 
-    With ``executes`` it is executed, and the nodes tell how many rows they read.
+    With ``executes`` it is executed, and the nodes tell how many rows they read. ``on`` is a connection to ask on.
     """
     if isinstance(parameters, list) and parameters and isinstance(parameters[0], list | dict):
         parameters = parameters[0]
     question = f"explain ({'analyze, ' if executes else ''}format json) {statement}"
-    with database.write() as connection:
+    with nullcontext(on) if on is not None else database.write() as connection:
         if isinstance(parameters, dict):
             [explained] = connection.exec_driver_sql(question, parameters).one()
         else:  # prepared: with the server's own placeholders
