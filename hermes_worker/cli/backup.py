@@ -10,12 +10,13 @@ import click
 
 from hermes_worker.cli.options import client_settings, common, home_option
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.local.archives import DATABASE, put_in_place, staging, unpack, write_archive
+from hermes_worker.local.archives import DATABASE, RESTORING, put_in_place, staging, unpack, write_archive
 from hermes_worker.local.paths import HomeBusy, holding_home, is_held, prepare_home
 from hermes_worker.settings import Settings
-from hermes_worker.store.copies import copy_sqlite, require_sound
+from hermes_worker.store.copies import copy_sqlite, require_sound, settle_journal
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.epochs import Epoch, mark_epoch
+from hermes_worker.system import faults
 
 _GB = 1024**3
 
@@ -36,7 +37,7 @@ def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bo
     if target.is_relative_to(settings.home.absolute()):
         raise ConfigurationError("ARCHIVE is in the home that it is to save; name a file outside")
     prepare_home(settings.home)
-    with staging(settings.home) as staged:
+    with staging(settings.home, "backup") as staged:
         copy_sqlite(database, staged / DATABASE)
         found = write_archive(
             target, settings.home, staged / DATABASE, has_workspaces=not without_workspaces, replaces=force
@@ -92,11 +93,12 @@ def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int) 
     from hermes_worker.store.migrate import migrate
 
     home = settings.home
+    faults.arm(settings.faults)
     if (home / DATABASE).exists() and not force:
         raise ConfigurationError(
             f"{str(home)!r} holds a database; restore into another --home, or replace everything with --force"
         )
-    with holding_home(home), staging(home) as staged:
+    with holding_home(home), staging(home, RESTORING) as staged:
         unpack(archive, staged, bytes_max=size_max_gb * _GB)
         require_sound(staged / DATABASE)
         database = Database(embedded_database_url(staged))
@@ -107,6 +109,7 @@ def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int) 
             database.close()
         for ending in ("-wal", "-shm"):
             (staged / f"{DATABASE}{ending}").unlink(missing_ok=True)
+        settle_journal(home / DATABASE)
         put_in_place(staged, home)
     click.echo(f"restored; 'hermes-worker up{home_option(home)}' carries on from here", err=True)
     return found

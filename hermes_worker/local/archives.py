@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hermes_worker.core.errors import HermesError, reason_of
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
 
 DATABASE = "hermes-worker.db"
 _MANIFEST = "manifest.json"
@@ -28,6 +30,11 @@ _DATABASE_FILES = tuple(f"{DATABASE}{ending}" for ending in ("", "-wal", "-shm",
 _LEFT_OUT = frozenset({"run", "logs", "valkey", *_DATABASE_FILES})
 """What a home makes anew: locks, logs and hints; and the database, which is copied and not read as a file."""
 WORKSPACES = "workspaces"
+RESTORING = "restore"
+_RESTORED = Path("run", "restored")
+"""What a restore unpacked, from the moment on at which it takes effect until all of it is in its place."""
+_REPLACED = Path("run", "replaced")
+"""What was in its place."""
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _MANIFEST_BYTES_MAX = 65_536
 _NAME_BYTES_MAX = 4_096
@@ -200,9 +207,9 @@ def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) ->
 
 
 @contextmanager
-def staging(home: Path) -> Iterator[Path]:
+def staging(home: Path, work: str) -> Iterator[Path]:
     """An empty directory in a home, for its owner only, which is gone when the block ends."""
-    path = home / "run" / f"restore.{secrets.token_hex(4)}"
+    path = home / "run" / f"{work}.{secrets.token_hex(4)}"
     path.mkdir(mode=0o700)
     try:
         yield path
@@ -211,17 +218,50 @@ def staging(home: Path) -> Iterator[Path]:
 
 
 def put_in_place(staged: Path, home: Path) -> None:
-    """Move what was unpacked into the home, the database last: until then the home has none and nothing starts on
-    half of it. What the home held under these names is removed."""
-    for name in _DATABASE_FILES:
-        (home / name).unlink(missing_ok=True)
-    # Hints of another time, and nothing else.
-    shutil.rmtree(home / "valkey", ignore_errors=True)
-    names = sorted(path.name for path in staged.iterdir() if path.name != DATABASE)
-    for name in (*names, DATABASE):
-        target = home / name
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
-        (staged / name).rename(target)
+    """Move what was unpacked into the home, which the caller holds. It takes effect with one rename: before it the home
+    is as it was, and after it whoever holds the home next does what is left of it."""
+    for directory, _, _ in os.walk(staged):
+        _sync(Path(directory))
+    staged.rename(home / _RESTORED)
+    _sync(home / "run")
+    finish_restore(home)
+
+
+def finish_restore(home: Path) -> None:
+    """Complete a restore that was cut off, for who holds the home. Idempotent; may be cut off itself, anywhere.
+
+    The home has a whole database at every moment, the old one or the new one, which comes last.
+    """
+    for draft in (home / "run").glob(f"{RESTORING}.*"):
+        shutil.rmtree(draft, ignore_errors=True)  # of one that had not taken effect
+    restored, replaced = home / _RESTORED, home / _REPLACED
+    if restored.is_dir():
+        replaced.mkdir(mode=0o700, exist_ok=True)
+        for name in sorted(path.name for path in restored.iterdir() if path.name != DATABASE):
+            _put_aside(home / name, replaced)
+            faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+            (restored / name).rename(home / name)
+        _put_aside(home / "valkey", replaced)  # hints of another time, and nothing else
+        faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+        if (restored / DATABASE).exists():
+            for name in _DATABASE_FILES[1:]:
+                (home / name).unlink(missing_ok=True)
+            faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+            (restored / DATABASE).rename(home / DATABASE)
+        faults.point(FaultPoint.RESTORE_BETWEEN_FILES)
+        _sync(home)
+        restored.rmdir()
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _put_aside(path: Path, into: Path) -> None:
+    if path.is_symlink() or path.exists():
+        path.rename(into / f"{path.name}.{secrets.token_hex(4)}")
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

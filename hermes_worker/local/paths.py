@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, reason_of
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.local.archives import finish_restore
 from hermes_worker.observe import log
 from hermes_worker.system.plainfiles import read_note
 
@@ -129,6 +130,7 @@ def holding_home(home: Path) -> Iterator[HeldHome]:
     descriptor = _open_lock(home)
     try:
         _lock(descriptor, home)
+        finish_restore(home)
         _note_path(home).unlink(missing_ok=True)  # a dead stack's
         yield HeldHome(home)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from hermes_worker.core.errors import ConfigurationError
@@ -34,3 +34,11 @@ def require_sound(path: Path) -> None:
         found = str(error)
     if found != "ok":
         raise ConfigurationError(f"the database in the archive is damaged: {found}")
+
+
+def settle_journal(path: Path) -> None:
+    """Write what stands in the journal of a database into its file, if there is one and it can be read: without its
+    journal it is whole then."""
+    if path.exists():
+        with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=20.0)) as connection:
+            connection.execute("pragma journal_mode=delete")

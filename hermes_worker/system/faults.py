@@ -54,6 +54,8 @@ class FaultPoint(StrEnum):
     SWEEP_AFTER_RELEASE = "sweep.after_release"
     SUBMIT_AFTER_COMMIT = "submit.after_commit"
     FINISH_BEFORE_COMMIT = "finish.before_commit"
+    RESTORE_BETWEEN_FILES = "restore.between_files"
+    """A restore has taken effect, and not all of it is in its place yet."""
 
 
 class FaultAction(StrEnum):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import signal
 import tarfile
 import threading
 from collections.abc import Callable
@@ -94,6 +96,50 @@ def test_nothing_is_overwritten_unless_forced(hermes: CommandLine, store: Store,
     assert hermes.inline("restore", str(archive), "--force").code == 0
     with opened(f"sqlite:///{home / 'hermes-worker.db'}") as copy:
         assert [view.run_id for view in copy.views.runs()] == [run_id]
+
+
+def test_a_restore_that_is_killed_anywhere_leaves_the_old_home_or_the_new_one(
+    hermes: CommandLine, store: Store, home: Path
+) -> None:
+    """And a whole database at every moment; whoever holds the home next completes what had taken effect."""
+    old = store.submit().run_id
+    archive = home.parent / "home.tar"
+    assert hermes.inline("backup", str(archive)).code == 0
+    (home / "config.yaml").write_text("# newer")
+    (home / "valkey" / "dump").write_text("hints")
+    newer = store.submit().run_id
+    store.database.close()
+    kills = 0
+    while True:
+        trial = home.parent / f"trial{kills}"
+        shutil.copytree(home, trial, symlinks=True)
+        hermes.environ["HERMES_FAULTS"] = f"restore.between_files=kill@{kills + 1}"
+        code = hermes("restore", str(archive), "--force", "--home", str(trial)).code
+        with opened(f"sqlite:///{trial / 'hermes-worker.db'}") as copy:
+            found = {view.run_id for view in copy.views.runs()}
+        assert found in ({old}, {old, newer})
+        with holding_home(trial):
+            pass
+        with opened(f"sqlite:///{trial / 'hermes-worker.db'}") as copy:
+            assert [view.run_id for view in copy.views.runs()] == [old]
+        assert (trial / "config.yaml").read_text() == ""
+        assert (trial / "workspaces/w/src/x.py").exists() and not (trial / "valkey").exists()
+        left = {path.name for path in (trial / "run").iterdir()}
+        assert not {name for name in left if name.startswith("re")}, left
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        kills += 1
+    assert kills >= 6
+
+
+def test_a_restore_that_is_killed_before_it_takes_effect_changes_nothing(tmp_path: Path, store: Store) -> None:
+    run_id = store.submit().run_id
+    home = tmp_path / "home"
+    (home / "run" / "restore.0123abcd" / "cron").mkdir(parents=True)
+    with holding_home(home):
+        assert not list((home / "run").glob("restore*"))
+    assert store.views.run(run_id).run_id == run_id
 
 
 def test_only_the_epoch_is_marked(hermes: CommandLine, store: Store) -> None:
