@@ -503,9 +503,17 @@ class _Timers:
 
 
 _counters, _timers = _Counters(), _Timers()
-# A forked child counts for itself, and the lock may be held by a thread that the child does not have.
-os.register_at_fork(after_in_child=_counters.reset)
-os.register_at_fork(after_in_child=_timers.reset)
+
+
+def _after_fork(reset: Callable[[], None]) -> None:
+    """Have a forked child call this: the lock may be held by a thread that it does not have. Windows forks nobody."""
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=reset)
+
+
+# A forked child counts for itself.
+_after_fork(_counters.reset)
+_after_fork(_timers.reset)
 
 
 def count(name: str, amount: int = 1) -> None:
@@ -597,4 +605,4 @@ class Outage:
 broker_outage = Outage("broker.unreachable", "broker.reachable")
 database_outage = Outage("database.unreachable", "database.reachable")
 for _outage in (broker_outage, database_outage):
-    os.register_at_fork(after_in_child=_outage.reset)
+    _after_fork(_outage.reset)

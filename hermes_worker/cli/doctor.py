@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,10 +23,10 @@ from hermes_worker.cli.options import client_settings, common
 from hermes_worker.cli.screen import one_line
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, reason_of
 from hermes_worker.local.paths import FailedStart, failed_start, prepare_home, running_stack
-from hermes_worker.local.process import root_warning
 from hermes_worker.settings import Settings
 from hermes_worker.settings.server_key import find_server_key, is_open_to_others, key_file, place_of_key
 from hermes_worker.store.revisions import code_version
+from hermes_worker.system.platforms import support_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -99,6 +100,10 @@ def check(home: Path | None) -> int:
 
 
 def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFinding]:
+    yield DoctorFinding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
+    yield (system := _system(sys.platform, sys.version_info[:2]))
+    if system.grade is Grade.BROKEN:
+        return  # nothing else would start there
     failed = failed_start(settings.home)
     checks: tuple[tuple[str, Callable[[], DoctorFinding | tuple[Grade, str]]], ...] = (
         ("home", lambda: _home(settings)),
@@ -117,7 +122,6 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         ("network", lambda: _network(settings)),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
     )
-    yield DoctorFinding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
     for subject, examine in checks:
         yield _examined(subject, examine)
 
@@ -135,12 +139,25 @@ def _line(finding: DoctorFinding) -> str:
     return f"{click.style(f'{finding.grade.value:<7}', fg=colour)} {finding.subject:<10} {finding.text}"
 
 
+def _system(platform: str, python: tuple[int, int]) -> DoctorFinding:
+    support = support_of(platform, python)
+    if support.needs:
+        text = f"{support.name}; this needs {'; '.join(support.needs)}"
+        return DoctorFinding(subject="system", grade=Grade.BROKEN, text=text)
+    if support.lacks:
+        text = f"{support.name}: {'; '.join(support.lacks)} (docs/platforms.md)"
+        return DoctorFinding(subject="system", grade=Grade.NOTE, text=text)
+    return DoctorFinding(subject="system", grade=Grade.OK, text=support.name)
+
+
 def _home(settings: Settings) -> tuple[Grade, str]:
     prepare_home(settings.home)
     return Grade.OK, "can be written, and is closed to other users"
 
 
 def _user() -> tuple[Grade, str]:
+    from hermes_worker.local.process import root_warning
+
     if warning := root_warning():
         return Grade.NOTE, warning
     return Grade.OK, f"number {os.geteuid()}, not root"
@@ -527,12 +544,11 @@ def _tools() -> tuple[Grade, str]:
 
 def _sandbox(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.wiring import sandbox_of
-    from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
     from hermes_worker.workspaces.sandbox.policy import SandboxMode
 
     sandbox = sandbox_of(settings)
     standing = sandbox.standing()
-    kernel = f"Linux {os.uname().release}, Landlock ABI {landlock_abi()}"
+    kernel = _kernel()
     if standing.rung is not None:
         above = f"; not better, because {'; '.join(standing.reasons)}" if standing.reasons else ""
         missing = ", ".join(standing.rung.uncovered())
@@ -544,6 +560,13 @@ def _sandbox(settings: Settings) -> tuple[Grade, str]:
     if sandbox.mode is SandboxMode.REQUIRE:
         return Grade.BROKEN, f"{text}; terminal.sandbox is require, so they are refused: {how}"
     return Grade.NOTE, f"{text}; {how}"
+
+
+def _kernel() -> str:
+    from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
+
+    release = f"{os.uname().sysname} {os.uname().release}"
+    return f"{release}, Landlock ABI {landlock_abi()}" if sys.platform == "linux" else release
 
 
 def _limits() -> str:

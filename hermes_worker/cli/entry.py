@@ -22,7 +22,7 @@ from hermes_worker.core.errors import ConfigurationError, HermesError, Unavailab
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.extension import CommandDeclaration, load
 from hermes_worker.settings import handover
-from hermes_worker.system import heap
+from hermes_worker.system import heap, platforms
 from hermes_worker.workspaces.marking import MARK_VARIABLE, is_below_worker, is_marked
 
 EXIT_FAILED = 1
@@ -50,6 +50,8 @@ class _Commands(click.Group):
         declared = installed.current().commands.get(cmd_name) or _commands().get(cmd_name)
         if declared is None:
             return None
+        if sentence := platforms.refusal(cmd_name, sys.platform, sys.version_info[:2]):
+            raise ConfigurationError(sentence)
         command: click.Command = load(declared.implementation)
         return command
 

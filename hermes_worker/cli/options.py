@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import pwd
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -103,6 +102,8 @@ def chosen_tenant() -> str:
 
 def this_user() -> str:
     """Who types commands, by the system's word and not that of a variable."""
+    import pwd  # not on Windows, where only 'doctor' works
+
     number = os.getuid()
     try:
         return user_of_machine(pwd.getpwuid(number).pw_name)

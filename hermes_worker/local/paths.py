@@ -7,7 +7,6 @@ servers listen. A note without a lock is a dead stack's and is not believed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
@@ -262,6 +261,8 @@ def _open_lock(home: Path) -> int:
 
 
 def _lock(descriptor: int, home: Path) -> None:
+    import fcntl  # not on Windows, where nothing of ours takes a lock
+
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
@@ -291,6 +292,8 @@ def is_held(home: Path) -> bool:
         descriptor = os.open(_lock_path(home), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
+    import fcntl
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

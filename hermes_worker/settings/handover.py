@@ -112,6 +112,8 @@ def hide_memory() -> None:
     """No other process of this user can read our memory, our descriptors and our environment, or have the kernel write
     them to a file (Linux; never against root). Children that are forked inherit it, programs that are started do not.
     """
+    if sys.platform == "win32":
+        return
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -129,7 +131,7 @@ def show_memory() -> None:
 
 def _start_again_without(environ: Mapping[str, str]) -> None:
     secrets = {name: value for name, value in environ.items() if is_secret(name, value)}
-    if not secrets or not sys.executable or not sys.orig_argv:
+    if not secrets or not sys.executable or not sys.orig_argv or sys.platform == "win32":
         return
     rest = {name: value for name, value in environ.items() if name not in secrets}
     for stream in (sys.stdout, sys.stderr):

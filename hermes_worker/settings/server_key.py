@@ -7,7 +7,6 @@ in an environment, on a command line or in a log.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -84,6 +83,8 @@ def _read(path: Path) -> Secret | None:
 
 def _made(path: Path) -> Secret:
     """Make the key. The file's lock lets one process write it; the others read what that one wrote."""
+    import fcntl  # not on Windows, where nobody makes a key
+
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 # O_NONBLOCK: opening a FIFO would wait for a writer that never comes. O_NOCTTY: a terminal would become ours.
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Windows has none of the three.
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC"))
 _NOTE_BYTES_MAX = 1_000_000
 
 

@@ -10,7 +10,7 @@ and the key of the API.
 from __future__ import annotations
 
 import os
-import resource
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,10 @@ def worker_title(role: str, *, may_call_us: bool) -> str:
 
 def is_marked() -> bool:
     """Whether this process, or one that started it, has the limit of an agent's command. Linux only."""
+    if sys.platform == "win32":
+        return False
+    import resource
+
     try:
         return resource.getrlimit(MARK_LIMIT)[1] == 0
     except (ValueError, OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -172,6 +173,8 @@ class Sandbox:
     def _look(self) -> SandboxStanding:
         if self._mode is SandboxMode.OFF:
             return SandboxStanding(None, ("it is switched off (terminal.sandbox)",))
+        if sys.platform != "linux" and self._rungs is None:
+            return SandboxStanding(None, ("bubblewrap and Landlock confine commands on Linux only",))
         reasons: list[str] = []
         for rung in default_rungs() if self._rungs is None else self._rungs:
             reason = rung.unavailable()
