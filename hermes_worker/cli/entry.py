@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import click
 
-from hermes_worker import installed
+from hermes_worker import __version__, installed
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, without_numbers
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.extension import CommandDeclaration, load
@@ -112,7 +112,7 @@ def _refuse_agents(_ctx: click.Context, _parameter: click.Parameter, mark: str |
     expose_value=False,
     callback=_refuse_agents,
 )
-@click.version_option(package_name="hermes-worker", message="hermes-worker %(version)s")
+@click.version_option(__version__, message="hermes-worker %(version)s")
 def commands() -> None:
     """Hermes Agent's loop as a distributed task queue.
 
