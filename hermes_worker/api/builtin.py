@@ -18,6 +18,8 @@ EXTENSION = Extension(
         RouterDeclaration(name="deliveries", implementation="hermes_worker.api.routes.deliveries:router"),
         RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
         RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),
+        RouterDeclaration(name="sessions", implementation="hermes_worker.api.routes.sessions:router"),
+        RouterDeclaration(name="capabilities", implementation="hermes_worker.api.routes.capabilities:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
     ),
 )

@@ -20,7 +20,7 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.outbox.deliveries import DeliveryBusy, DeliveryNotFound
-from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionActive, SessionBusy
+from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionActive, SessionBusy, SessionNotFound
 from hermes_worker.stream.followers import TooManyReaders
 
 INVALID_REQUEST = "invalid_request_error"
@@ -147,6 +147,11 @@ def _session_active(_request: Request, error: SessionActive) -> ApiError:
     return ApiError(409, str(error), code="session_active", param="session_id")
 
 
+def _session_not_found(request: Request, _error: SessionNotFound) -> ApiError:
+    given = str(request.path_params.get("session_id", ""))[:80]
+    return ApiError(404, f"Session not found: {given}", code="session_not_found")
+
+
 def _session_busy(_request: Request, error: SessionBusy) -> ApiError:
     headers = {"Retry-After": "5"}
     return ApiError(429, str(error), code="rate_limit_exceeded", param="session_id", headers=headers)
@@ -179,6 +184,7 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
     RunDeleted: lambda request, _error: run_deleted(str(request.path_params.get("run_id", ""))),
     IdempotencyConflict: _idempotency_conflict,
     SessionActive: _session_active,
+    SessionNotFound: _session_not_found,
     SessionBusy: _session_busy,
     TooManyReaders: _too_many_readers,
     UnavailableError: _database_away,

@@ -102,9 +102,9 @@ History = Annotated[Any, WithJsonSchema({**_MESSAGES_SCHEMA, "description": "Ear
 
 _ADDRESS_CHARS_MAX = 8_192
 """Of the URL of a webhook."""
-_SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
+SESSION_FORM = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
 _TOOLSET = text(TextFormat.TOOLSET, minLength=1, maxLength=64)
-_MODEL = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
+MODEL_FORM = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 
 class CreateRun(BaseModel):
@@ -115,12 +115,12 @@ class CreateRun(BaseModel):
     input: Input
     instructions: str | None = Field(None, max_length=200_000, description="Joins a new session's system prompt.")
     conversation_history: History = None
-    session_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": _SESSION})] | None = Field(
+    session_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": SESSION_FORM})] | None = Field(
         None,
         description="Continue the session of this name or id, or begin one of this name. Names are those of the API's "
         "callers alone; an id (run_...) may be of any session. Default: a new one, with the id of the run.",
     )
-    model: Annotated[str, WithJsonSchema({"type": "string", "pattern": _MODEL})] | None = Field(
+    model: Annotated[str, WithJsonSchema({"type": "string", "pattern": MODEL_FORM})] | None = Field(
         None, description="As the provider calls it. Default, and meaning of 'hermes-agent': the configured model."
     )
     toolsets: list[Annotated[str, StringConstraints(min_length=1, max_length=64), _TOOLSET]] | None = Field(

@@ -243,7 +243,7 @@ def new_run(
     _require_served(model, endpoint)
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
-    toolsets = tuple(submission.toolsets or settings.agent.toolsets or _usual_toolsets(kind))
+    toolsets = tuple(submission.toolsets or settings.agent.toolsets or usual_toolsets(kind))
     names, tools = _tools(toolsets, _UNATTENDED_WITHOUT if kind == "cron" else (), sourced)
     workspace = _workspace(settings, submission, run_id)
     facts = ContextFacts(tenant=submission.principal.tenant, source=kind, model=model, workspace=workspace.root)
@@ -273,7 +273,7 @@ def new_run(
     )
 
 
-def _usual_toolsets(kind: str) -> tuple[str, ...]:
+def usual_toolsets(kind: str) -> tuple[str, ...]:
     """Whoever types a task is there to answer a question; a client of the API asks for that by name."""
     return ("hermes-cli",) if kind == "cli" else ("hermes-api-server",)
 

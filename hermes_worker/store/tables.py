@@ -96,15 +96,25 @@ sessions = sa.Table(
     sa.Column("tools_hash", sa.String(64), nullable=False),
     sa.Column("workspace", sa.Text(), nullable=False),
     sa.Column("title", sa.String(80)),
+    sa.Column("model", sa.String(200)),
+    sa.Column("forked_from", sa.String(40)),
+    sa.Column("ended_at", Seconds),
+    sa.Column("end_reason", sa.String(40)),
     sa.Column("created_at", Seconds, nullable=False),
     sa.UniqueConstraint("tenant", "source", "name"),
     sa.CheckConstraint("(source is null) = (name is null)", name="named_by_somebody"),
     sa.Index("ix_sessions_tools_hash", "tools_hash"),
+    _partial("ix_sessions_tenant", "tenant", "pk", where=OF_OTHERS),
+    _partial("ix_sessions_forked_from", "tenant", "forked_from", where="forked_from is not null"),
     postgresql_with={"fillfactor": "85", **_OFTEN_UPDATED},
 )
 """A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order.
 ``session_id`` is ours, the id of the run that opened it; ``name`` is a caller's, and means something within its tenant
-and ``source`` only."""
+and ``source`` only.
+
+``model`` is what its dialect asks for its turns, ``forked_from`` the id of the session whose beginning it took over as
+rows of its own, which may be gone. ``ended_at`` is a remark of its owner's: it holds until the next run, and closes
+nothing."""
 
 session_documents = sa.Table(
     "session_documents",
@@ -485,6 +495,27 @@ idempotency_keys = sa.Table(
 )
 """Requests of the last day: by the key that a caller from ``source`` chose, and by the signature of those that were
 signed. ``run_pk`` is the run that came of it; null for what was delivered without one."""
+
+kept_answers = sa.Table(
+    "kept_answers",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("principal", sa.String(200), primary_key=True),
+    sa.Column("key", sa.String(256), primary_key=True),
+    sa.Column("operation", sa.String(300), nullable=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("token", sa.String(32)),
+    sa.Column("held_until", Seconds),
+    sa.Column("status", sa.SmallInteger()),
+    sa.Column("headers", sa.Text()),
+    sa.Column("body", sa.Text()),
+    sa.Column("created_at", Seconds, nullable=False),
+    sa.CheckConstraint("(token is null) = (status is not null)", name="at_work_or_answered"),
+    sa.CheckConstraint("(token is null) = (held_until is null)", name="at_work_is_held"),
+    sa.Index("ix_kept_answers_created_at", "tenant", "created_at"),
+)
+"""Requests of the last day that changed something and began no run, by the key that their caller chose, and what they
+were answered. ``token``: somebody is at it until ``held_until``, which a process that lives moves on."""
 
 maintenance = sa.Table(
     "maintenance",

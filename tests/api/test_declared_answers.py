@@ -19,7 +19,7 @@ from test_webhooks_api import add, signed
 
 from hermes_worker.api.app import create_app
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
-from hermes_worker.api.routes import health
+from hermes_worker.api.routes import capabilities, health
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.settings import DatabaseSettings, Settings
@@ -29,7 +29,14 @@ from hermes_worker.wiring import open_client
 
 JSON = {"content-type": "application/json"}
 HOLDER = {"authorization": f"Bearer {KEY}", "host": "localhost"}
-FLEETING = {"run_id": "run_x", "job_id": "0" * 12, "delivery_id": "dlv_x", "name": "nobody", "tenant": "default"}
+FLEETING = {
+    "run_id": "run_x",
+    "session_id": "nobody",
+    "job_id": "0" * 12,
+    "delivery_id": "dlv_x",
+    "name": "nobody",
+    "tenant": "default",
+}
 """Names of nothing."""
 
 
@@ -161,6 +168,9 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs": {"input": "x"},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
     "PATCH /api/jobs/{job_id}": {"prompt": "x"},
+    "POST /api/sessions": {"title": "x"},
+    "PATCH /api/sessions/{session_id}": {"title": "x"},
+    "POST /api/sessions/{session_id}/fork": {"title": "x"},
     "POST /v1/runs/{run_id}/steer": {"text": "x"},
     "POST /v1/runs/{run_id}/approval": {"choice": "once"},
     "POST /v1/runs/{run_id}/input": {"text": "x"},
@@ -189,6 +199,10 @@ def _conflict(place: Place, label: str) -> Answer:
     if "webhooks" in label:
         place.ask(method, _event(place, "open", "g-1", "this"))
         return place.ask(method, _event(place, "open", "g-1", "that"))
+    if "sessions" in label:
+        place.run(session_id="s")
+        asked = usual(label, session_id="s")
+        return place.ask(method, asked if label.endswith("/{session_id}") else asked.json(id="s"))
     if "deliveries" in label:
         place.ended()
         found = json.loads(place.ask("GET", Asked("/v1/deliveries")).body)["data"][0]["delivery_id"]
@@ -218,6 +232,8 @@ def _defect(place: Place, label: str) -> Answer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(health.schema, "Health", None)
         patch.setattr(health.schema, "Ready", None)
+        patch.setattr(capabilities, "AuthObject", None)
+        patch.setattr(capabilities, "SkillList", None)
         return with_context(place, RuntimeError("a defect"), method, usual(label))
 
 

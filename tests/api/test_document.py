@@ -17,6 +17,7 @@ What no document can say is put right in ``World``, and nowhere else:
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -87,6 +88,7 @@ class World:
     def __init__(self, app: FastAPI, store: Store) -> None:
         self.app = app
         self.store = store
+        self._numbers = itertools.count()
         self.session = asgi.get_client(app)
         self.session.auth = Signed()
         self.session.headers["Authorization"] = f"Bearer {KEY}"
@@ -118,6 +120,8 @@ class World:
         if "{delivery_id}" in path:
             self.ended()
             found["delivery_id"] = self.session.get("/v1/deliveries").json()["data"][0]["delivery_id"]
+        if "{session_id}" in path:
+            found["session_id"] = self.talked()
         if "{name}" in path:
             found["name"] = "open"
         if "{tenant}" in path:
@@ -126,6 +130,12 @@ class World:
 
     def job(self) -> str:
         return str(self.post("/api/jobs", name="n", schedule="every 1h", prompt="x")["job"]["id"])
+
+    def talked(self) -> str:
+        """A session with a turn that is over."""
+        name = f"talk_{next(self._numbers)}"
+        self.store.answer(str(self.post("/v1/runs", input="hello", session_id=name)["run_id"]))
+        return name
 
     def ended(self) -> str:
         run_id = str(self.post("/v1/runs", input="hello", deliver="telegram:1")["run_id"])
@@ -137,11 +147,17 @@ class World:
         self.store.ask_tools(run_id, asks(Replay.ONCE, Replay.PURE))
         return run_id
 
+    def older(self, path: str) -> str:
+        """For ``before`` of a list."""
+        if "sessions" in path:
+            return self.talked()
+        return self.names("{delivery_id}")["delivery_id"] if "deliveries" in path else self.ended()
+
     def put_right(self, case: Case) -> None:
         """Replace what no document can say."""
         path = case.operation.path
-        if isinstance(case.query, dict) and case.query.get("before") and not path.startswith("/api/"):
-            case.query["before"] = self.names("{delivery_id}")["delivery_id"] if "deliveries" in path else self.ended()
+        if isinstance(case.query, dict) and case.query.get("before") and not path.startswith("/api/jobs"):
+            case.query["before"] = self.older(path)
         body = case.body
         if not isinstance(body, dict):
             return
@@ -155,6 +171,10 @@ class World:
                 body[name] = replaced[name]()
         if str(body.get("session_id")).startswith("run_"):
             del body["session_id"]
+        if path == "/api/sessions" and {"id", "session_id"} <= body.keys():
+            body["id"] = body["session_id"]
+        if "message_id" in body:
+            body["message_id"] = 1
         if body.get("max_cost_usd"):
             body["model"] = PRICED
         if isinstance(body.get("input"), list):

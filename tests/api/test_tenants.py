@@ -33,6 +33,7 @@ from hermes_worker.store.tables import api_keys, runs
 
 UNKNOWN = {
     "run_id": f"run_{uuid.uuid4().hex}",
+    "session_id": f"run_{uuid.uuid4().hex}",
     "job_id": uuid.uuid4().hex[:12],
     "delivery_id": f"dlv_{uuid.uuid4().hex}",
 }
@@ -42,6 +43,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/input": {"text": "yes"},
     "/v1/runs/{run_id}/steer": {"text": "faster"},
     "PATCH /api/jobs/{job_id}": {"name": "theirs"},
+    "PATCH /api/sessions/{session_id}": {"title": "theirs"},
     "POST /v1/runs": {"input": "hello"},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
 }
@@ -146,7 +148,8 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
     )
     Waits(store.database).ask(store.call(waiting), question)
     sent = http.get("/v1/deliveries", params={"run_id": ended}).json()["data"][0]["delivery_id"]
-    return {"run_id": waiting, "job_id": job, "delivery_id": sent}
+    # A session that nobody named is called as its first run.
+    return {"run_id": waiting, "session_id": ended, "job_id": job, "delivery_id": sent}
 
 
 def submit(http: httpx.Client, **body: Any) -> str:
@@ -183,6 +186,7 @@ def test_what_is_another_tenants_is_not_there(api: Served, store: Store, guest: 
     for side in (guest, host):
         assert side.http.get(f"/v1/runs/{side.ids['run_id']}").json()["status"] == "waiting_for_approval"
         assert side.http.get(f"/api/jobs/{side.ids['job_id']}").json()["job"]["name"] == "n"
+        assert side.http.get(f"/api/sessions/{side.ids['session_id']}").json()["session"]["title"] == "hello"
         assert side.http.get(f"/v1/deliveries/{side.ids['delivery_id']}").json()["state"] == "pending"
 
 
@@ -204,7 +208,8 @@ def test_no_list_shows_what_is_another_tenants(api: Served, guest: Side, host: S
 
 
 def test_a_cursor_or_a_filter_of_another_tenant_is_as_one_that_there_is_not(guest: Side, host: Side) -> None:
-    for path, name in (("/v1/runs", "run_id"), ("/v1/deliveries", "delivery_id")):
+    cursors = (("/v1/runs", "run_id"), ("/v1/deliveries", "delivery_id"), ("/api/sessions", "session_id"))
+    for path, name in cursors:
         foreign = guest.http.get(path, params={"before": host.ids[name]})
         unknown = guest.http.get(path, params={"before": UNKNOWN[name]})
         assert foreign.status_code == 400

@@ -8,11 +8,13 @@ this at once: they skip what another is at.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -223,9 +225,24 @@ class Pruner:
             # A session is called as the run that opened it.
             gone = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.run_id.in_(session_ids))
             deleted = set(connection.execute(sa.select(deleted_runs.c.run_id).where(gone)).scalars())
+            shared = self._shared_workspaces(connection, tenant, holds, quiet_before)
         if holds.is_whole:
             return set()
-        return {known[each.session_pk] for each in facts if is_over(each, quiet_before)} | deleted - set(known.values())
+        over = {known[each.session_pk] for each in facts if is_over(each, quiet_before)}
+        return (over | deleted - set(known.values())) - shared
+
+    def _shared_workspaces(self, connection: Connection, tenant: str, holds: Holds, quiet_before: float) -> set[str]:
+        """The names of directories in which forks work that are not over: they were given to other sessions."""
+        forked = sa.and_(sessions.c.tenant == tenant, sessions.c.forked_from.is_not(None))
+        wanted = sa.select(sessions.c.pk, sessions.c.workspace).where(forked)
+        names = {
+            row.pk: PurePosixPath(str(json.loads(row.workspace).get("root", ""))).name
+            for row in connection.execute(wanted)
+        }
+        over = {
+            each.session_pk for each in sessions_of(connection, sorted(names), holds) if is_over(each, quiet_before)
+        }
+        return {name for pk, name in names.items() if pk not in over}
 
     def _scope(self, tenant: str, acts: bool) -> _Scope:
         now = self._database.now()

@@ -1,0 +1,190 @@
+"""Sessions: list, open, read, rename, fork (docs/behaviour.md, "Sessions over HTTP")."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ValidationError
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS, WRITES, Caller
+from hermes_worker.api.bodies import read_json
+from hermes_worker.api.context import Context
+from hermes_worker.api.errors import ApiError, invalid, wrong_field
+from hermes_worker.api.wire.session_objects import (
+    CreateSession,
+    ForkSession,
+    ListMessages,
+    ListSessions,
+    MessageList,
+    OneSession,
+    PatchSession,
+    SessionList,
+    message_object,
+    session_object,
+)
+from hermes_worker.core.principals import Principal
+from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, sourced_tools
+from hermes_worker.store.runs.runs import SessionNotFound
+from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions, SessionView
+from hermes_worker.wiring import Client
+
+router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=schema.errors(503))
+_Body = TypeVar("_Body", bound=BaseModel)
+_CODES = {"id": "invalid_session_id", "session_id": "invalid_session_id"}
+"""Of the original; other fields have codes of their own name."""
+
+
+async def read_body(request: Request, kind: type[_Body]) -> _Body:
+    """The body, or that of an empty object where there is none. Raises ``ApiError``, with the original's codes."""
+    document = await read_json(request) if await request.body() else {}
+    if not isinstance(document, dict):
+        raise invalid("body", "The request body must be a JSON object.", "invalid_type")
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        refusal = wrong_field(error)
+        if refusal.code == "unknown_parameter":
+            raise invalid(str(refusal.param), refusal.message, "unsupported_session_field") from None
+        field = str(refusal.param).partition(".")[0]
+        raise invalid(str(refusal.param), refusal.message, _CODES.get(field, f"invalid_{field}")) from None
+
+
+async def _create(request: Request) -> CreateSession:
+    return await read_body(request, CreateSession)
+
+
+async def _patch(request: Request) -> PatchSession:
+    return await read_body(request, PatchSession)
+
+
+async def _fork(request: Request) -> ForkSession:
+    return await read_body(request, ForkSession)
+
+
+def described(kind: type[BaseModel], *, is_required: bool = False) -> dict[str, object]:
+    """The body of a route that reads it itself, for the document."""
+    content = {"application/json": {"schema": kind.model_json_schema()}}
+    return {"requestBody": {"required": is_required, "content": content}}
+
+
+def new_name() -> str:
+    """What a session is called that nobody named, in the original's form."""
+    return f"api_{int(time.time())}_{secrets.token_hex(4)}"
+
+
+@router.get("", response_model=SessionList, dependencies=[READS])
+async def list_sessions(context: Context, caller: Caller, wanted: Annotated[ListSessions, Query()]) -> SessionList:
+    """Sessions, newest first."""
+    page = SessionPage(
+        limit=wanted.limit + 1,
+        before=wanted.before,
+        offset=wanted.offset,
+        source=wanted.source,
+        has_children=wanted.include_children,
+    )
+    try:
+        views = await context.store(Sessions(context.client.database, caller.tenant).page, page)
+    except SessionNotFound:
+        message = f"Invalid 'before': there is no session {wanted.before!r}."
+        raise invalid("before", message, "session_not_found") from None
+    data = [session_object(view) for view in views[: wanted.limit]]
+    return SessionList(data=data, limit=wanted.limit, offset=wanted.offset, has_more=len(views) > wanted.limit)
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=OneSession,
+    openapi_extra=described(CreateSession),
+    responses=schema.errors(408, 409),
+    dependencies=[WRITES],
+)
+async def create_session(
+    context: Context, caller: Caller, body: Annotated[CreateSession, Depends(_create)]
+) -> OneSession:
+    """Open a session without a run."""
+    if body.id is not None and body.session_id is not None and body.id != body.session_id:
+        raise invalid("session_id", "Invalid 'session_id': it is not 'id'; name one of them.", "invalid_session_id")
+    name = body.id or body.session_id or new_name()
+    try:
+        view = await context.store(_open, context.client, caller, name, body)
+    except InvalidSubmission as error:
+        param = {"session_id": "id", "instructions": "system_prompt"}.get(error.field, error.field)
+        raise invalid(param, f"Invalid {param!r}: {error}.", _CODES.get(param, f"invalid_{param}")) from None
+    except SessionExists as error:
+        raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
+    return OneSession(session=session_object(view))
+
+
+def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> SessionView:
+    """What its first turn would open: the prompt is that of a run, which is not made."""
+    first = Submission(
+        input="-", session_id=name, instructions=body.system_prompt, model=body.model, principal=caller, source="api"
+    )
+    new = new_run(client.settings, first, sourced=sourced_tools(client.tool_sources, caller.tenant))
+    return Sessions(client.database, caller.tenant).open(new, title=body.title or None, model=body.model)
+
+
+@router.get("/{session_id}", response_model=OneSession, responses=schema.errors(404), dependencies=[READS])
+async def get_session(context: Context, caller: Caller, session_id: str) -> OneSession:
+    """A session and what its runs come to."""
+    view = await context.store(Sessions(context.client.database, caller.tenant).get, session_id)
+    return OneSession(session=session_object(view))
+
+
+@router.patch(
+    "/{session_id}",
+    response_model=OneSession,
+    openapi_extra=described(PatchSession, is_required=True),
+    responses=schema.errors(404, 408),
+    dependencies=[WRITES],
+)
+async def change_session(
+    context: Context, caller: Caller, session_id: str, body: Annotated[PatchSession, Depends(_patch)]
+) -> OneSession:
+    """Change its title, or note that it is over."""
+    given = body.model_fields_set
+    changes = Changes(
+        title=(body.title or "") if "title" in given else None,
+        end_reason=(body.end_reason or "") if "end_reason" in given else None,
+    )
+    view = await context.store(Sessions(context.client.database, caller.tenant).change, session_id, changes)
+    return OneSession(session=session_object(view))
+
+
+@router.get("/{session_id}/messages", response_model=MessageList, responses=schema.errors(404), dependencies=[READS])
+async def list_messages(
+    context: Context, caller: Caller, session_id: str, wanted: Annotated[ListMessages, Query()]
+) -> MessageList:
+    """The transcript, oldest first."""
+    sessions = Sessions(context.client.database, caller.tenant)
+    views = await context.store(sessions.messages, session_id, after=wanted.after, limit=wanted.limit + 1)
+    data = [message_object(view, session_id) for view in views[: wanted.limit]]
+    return MessageList(session_id=session_id, data=data, has_more=len(views) > wanted.limit)
+
+
+@router.post(
+    "/{session_id}/fork",
+    status_code=201,
+    response_model=OneSession,
+    openapi_extra=described(ForkSession),
+    responses=schema.errors(404, 408, 409),
+    dependencies=[WRITES],
+)
+async def fork_session(
+    context: Context, caller: Caller, session_id: str, body: Annotated[ForkSession, Depends(_fork)]
+) -> OneSession:
+    """Open a session that begins with a copy of this one's transcript."""
+    fork = Sessions(context.client.database, caller.tenant).fork
+    name = body.id or new_name()
+    try:
+        view = await context.store(fork, session_id, name=name, title=body.title or None, last=body.message_id)
+    except SessionExists as error:
+        raise ApiError(409, f"{error}.", code="session_exists", param="id") from None
+    except InvalidFork as error:
+        raise invalid("message_id", f"Invalid 'message_id': {error}.") from None
+    return OneSession(session=session_object(view))

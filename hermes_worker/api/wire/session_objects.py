@@ -1,0 +1,288 @@
+"""Sessions and messages under the original's names (docs/api.md, "Hermes Agent's wire"). Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from hermes_worker.api.formats import NO_NUL, NOT_BLANK
+from hermes_worker.api.schema import MODEL_FORM, SESSION_FORM, Input
+from hermes_worker.core.budget import NANO
+from hermes_worker.core.sources import is_session_id
+from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.store.sessions import PAGE_MAX, MessageView, SessionView
+from hermes_worker.stream.events import UsageObject
+
+MESSAGES_MAX = 1_000
+_OFFSET_MAX = 1_000_000
+_PROMPT_CHARS_MAX = 200_000
+_REASON_CHARS_MAX = 40
+NEW_NAME = rf"^(?!run_[0-9a-f]{{32}}$){SESSION_FORM[1:]}"
+"""A name must not look like an id of ours."""
+
+
+def _named(name: str) -> str:
+    if not re.fullmatch(SESSION_FORM[1:-1], name) or is_session_id(name):
+        raise ValueError(
+            "it must be 1 to 256 printable ASCII characters without spaces, '/', '\\' and '..', and not look like an id"
+        )
+    return name
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _title(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty")
+    return _one_line(text)
+
+
+_Name = Annotated[str, AfterValidator(_named), WithJsonSchema({"type": "string", "pattern": NEW_NAME})]
+_Title = Annotated[
+    str, Field(max_length=TITLE_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(_title)
+]
+_Remark = AfterValidator(_one_line)
+_Model = Annotated[str, WithJsonSchema({"type": "string", "pattern": MODEL_FORM})]
+_IDS = "What its owner calls it. Default: api_, the time in seconds, and eight digits."
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+class ListSessions(BaseModel):
+    """Which sessions to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(50, ge=1, le=PAGE_MAX)
+    offset: int = Field(0, ge=0, le=_OFFSET_MAX, description="Moves when sessions are opened; 'before' does not.")
+    before: str | None = Field(
+        None, min_length=1, max_length=256, pattern=NO_NUL, description="A session: list those opened before it."
+    )
+    source: str | None = Field(
+        None, min_length=1, max_length=100, pattern=NO_NUL, description="api, cli, cron or webhook."
+    )
+    include_children: bool = Field(False, description="Sessions of delegated work, too.")
+
+
+class CreateSession(BaseModel):
+    """A session to be opened."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: _Name | None = Field(None, description=_IDS)
+    session_id: _Name | None = Field(None, description="The same as 'id'.")
+    model: _Model | None = Field(None, description="For its turns. Default: the configured one.")
+    system_prompt: str | None = Field(
+        None, max_length=_PROMPT_CHARS_MAX, description="Joins the system prompt of the installation."
+    )
+    title: _Title | None = None
+
+
+class PatchSession(BaseModel):
+    """What to change of a session."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    title: Annotated[str, Field(max_length=TITLE_CHARS_MAX), _Remark] | None = Field(
+        None, description="Empty for none."
+    )
+    end_reason: Annotated[str, Field(max_length=_REASON_CHARS_MAX), _Remark] | None = Field(
+        None, description="A remark that the session is over, until its next turn; empty to take it back."
+    )
+
+
+class ForkSession(BaseModel):
+    """A session that begins as another did."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: _Name | None = Field(None, description=_IDS)
+    title: _Title | None = Field(None, description="Default: that of the source, and a number.")
+    message_id: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="The last message to take over. Default: the last of what is over.",
+    )
+
+
+class ListMessages(BaseModel):
+    """Which messages to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(MESSAGES_MAX, ge=1, le=MESSAGES_MAX)
+    after: int = Field(0, ge=0, le=2**31 - 1, description="A message's id: list those that follow it.")
+
+
+class ChatTurn(BaseModel):
+    """What a user says in a session."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "oneOf": [{"required": ["message"]}, {"required": ["input"]}],
+            "not": {"required": ["system_message", "instructions"]},
+        },
+    )
+
+    message: Input = Field(None)
+    input: Input = Field(None, description="The same as 'message'.")
+    system_message: str | None = Field(
+        None, max_length=_PROMPT_CHARS_MAX, description="Instructions; they stand in front of this message."
+    )
+    instructions: str | None = Field(None, max_length=_PROMPT_CHARS_MAX, description="The same as 'system_message'.")
+
+
+# --- responses -------------------------------------------------------------------------------------------------------
+
+
+class SessionObject(BaseModel):
+    """A session. Times are epoch seconds. Counts are of the runs that are kept."""
+
+    id: str
+    source: str | None
+    user_id: None = None
+    model: str | None
+    title: str | None
+    started_at: float
+    ended_at: float | None
+    end_reason: str | None
+    message_count: int
+    tool_call_count: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    estimated_cost_usd: float
+    actual_cost_usd: None = None
+    api_call_count: int
+    parent_session_id: str | None
+    last_active: float
+    preview: str
+    lineage_root_id: str = Field(serialization_alias="_lineage_root_id")
+    has_system_prompt: bool = True
+    has_model_config: bool
+    is_at_work: bool
+    """A run is at work in it."""
+
+
+class OneSession(BaseModel):
+    object: Literal["hermes.session"] = "hermes.session"
+    session: SessionObject
+
+
+class SessionList(BaseModel):
+    """A page of sessions, newest first."""
+
+    object: Literal["list"] = "list"
+    data: list[SessionObject]
+    limit: int
+    offset: int
+    has_more: bool
+
+
+class MessageObject(BaseModel):
+    """A row of a transcript."""
+
+    id: int
+    session_id: str
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Any
+    """A text, or parts."""
+    tool_call_id: str | None
+    tool_calls: list[dict[str, Any]] | None
+    tool_name: str | None
+    timestamp: float
+    token_count: None = None
+    finish_reason: str | None
+    """``tool_calls``; of other replies it stands in their run's events."""
+    reasoning: str | None
+    reasoning_content: str | None
+
+
+class MessageList(BaseModel):
+    """A page of a transcript, oldest first."""
+
+    object: Literal["list"] = "list"
+    session_id: str
+    data: list[MessageObject]
+    has_more: bool
+
+
+class SessionDeleted(BaseModel):
+    object: Literal["hermes.session.deleted"] = "hermes.session.deleted"
+    id: str
+    deleted: Literal[True] = True
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatCompletion(BaseModel):
+    """A turn that is over."""
+
+    object: Literal["hermes.session.chat.completion"] = "hermes.session.chat.completion"
+    session_id: str
+    run_id: str
+    message: AssistantMessage
+    usage: UsageObject
+    completed: bool
+    partial: bool
+    interrupted: bool
+
+
+def session_object(view: SessionView) -> SessionObject:
+    known_as = view.label.known_to("api")
+    return SessionObject(
+        id=known_as,
+        source=view.source,
+        model=view.model,
+        title=view.title,
+        started_at=view.created_at,
+        ended_at=view.ended_at,
+        end_reason=view.end_reason,
+        message_count=view.message_count,
+        tool_call_count=view.totals.tool_calls,
+        input_tokens=view.totals.input,
+        output_tokens=view.totals.output,
+        cache_read_tokens=view.totals.cache_read,
+        cache_write_tokens=view.totals.cache_write,
+        reasoning_tokens=view.totals.reasoning,
+        estimated_cost_usd=view.totals.nano_usd / NANO,
+        api_call_count=view.totals.iterations,
+        parent_session_id=view.parent.known_to("api") if view.parent else None,
+        last_active=view.last_active,
+        preview=view.preview,
+        lineage_root_id=known_as,
+        has_model_config=view.asks_model is not None,
+        is_at_work=view.is_at_work,
+    )
+
+
+def message_object(view: MessageView, session_id: str) -> MessageObject:
+    row = json.loads(view.body)
+    reasoning = row.get("reasoning") if isinstance(row.get("reasoning"), str) else None
+    return MessageObject(
+        id=view.seq,
+        session_id=session_id,
+        role=view.role.value,
+        content=row.get("content"),
+        tool_call_id=row.get("tool_call_id"),
+        tool_calls=row.get("tool_calls"),
+        tool_name=view.tool_name,
+        timestamp=view.created_at,
+        finish_reason="tool_calls" if row.get("tool_calls") else None,
+        reasoning=reasoning,
+        reasoning_content=reasoning,
+    )

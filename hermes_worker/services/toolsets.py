@@ -1,0 +1,30 @@
+"""The toolsets that a run can name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hermes_worker.agent.tools.catalog import catalog_with
+from hermes_worker.services.submission import sourced_tools, usual_toolsets
+from hermes_worker.wiring import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsetView:
+    """A named group of tools."""
+
+    name: str
+    tools: Sequence[str]
+    is_usual: bool
+    """A run of the API that names no toolsets has all of it."""
+
+
+def toolsets_for(client: Client, tenant: str) -> list[ToolsetView]:
+    """By name. Raises ``UnavailableError``."""
+    catalog = catalog_with(sourced_tools(client.tool_sources, tenant))
+    usual = set(catalog.resolve(client.settings.agent.toolsets or usual_toolsets("api")))
+    return [
+        ToolsetView(name=name, tools=tools, is_usual=usual.issuperset(tools))
+        for name, tools in catalog.toolsets.items()
+    ]

@@ -1,0 +1,535 @@
+"""Sessions as their callers see them: list, open, read, rename, fork.
+
+A session is opened with its first run (``runs.runs.insert_run``) or here, before it has one. Whoever asks means a
+session by its id, or by a name of its own source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import Role
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.questions import APPROVED_KEY
+from hermes_worker.core.sources import SessionLabel, kind_of
+from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.owners import owned_by
+from hermes_worker.store.rows import insert_ignoring, store_blob
+from hermes_worker.store.runs.runs import NewRun, SessionActive, SessionNotFound, new_run_id, session_is, session_values
+from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
+
+PAGE_MAX = 200
+_PREVIEW_CHARS = 60
+_READ_FOR_PREVIEW = 400
+BRANCHED = "branched"
+"""The end reason of a session that was forked."""
+
+
+class SessionExists(HermesError):
+    """The caller has a session of this name already."""
+
+
+class InvalidFork(HermesError):
+    """A transcript cannot be cut here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTotals:
+    """What the runs of a session come to, as far as they are kept."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    nano_usd: int = 0
+    iterations: int = 0
+    tool_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """A session. Times are epoch seconds."""
+
+    label: SessionLabel
+    source: str | None
+    """The kind of source that opened it; ``None`` where its first run is gone."""
+    title: str | None
+    model: str | None
+    """What is asked for its next turn, else what its last run had."""
+    created_at: float
+    last_active: float
+    ended_at: float | None
+    end_reason: str | None
+    message_count: int
+    preview: str
+    """How its first message begins."""
+    parent: SessionLabel | None
+    """The session that it was forked from, or whose run handed it its task."""
+    totals: SessionTotals
+    is_at_work: bool
+    asks_model: str | None
+    """What was said, when it was opened, that its turns are to ask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageView:
+    """A row of a transcript, with its canonical JSON in chat-completions form."""
+
+    seq: int
+    role: Role
+    body: str
+    created_at: float
+    tool_name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage:
+    """Which sessions to list, newest first."""
+
+    limit: int = 50
+    before: str | None = None
+    """The session that ended the page before; its place is stable, whatever is opened meanwhile."""
+    offset: int = 0
+    source: str | None = None
+    """A kind of source."""
+    has_children: bool = False
+    """Those of delegated work, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What of a session is to be changed; ``None`` leaves it."""
+
+    title: str | None = None
+    end_reason: str | None = None
+
+
+class _SessionFacts(NamedTuple):
+    pk: int
+    session_id: str
+    source: str | None
+    name: str | None
+    title: str | None
+    model: str | None
+    forked_from: str | None
+    ended_at: float | None
+    end_reason: str | None
+    message_seq: int
+    created_at: float
+    active_run_pk: int | None
+
+
+class _SessionSum(NamedTuple):
+    session_pk: int
+    first: int
+    last: int
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    reasoning: int
+    nano_usd: int
+    iterations: int
+    last_active: float
+    last_created: float
+
+
+class _EndRun(NamedTuple):
+    pk: int
+    model: str
+    origin: str | None
+    parent_pk: int | None
+
+
+class _LabelRow(NamedTuple):
+    key: int | str
+    session_id: str
+    source: str | None
+    name: str | None
+
+
+class _MessageFacts(NamedTuple):
+    seq: int
+    role: str
+    body: str
+    created_at: float
+
+
+class _Counted(NamedTuple):
+    session_pk: int
+    calls: int
+
+
+class _Beginning(NamedTuple):
+    pk: int
+    text: str | None
+
+
+_body = sa.func.coalesce(messages.c.body, blobs.c.body)
+_STORED = messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
+_ROWS = sa.select(messages.c.seq, messages.c.role, _body.label("body"), messages.c.created_at).select_from(_STORED)
+_beginning = (
+    sa.select(sa.func.substr(_body, 1, _READ_FOR_PREVIEW))
+    .select_from(_STORED)
+    .where(messages.c.session_pk == sessions.c.pk, messages.c.role == Role.USER.value)
+    .order_by(messages.c.seq)
+    .limit(1)
+    .correlate(sessions)
+    .scalar_subquery()
+)
+_is_of_child = sa.exists().where(runs.c.session_pk == sessions.c.pk, runs.c.parent_pk.is_not(None)).correlate(sessions)
+
+
+class Sessions:
+    """The sessions of one tenant, as callers from one source mean them. Thread-safe."""
+
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT, source: str = "api") -> None:
+        self._database = database
+        self._tenant = tenant
+        self._source = source
+
+    def page(self, wanted: SessionPage) -> list[SessionView]:
+        """Raises ``SessionNotFound`` for ``before``."""
+        statement = self._all().order_by(sessions.c.pk.desc()).limit(wanted.limit).offset(wanted.offset)
+        if wanted.source is not None:
+            statement = statement.where(_is_from(wanted.source))
+        if not wanted.has_children:
+            statement = statement.where(sa.not_(_is_of_child))
+        with self._database.read() as connection:
+            if wanted.before is not None:
+                statement = statement.where(sessions.c.pk < self._found(connection, wanted.before).pk)
+            return _views(connection, rows_of(connection.execute(statement), _SessionFacts))
+
+    def get(self, reference: str) -> SessionView:
+        """Raises ``SessionNotFound``."""
+        with self._database.read() as connection:
+            return _views(connection, [self._found(connection, reference)])[0]
+
+    def open(self, new: NewRun, *, title: str | None, model: str | None) -> SessionView:
+        """Open the session that ``new`` would open, without a run. Raises ``SessionExists``."""
+        with self._database.write() as connection:
+            tools_hash = store_blob(connection, new.tools)
+            values = {**session_values(new, tools_hash), "title": title, "model": model}
+            opened = self._opened(connection, {**values, "session_id": new.run_id or new_run_id()})
+            return _views(connection, [opened])[0]
+
+    def change(self, reference: str, changes: Changes) -> SessionView:
+        """Raises ``SessionNotFound``."""
+        values: dict[str, Any] = {}
+        if changes.title is not None:
+            values["title"] = changes.title or None
+        if changes.end_reason is not None:
+            values |= {"end_reason": changes.end_reason or None, "ended_at": db_now() if changes.end_reason else None}
+        with self._database.write() as connection:
+            pk = self._found(connection, reference).pk
+            if values:
+                connection.execute(sa.update(sessions).where(sessions.c.pk == pk).values(**values))
+            return _views(connection, [self._by_pk(connection, pk)])[0]
+
+    def messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
+        """Rows numbered above ``after``, in order. Raises ``SessionNotFound``."""
+        with self._database.read() as connection:
+            of_session = messages.c.session_pk == self._found(connection, reference).pk
+            page = _ROWS.where(of_session, messages.c.seq > after).order_by(messages.c.seq).limit(limit)
+            rows = rows_of(connection.execute(page), _MessageFacts)
+            asking = sa.and_(of_session, messages.c.seq <= after, messages.c.role == Role.ASSISTANT.value)
+            lead = row_of(
+                connection.execute(_ROWS.where(asking).order_by(messages.c.seq.desc()).limit(1)), _MessageFacts
+            )
+        names: dict[str, str] = _asked_tools(lead) if lead is not None else {}
+        found = []
+        for row in rows:
+            names |= _asked_tools(row)
+            called = json.loads(row.body).get("tool_call_id") if row.role == Role.TOOL.value else None
+            found.append(
+                MessageView(
+                    seq=row.seq,
+                    role=Role(row.role),
+                    body=row.body,
+                    created_at=row.created_at,
+                    tool_name=names.get(str(called)),
+                )
+            )
+        return found
+
+    def fork(self, reference: str, *, name: str, title: str | None = None, last: int | None = None) -> SessionView:
+        """A new session, called ``name``, that begins with a copy of another's transcript up to row ``last``; ``None``
+        for all of it that is over. It begins its prompts with the same bytes (I7) and works in the same workspace.
+        Raises ``SessionNotFound``, ``SessionExists``, ``InvalidFork`` and, where a run is at work and has left nothing
+        whole, ``SessionActive``.
+        """
+        with self._database.write() as connection:
+            source = self._found(connection, reference, is_locked=True)
+            cut = _cut(connection, source, last)
+            this = sessions.c.pk == source.pk
+            kept = sessions.c.system_prompt, sessions.c.tools_hash, sessions.c.workspace
+            prompt, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
+            values = {
+                "session_id": new_run_id(),
+                "tenant": self._tenant,
+                "source": self._source,
+                "name": name,
+                "system_prompt": prompt,
+                "tools_hash": tools_hash,
+                "workspace": workspace,
+                "title": title or _next_title(connection, self._tenant, source),
+                "model": source.model,
+                "forked_from": source.session_id,
+                "message_seq": cut,
+            }
+            opened = self._opened(connection, values)
+            _copy(connection, source.pk, opened.pk, cut)
+            connection.execute(sa.update(sessions).where(this).values(ended_at=db_now(), end_reason=BRANCHED))
+            return _views(connection, [opened])[0]
+
+    def _all(self) -> sa.Select[Any]:
+        return sa.select(*columns_for(sessions, _SessionFacts)).where(owned_by(self._tenant, sessions))
+
+    def _found(self, connection: Connection, reference: str, *, is_locked: bool = False) -> _SessionFacts:
+        wanted = self._all().where(session_is(self._tenant, self._source, reference))
+        found = connection.execute(wanted.with_for_update() if is_locked else wanted)
+        row = row_of(found, _SessionFacts)
+        if row is None:
+            raise SessionNotFound(f"there is no session {reference!r}")
+        return row
+
+    def _by_pk(self, connection: Connection, pk: int) -> _SessionFacts:
+        row = row_of(connection.execute(self._all().where(sessions.c.pk == pk)), _SessionFacts)
+        assert row is not None
+        return row
+
+    def _opened(self, connection: Connection, values: Mapping[str, Any]) -> _SessionFacts:
+        inserted = insert_ignoring(connection, sessions).values(**values, created_at=db_now())
+        pk = connection.execute(inserted.returning(sessions.c.pk)).scalar()
+        if pk is None:
+            raise SessionExists(f"there is a session {values['name']!r} already")
+        return self._by_pk(connection, int(pk))
+
+
+def _is_from(kind: str) -> sa.ColumnElement[bool]:
+    """Sessions that this kind of source opened: the named ones say so themselves, of others their first run does."""
+    named = sa.or_(sessions.c.source == kind, sessions.c.source.startswith(f"{kind}:", autoescape=True))
+    first = sa.exists().where(runs.c.run_id == sessions.c.session_id, runs.c.origin == kind).correlate(sessions)
+    return sa.or_(named, sa.and_(sessions.c.source.is_(None), first))
+
+
+# --- what a session looks like ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Around:
+    """What other rows say about some sessions."""
+
+    sums: dict[int, _SessionSum] = field(default_factory=dict)
+    ends: dict[int, _EndRun] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)
+    beginnings: dict[int, str | None] = field(default_factory=dict)
+    parents: dict[int | str, SessionLabel] = field(default_factory=dict)
+
+
+def _views(connection: Connection, rows: Sequence[_SessionFacts]) -> list[SessionView]:
+    if not rows:
+        return []
+    around = _around(connection, rows)
+    return [_view(row, around) for row in rows]
+
+
+def _around(connection: Connection, rows: Sequence[_SessionFacts]) -> _Around:
+    pks = [row.pk for row in rows]
+    found = _Around()
+    found.sums = {row.session_pk: row for row in rows_of(connection.execute(_sums(pks)), _SessionSum)}
+    edges = {pk for row in found.sums.values() for pk in (row.first, row.last)}
+    wanted = sa.select(*columns_for(runs, _EndRun)).where(runs.c.pk.in_(edges))
+    found.ends = {row.pk: row for row in rows_of(connection.execute(wanted), _EndRun)}
+    counted = (
+        sa.select(runs.c.session_pk, sa.func.count().label("calls"))
+        .select_from(tool_calls.join(runs, runs.c.pk == tool_calls.c.run_pk))
+        .where(runs.c.session_pk.in_(pks))
+        .group_by(runs.c.session_pk)
+    )
+    found.calls = {row.session_pk: int(row.calls) for row in rows_of(connection.execute(counted), _Counted)}
+    begun = sa.select(sessions.c.pk, _beginning.label("text")).where(sessions.c.pk.in_(pks))
+    found.beginnings = {row.pk: row.text for row in rows_of(connection.execute(begun), _Beginning)}
+    found.parents = _parents(connection, rows, found.ends.values())
+    return found
+
+
+def _sums(pks: Sequence[int]) -> sa.Select[Any]:
+    def total(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
+        return sa.cast(sa.func.sum(column), sa.BigInteger()).label(name)
+
+    return (
+        sa.select(
+            runs.c.session_pk,
+            sa.func.min(runs.c.pk).label("first"),
+            sa.func.max(runs.c.pk).label("last"),
+            total(runs.c.input_tokens, "input"),
+            total(runs.c.output_tokens, "output"),
+            total(runs.c.cache_read_tokens, "cache_read"),
+            total(runs.c.cache_write_tokens, "cache_write"),
+            total(runs.c.reasoning_tokens, "reasoning"),
+            total(runs.c.cost_nano_usd, "nano_usd"),
+            total(runs.c.iteration, "iterations"),
+            sa.func.max(runs.c.updated_at).label("last_active"),
+            sa.func.max(runs.c.created_at).label("last_created"),
+        )
+        .where(runs.c.session_pk.in_(pks))
+        .group_by(runs.c.session_pk)
+    )
+
+
+def _parents(
+    connection: Connection, rows: Sequence[_SessionFacts], ends: Collection[_EndRun]
+) -> dict[int | str, SessionLabel]:
+    """The sessions that others come from: by their id for forks, by the number of the parent run for children."""
+    of_runs = sa.select(runs.c.pk.label("key"), sessions.c.session_id, sessions.c.source, sessions.c.name)
+    of_runs = of_runs.join(sessions, sessions.c.pk == runs.c.session_pk)
+    parents = {end.parent_pk for end in ends if end.parent_pk is not None}
+    found = rows_of(connection.execute(of_runs.where(runs.c.pk.in_(parents))), _LabelRow)
+    forked = {row.forked_from for row in rows if row.forked_from is not None}
+    its = sa.select(sessions.c.session_id.label("key"), sessions.c.session_id, sessions.c.source, sessions.c.name)
+    found += rows_of(connection.execute(its.where(sessions.c.session_id.in_(forked))), _LabelRow)
+    return {row.key: SessionLabel(id=row.session_id, source=row.source, name=row.name) for row in found}
+
+
+def _view(row: _SessionFacts, around: _Around) -> SessionView:
+    sums = around.sums.get(row.pk)
+    first = around.ends.get(sums.first) if sums else None
+    last = around.ends.get(sums.last) if sums else None
+    source = row.source or (first.origin if first else None)
+    has_ended = row.ended_at is not None and (sums is None or sums.last_created <= row.ended_at)
+    return SessionView(
+        label=SessionLabel(id=row.session_id, source=row.source, name=row.name),
+        source=kind_of(source) if source else None,
+        title=row.title,
+        model=row.model or (last.model if last else None),
+        created_at=row.created_at,
+        last_active=max(row.created_at, sums.last_active if sums else 0.0),
+        ended_at=row.ended_at if has_ended else None,
+        end_reason=row.end_reason if has_ended else None,
+        message_count=row.message_seq,
+        preview=_words(around.beginnings.get(row.pk)),
+        parent=_parent(row, first, around.parents),
+        totals=_totals(sums, around.calls.get(row.pk, 0)),
+        is_at_work=row.active_run_pk is not None,
+        asks_model=row.model,
+    )
+
+
+def _parent(row: _SessionFacts, first: _EndRun | None, known: Mapping[int | str, SessionLabel]) -> SessionLabel | None:
+    if row.forked_from is not None:
+        return known.get(row.forked_from, SessionLabel(id=row.forked_from))
+    return known.get(first.parent_pk) if first is not None and first.parent_pk is not None else None
+
+
+def _totals(sums: _SessionSum | None, calls: int) -> SessionTotals:
+    if sums is None:
+        return SessionTotals(tool_calls=calls)
+    return SessionTotals(
+        input=sums.input,
+        output=sums.output,
+        cache_read=sums.cache_read,
+        cache_write=sums.cache_write,
+        reasoning=sums.reasoning,
+        nano_usd=sums.nano_usd,
+        iterations=sums.iterations,
+        tool_calls=calls,
+    )
+
+
+_CONTENT = re.compile(r'"(?:content|text)":"((?:[^"\\]|\\[^u]|\\u[0-9a-fA-F]{4})*)')
+
+
+def _words(beginning: str | None) -> str:
+    """The first words in how a row begins, which may be cut anywhere."""
+    found = _CONTENT.search(beginning or "")
+    if found is None:
+        return ""
+    text = json.loads(f'"{found[1]}"', strict=False)
+    line = " ".join(text.split())
+    return line if len(line) <= _PREVIEW_CHARS else f"{line[:_PREVIEW_CHARS]}..."
+
+
+def _asked_tools(row: _MessageFacts) -> dict[str, str]:
+    """The names of the tools that a reply asked for, by the ids of its calls."""
+    if row.role != Role.ASSISTANT.value:
+        return {}
+    return {str(call["id"]): str(call["function"]["name"]) for call in json.loads(row.body).get("tool_calls") or ()}
+
+
+# --- forks -----------------------------------------------------------------------------------------------------------
+
+
+def _cut(connection: Connection, source: _SessionFacts, last: int | None) -> int:
+    """The last row to copy. Raises ``InvalidFork``, ``SessionActive``."""
+    of_source = messages.c.session_pk == source.pk
+    begun = None
+    if source.active_run_pk is not None:
+        its = sa.select(sa.func.min(messages.c.seq)).where(of_source, messages.c.run_pk == source.active_run_pk)
+        begun = connection.execute(its).scalar()
+    # What the run at work has written is not whole before its turn is over.
+    whole = source.message_seq if begun is None else int(begun) - 1
+    if last is None:
+        if whole == 0 and begun is not None:
+            raise SessionActive("a run is at work in this session and no turn of it is over; fork it when that ended")
+        return whole
+    if not 1 <= last <= whole:
+        raise InvalidFork(f"there is no message {last} in what is over of this session, which has {whole}")
+    _require_whole(connection, of_source, last, whole)
+    return last
+
+
+def _require_whole(connection: Connection, of_source: sa.ColumnElement[bool], last: int, whole: int) -> None:
+    """Raises ``InvalidFork`` where calls would lose their results."""
+    wanted = sa.select(messages.c.role).where(of_source, messages.c.seq == min(last + 1, whole))
+    following = connection.execute(wanted).scalar()
+    row = row_of(connection.execute(_ROWS.where(of_source, messages.c.seq == last)), _MessageFacts)
+    asks = row is not None and row.role == Role.ASSISTANT.value and bool(json.loads(row.body).get("tool_calls"))
+    if asks or (last < whole and following == Role.TOOL.value):
+        raise InvalidFork(f"message {last} is followed by results of tools that belong to it; name the last of them")
+
+
+def _next_title(connection: Connection, tenant: str, source: _SessionFacts) -> str | None:
+    """``base #N``, where the source is ``base`` or ``base #N-1``, or has forks that are called so."""
+    if source.title is None:
+        return None
+    base = re.sub(r" #\d{1,9}$", "", source.title)
+    forks = sa.select(sessions.c.title).where(
+        sessions.c.tenant == tenant, sessions.c.forked_from == source.session_id, sessions.c.title.is_not(None)
+    )
+    named = [source.title, *connection.execute(forks).scalars()]
+    numbered = re.compile(rf"{re.escape(base)} #(\d{{1,9}})")
+    numbers = [int(found[1]) for title in named if (found := numbered.fullmatch(title))]
+    ending = f" #{max(numbers, default=1) + 1}"
+    return base[: TITLE_CHARS_MAX - len(ending)] + ending
+
+
+def _copy(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> None:
+    """Rows of its own, so that neither session needs the other; large texts are shared by their hash. What a person
+    allowed was allowed in the source."""
+    rows = sa.select(
+        sa.literal(fork_pk, sessions.c.pk.type),
+        messages.c.seq,
+        sa.literal(0, messages.c.run_pk.type),
+        messages.c.role,
+        messages.c.body,
+        messages.c.blob_hash,
+        messages.c.created_at,
+    ).where(messages.c.session_pk == source_pk, messages.c.seq <= cut)
+    names = ("session_pk", "seq", "run_pk", "role", "body", "blob_hash", "created_at")
+    connection.execute(sa.insert(messages).from_select(names, rows))
+    documents = sa.select(
+        sa.literal(fork_pk, sessions.c.pk.type), session_documents.c.key, session_documents.c.body
+    ).where(session_documents.c.session_pk == source_pk, session_documents.c.key != APPROVED_KEY)
+    connection.execute(sa.insert(session_documents).from_select(("session_pk", "key", "body"), documents))

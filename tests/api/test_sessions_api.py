@@ -1,0 +1,146 @@
+"""The sessions of the original's wire, on a real server."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+from serving import Served
+from support.store import Store, asks, settlement
+
+from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.replay import Replay
+
+
+def opened(http: httpx.Client, **body: Any) -> dict[str, Any]:
+    answer = http.post("/api/sessions", json=body)
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()["session"]
+    return found
+
+
+def talked(api: Served, store: Store, session_id: str, text: str = "hello") -> str:
+    run_id = api.submit(input=text, session_id=session_id)
+    store.answer(run_id, ModelReply(text="hi", usage=Usage(input=3, output=2)))
+    return run_id
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_a_session_is_opened_shown_changed_and_listed(api: Served, http: httpx.Client) -> None:
+    fresh = opened(http, title="A  plan\n", system_prompt="Be brief.")
+    assert re.fullmatch(r"api_\d+_[0-9a-f]{8}", fresh["id"])
+    assert (fresh["title"], fresh["source"], fresh["message_count"], fresh["model"]) == ("A plan", "api", 0, None)
+    mine = opened(http, id="mine", model="m")
+    assert (mine["model"], mine["has_model_config"], mine["_lineage_root_id"]) == ("m", True, "mine")
+    assert http.get("/api/sessions/mine").json() == {"object": "hermes.session", "session": mine}
+    changed = http.patch("/api/sessions/mine", json={"title": "New", "end_reason": "done"}).json()["session"]
+    assert (changed["title"], changed["end_reason"]) == ("New", "done")
+    assert http.patch("/api/sessions/mine", json={"title": None}).json()["session"]["title"] is None
+    page = http.get("/api/sessions", params={"limit": 1}).json()
+    assert ([one["id"] for one in page["data"]], page["has_more"], page["limit"]) == (["mine"], True, 1)
+    rest = http.get("/api/sessions", params={"before": "mine"}).json()
+    assert [one["id"] for one in rest["data"]] == [fresh["id"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"id": "a/b"}, "invalid_session_id"),
+        ({"id": "run_" + "0" * 32}, "invalid_session_id"),
+        ({"id": "a", "session_id": "b"}, "invalid_session_id"),
+        ({"title": " "}, "invalid_title"),
+        ({"title": "x" * 81}, "invalid_title"),
+        ({"system_prompt": 5}, "invalid_system_prompt"),
+        ({"model": "a b"}, "invalid_model"),
+        ({"source": "cli"}, "unsupported_session_field"),
+    ],
+)
+def test_what_no_session_can_be_is_refused_with_the_originals_code(
+    http: httpx.Client, body: dict[str, Any], code: str
+) -> None:
+    assert code_of(http.post("/api/sessions", json=body)) == (400, code)
+
+
+def test_what_is_there_already_and_what_is_not_there_is_said(http: httpx.Client) -> None:
+    opened(http, id="mine")
+    assert code_of(http.post("/api/sessions", json={"session_id": "mine"})) == (409, "session_exists")
+    assert code_of(http.post("/api/sessions/mine/fork", json={"id": "mine"})) == (409, "session_exists")
+    assert code_of(http.patch("/api/sessions/mine", json={"source": "x"})) == (400, "unsupported_session_field")
+    for method, path in (("GET", ""), ("PATCH", ""), ("GET", "/messages"), ("POST", "/fork")):
+        answer = http.request(method, f"/api/sessions/nobody{path}", json={} if method != "GET" else None)
+        assert code_of(answer) == (404, "session_not_found"), (method, path)
+
+
+def test_a_run_and_a_session_are_one_in_both_dialects(api: Served, http: httpx.Client, store: Store) -> None:
+    opened(http, id="mine", system_prompt="Be brief.")
+    run_id = talked(api, store, "mine", "what now?")
+    shown = http.get("/api/sessions/mine").json()["session"]
+    assert (shown["message_count"], shown["api_call_count"], shown["input_tokens"], shown["preview"]) == (
+        2,
+        1,
+        3,
+        "what now?",
+    )
+    assert http.get(f"/v1/runs/{run_id}").json()["session_id"] == "mine"
+    unnamed = api.submit()
+    assert http.get(f"/api/sessions/{unnamed}").json()["session"]["is_at_work"] is True
+
+
+def test_a_transcript_is_told_row_by_row(api: Served, http: httpx.Client, store: Store) -> None:
+    run_id = api.submit(session_id="mine")
+    store.ask_tools(run_id, asks(Replay.PURE))
+    store.calls.settle(store.call(run_id), settlement("found"))
+    store.answer(run_id)
+    rows = http.get("/api/sessions/mine/messages").json()
+    assert (rows["object"], rows["session_id"], rows["has_more"]) == ("list", "mine", False)
+    assert [(row["id"], row["role"], row["content"]) for row in rows["data"]] == [
+        (1, "user", "hello"),
+        (2, "assistant", None),
+        (3, "tool", "found"),
+        (4, "assistant", "done"),
+    ]
+    asked, result = rows["data"][1:3]
+    assert (asked["finish_reason"], asked["tool_calls"][0]["function"]["name"]) == ("tool_calls", "tool0")
+    assert (result["tool_call_id"], result["tool_name"]) == ("call_0", "tool0")
+    page = http.get("/api/sessions/mine/messages", params={"after": 1, "limit": 2}).json()
+    assert ([row["id"] for row in page["data"]], page["has_more"]) == ([2, 3], True)
+
+
+def test_a_fork_goes_its_own_way(api: Served, http: httpx.Client, store: Store) -> None:
+    talked(api, store, "mine", "one")
+    talked(api, store, "mine", "two")
+    forked = http.post("/api/sessions/mine/fork", json={"message_id": 2})
+    assert forked.status_code == 201
+    fork = forked.json()["session"]
+    assert (fork["parent_session_id"], fork["title"], fork["message_count"]) == ("mine", "one #2", 2)
+    talked(api, store, fork["id"], "aside")
+    contents = [row["content"] for row in http.get(f"/api/sessions/{fork['id']}/messages").json()["data"]]
+    assert contents == ["one", "hi", "aside", "hi"]
+    assert http.get("/api/sessions/mine").json()["session"]["message_count"] == 4
+    assert code_of(http.post("/api/sessions/mine/fork", json={"message_id": 9})) == (400, "invalid_value")
+
+
+def test_capabilities_name_only_what_there_is(http: httpx.Client) -> None:
+    told = http.get("/v1/capabilities").json()
+    paths = http.get("/openapi.json").json()["paths"]
+    assert told["object"] == "hermes.api_server.capabilities"
+    assert told["runtime"] == {"mode": "server_agent", "tool_execution": "server", "split_runtime": False}
+    assert {"runs", "run_events", "sessions", "session_fork", "toolsets", "jobs"} <= told["endpoints"].keys()
+    for endpoint in told["endpoints"].values():
+        assert endpoint["method"].lower() in paths[endpoint["path"]]
+    assert told["features"]["session_fork"] is True
+    assert told["features"]["chat_completions"] is ("/v1/chat/completions" in paths)
+
+
+def test_every_toolset_that_is_told_can_be_named(api: Served, http: httpx.Client) -> None:
+    data = http.get("/v1/toolsets").json()["data"]
+    assert {"name", "label", "description", "enabled", "configured", "tools"} == data[0].keys()
+    assert {one["name"] for one in data if one["enabled"]} < {one["name"] for one in data}
+    for one in data:
+        api.submit(toolsets=[one["name"]])
+    assert http.get("/v1/skills").json() == {"object": "list", "data": []}

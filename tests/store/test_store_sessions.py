@@ -1,0 +1,164 @@
+"""Sessions as their callers see them, on both databases."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store, asks, new_run, settlement
+
+from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.replay import Replay
+from hermes_worker.store.rows import BLOB_CHARS_MIN
+from hermes_worker.store.runs.runs import SessionActive, SessionNotFound
+from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions
+from hermes_worker.store.tables import messages, session_documents, sessions
+
+
+@pytest.fixture
+def its(store: Store) -> Sessions:
+    return Sessions(store.database)
+
+
+def talk(store: Store, session_id: str, *texts: str, **more: object) -> list[str]:
+    """Turns of a session, one after the other."""
+    found = []
+    for text in texts:
+        run_id = store.submit(input=text, session_id=session_id, source="api", **more).run_id
+        store.answer(run_id, ModelReply(text=f"on {text}", usage=Usage(input=3, output=2)))
+        found.append(run_id)
+    return found
+
+
+def prompt_of(store: Store, session_id: str) -> tuple[str, str, list[str]]:
+    """What the next prompt of a session begins with, byte by byte."""
+    with store.database.read() as connection:
+        wanted = sa.select(sessions.c.pk, sessions.c.message_seq).where(sessions.c.session_id == session_id)
+        pk, last = connection.execute(wanted).one()
+    context = store.runs.session_of(pk)
+    return context.system_prompt, context.tools, [row.body for row in store.transcripts.load(pk, last)]
+
+
+def test_a_page_goes_on_where_the_one_before_ended_whatever_is_opened_meanwhile(store: Store, its: Sessions) -> None:
+    for n in range(5):
+        talk(store, f"s{n}", "hello")
+    first = its.page(SessionPage(limit=2))
+    talk(store, "later", "hello")
+    second = its.page(SessionPage(limit=2, before=first[-1].label.name))
+    assert [view.label.name for view in (*first, *second)] == ["s4", "s3", "s2", "s1"]
+    assert [view.label.name for view in its.page(SessionPage(limit=2, offset=1))] == ["s4", "s3"]
+
+
+def test_a_session_says_what_its_runs_come_to(store: Store, its: Sessions) -> None:
+    talk(store, "s", "what is\nthe answer?", "really?")
+    run_id = store.submit(input="look", session_id="s", source="api", model="other").run_id
+    store.ask_tools(run_id, asks(Replay.PURE))
+    store.calls.settle(store.call(run_id), settlement())
+    store.answer(run_id)
+    view = its.get("s")
+    assert (view.source, view.model, view.asks_model) == ("api", "other", None)
+    assert (view.message_count, view.totals.tool_calls, view.totals.iterations) == (8, 1, 4)
+    assert (view.totals.input, view.totals.output) == (3 + 3 + 10 + 3, 2 + 2 + 5 + 2)
+    assert view.preview == "what is the answer?"
+    assert not view.is_at_work
+    assert view.last_active >= view.created_at
+    named = [(row.role.value, row.tool_name) for row in its.messages("s")][4:]
+    assert named == [("user", None), ("assistant", None), ("tool", "tool0"), ("assistant", None)]
+    assert [row.tool_name for row in its.messages("s", after=6, limit=1)] == ["tool0"]
+
+
+def test_what_other_tenants_and_sources_call_so_is_another_session(store: Store, its: Sessions) -> None:
+    talk(store, "s", "ours")
+    store.submit(input="theirs", session_id="s", source="cli")
+    store.submit(input="foreign", session_id="s", source="api", tenant="acme")
+    assert its.get("s").preview == "ours"
+    assert [view.preview for view in its.page(SessionPage())] == ["theirs", "ours"]
+    assert [view.preview for view in its.page(SessionPage(source="cli"))] == ["theirs"]
+    foreign = Sessions(store.database, "acme").get("s").label.id
+    with pytest.raises(SessionNotFound):
+        its.get(foreign)
+
+
+def test_sessions_of_children_are_listed_when_they_are_asked_for(store: Store, its: Sessions) -> None:
+    run_id = store.with_tools(Replay.ONCE, session_id="s", source="api")
+    store.delegate(run_id, 2)
+    assert len(its.page(SessionPage())) == 1
+    found = its.page(SessionPage(has_children=True))
+    assert len(found) == 3
+    assert {view.parent.name for view in found[:2] if view.parent} == {"s"}
+
+
+def test_an_opened_session_takes_its_first_turn_under_its_name(store: Store, its: Sessions) -> None:
+    opened = its.open(new_run(session_id="s", source="api", system_prompt="Be brief."), title="Mine", model="m")
+    assert (opened.message_count, opened.title, opened.asks_model, opened.source) == (0, "Mine", "m", "api")
+    with pytest.raises(SessionExists):
+        its.open(new_run(session_id="s", source="api"), title=None, model=None)
+    talk(store, "s", "hello")
+    assert its.get("s").message_count == 2
+    assert prompt_of(store, opened.label.id)[0] == "Be brief."
+
+
+def test_the_remark_that_a_session_is_over_holds_until_its_next_turn(store: Store, its: Sessions) -> None:
+    talk(store, "s", "hello")
+    assert its.change("s", Changes(end_reason="done", title="New")).end_reason == "done"
+    assert its.get("s").ended_at is not None
+    talk(store, "s", "again")
+    after = its.get("s")
+    assert (after.ended_at, after.end_reason, after.title) == (None, None, "New")
+
+
+def test_a_fork_begins_its_prompts_with_the_same_bytes(store: Store, its: Sessions) -> None:
+    tools = '[{"type":"function","function":{"name":"tool0","description":"","parameters":{}}}]'
+    talk(store, "s", "one", "x" * BLOB_CHARS_MIN, system_prompt="You are s.", tools=tools)
+    fork = its.fork("s", name="f")
+    whole = prompt_of(store, its.get("s").label.id)
+    assert prompt_of(store, fork.label.id) == whole
+    assert (fork.title, fork.message_count, fork.totals.iterations) == ("one #2", 4, 0)
+    assert fork.parent is not None and fork.parent.name == "s"
+    assert its.get("s").end_reason == "branched"
+    talk(store, "f", "aside")
+    talk(store, "s", "on")
+    assert prompt_of(store, fork.label.id)[2][:4] == whole[2] == prompt_of(store, its.get("s").label.id)[2][:4]
+    assert json.loads(prompt_of(store, fork.label.id)[2][4])["content"] == "aside"
+    assert [its.fork("s", name="g").title, its.fork("f", name="h").title] == ["one #3", "one #3"]
+
+
+def test_a_fork_is_cut_only_where_no_result_is_torn_off(store: Store, its: Sessions) -> None:
+    run_id = store.submit(input="look", session_id="s", source="api").run_id
+    store.ask_tools(run_id, asks(Replay.PURE, Replay.PURE))
+    for position in range(2):
+        store.calls.settle(store.call(run_id, position), settlement())
+    store.answer(run_id)
+    for last in (2, 3, 6, 0):
+        with pytest.raises(InvalidFork):
+            its.fork("s", name=f"f{last}", last=last)
+    assert [its.fork("s", name=f"g{last}", last=last).message_count for last in (1, 4, 5)] == [1, 4, 5]
+
+
+def test_what_a_run_at_work_has_written_is_not_forked(store: Store, its: Sessions) -> None:
+    begun = store.submit(input="one", session_id="s", source="api").run_id
+    with pytest.raises(SessionActive):
+        its.fork("s", name="f")
+    store.answer(begun)
+    at_work = store.submit(input="two", session_id="s", source="api").run_id
+    store.ask_tools(at_work, asks(Replay.PURE))
+    assert its.fork("s", name="f").message_count == 2
+    with pytest.raises(InvalidFork):
+        its.fork("s", name="g", last=3)
+
+
+def test_a_fork_takes_over_the_place_of_work_and_not_what_was_allowed(store: Store, its: Sessions) -> None:
+    talk(store, "s", "one")
+    with store.database.write() as connection:
+        pk = connection.execute(sa.select(sessions.c.pk)).scalar_one()
+        for key in ("terminal", "approved_patterns"):
+            connection.execute(sa.insert(session_documents).values(session_pk=pk, key=key, body="[]"))
+    fork = its.fork("s", name="f")
+    with store.database.read() as connection:
+        rows = connection.execute(
+            sa.select(sessions.c.session_id, session_documents.c.key).join_from(session_documents, sessions)
+        ).all()
+        copied = sa.select(sa.func.count()).select_from(messages).where(messages.c.run_pk == 0)
+        assert connection.execute(copied).scalar_one() == 2
+    assert [key for session_id, key in rows if session_id == fork.label.id] == ["terminal"]
