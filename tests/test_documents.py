@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from hermes_worker.cli.entry import commands
+from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hermes_worker"
@@ -120,3 +122,39 @@ def test_every_section_that_code_cites_is_there_and_every_behaviour_is_cited() -
     assert cited - headings == set()
     behaviours = {each for each in headings if each[0] == "docs/behaviour.md"}
     assert behaviours - cited == {("docs/behaviour.md", "The loop"), ("docs/behaviour.md", "Around the loop")}
+
+
+def test_the_page_for_operators_says_how_to_rotate_every_secret_and_who_has_it() -> None:
+    """A setting that is a secret needs a row in docs/operations.md, "Rotating every key"."""
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page.partition("## Rotating every key")[2].partition("```")[0]
+    rows = {
+        variable: cells[1]
+        for cells in (line.strip("|").split("|") for line in table.splitlines() if line.startswith("| "))
+        for variable in re.findall(r"`([A-Z][A-Z_]+)`", cells[0])
+    }
+    settings = {row.variables[0]: row for row in SECRET_SETTINGS}
+    assert set(settings) | PROVIDER_SECRETS | {"OPENAI_API_KEY"} == set(rows)
+    everybody = frozenset(ProcessRole) - {ProcessRole.SCRIPTED}
+    said = {
+        everybody: "every role",
+        frozenset({ProcessRole.MODEL}): "model workers",
+        frozenset({ProcessRole.API}): "API",
+    }
+    assert {name: rows[name].strip() for name in settings} == {
+        name: said.get(row.roles, "Flower") for name, row in settings.items()
+    }
+
+
+def test_the_page_for_operators_names_services_and_deployments_that_there_are() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    services = yaml.safe_load((ROOT / "compose" / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    named = re.findall(r"`docker compose up --detach (?:--force-recreate ([\w-]+)|--scale ([\w-]+)=\d+)`", page)
+    assert len(named) == 2
+    assert {one or other for one, other in named} <= set(services)
+    deployments = re.findall(r"`kubectl --namespace hermes rollout restart deployment/([\w-]+)`", page)
+    manifests = [each.read_text(encoding="utf-8") for each in (ROOT / "k8s" / "base").glob("*.yaml")]
+    objects = [each for text in manifests for each in yaml.safe_load_all(text) if each]
+    there_are = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+    assert deployments
+    assert set(deployments) <= there_are

@@ -2,6 +2,7 @@
 
 ``rg`` comes from a wheel. ``git`` and ``curl`` are the machine's where it has them; elsewhere small programs of ours
 stand in (``git_program`` over dulwich, ``curl_program``), which know what README, the tour and the survey ask of them.
+``psql`` and ``redis-cli`` are an operator's, for docs/operations.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-STAND_INS = ("git", "curl")
+STAND_INS = ("git", "curl", "psql", "redis-cli")
 
 
 def ripgrep() -> Path:
@@ -26,7 +27,7 @@ def ripgrep() -> Path:
 def is_on_machine(name: str) -> bool:
     """Whether the machine has the program itself, and not only what stands in for it."""
     found = shutil.which(name)
-    return found is not None and f"{name}_program.py".encode() not in Path(found).read_bytes()
+    return found is not None and _program_of(name).name.encode() not in Path(found).read_bytes()
 
 
 def add_missing_programs(directory: Path) -> None:
@@ -42,10 +43,14 @@ def add_missing_programs(directory: Path) -> None:
 
 def install_stand_in(directory: Path, name: str) -> Path:
     """Our program of that name, as a command in ``directory``."""
-    program = Path(__file__).with_name(f"{name}_program.py")
+    program = _program_of(name)
     command = directory / name
     draft = directory / f"{name}.{os.getpid()}"
     draft.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(program)])} "$@"\n')
     draft.chmod(0o755)
     draft.rename(command)
     return command
+
+
+def _program_of(name: str) -> Path:
+    return Path(__file__).with_name(f"{name.replace('-', '_')}_program.py")
