@@ -135,7 +135,7 @@ def broker_failed(doing: str, error: Exception, **facts: object) -> None:
 
 def refuses_us(error: Exception) -> bool:
     """Whether the broker answers and does not do for us what it must, whatever we ask: it does not let our user, be it
-    inside a script, or it is a replica or a part of a cluster."""
+    inside a script, it has no memory left, or it is a replica or a part of a cluster."""
     return advice_on(error) is not None
 
 
@@ -178,12 +178,16 @@ REFUSED_ADVICE = (
     "the broker answers and refuses this user: correct the password in HERMES_BROKER_URL, or the user's rights on the "
     "broker ('hermes-worker doctor' says which); runs go on as soon as it lets us in"
 )
+FULL_ADVICE = (
+    "the broker has no memory left: raise its maxmemory; runs are accepted and go on as soon as it takes messages"
+)
 _ADVICE: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError), REPLICA_ADVICE),
     (
         (redis.exceptions.AskError, redis.exceptions.ClusterCrossSlotError, redis.exceptions.ClusterDownError),
         CLUSTER_ADVICE,
     ),
+    ((redis.exceptions.OutOfMemoryError,), FULL_ADVICE),
     ((redis.AuthenticationError, redis.exceptions.NoPermissionError), REFUSED_ADVICE),
 )
 

@@ -33,6 +33,7 @@ from redis.exceptions import (
     ClusterDownError,
     ConnectionError,
     NoPermissionError,
+    OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
 )
@@ -300,13 +301,14 @@ class Transport(redis.Transport):  # type: ignore[misc]
     connection_errors = (
         *redis.Transport.connection_errors,
         NoPermissionError,
+        OutOfMemoryError,
         ReadOnlyError,
         ClusterDownError,
         AskError,
         ClusterCrossSlotError,
     )
-    """A broker that forbids what we need may allow it again, and a replica may be promoted: a worker waits for that as
-    for one that is away."""
+    """A broker that forbids what we need may allow it again, a full one may get room, and a replica may be promoted: a
+    worker waits for that as for one that is away."""
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         before = set(loop.on_tick)
