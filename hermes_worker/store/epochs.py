@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import CallStatus
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.tables import deliveries, firings, logins, maintenance, tool_calls, workers
@@ -34,7 +35,7 @@ class Epoch:
     claims_given_up: int
     """Workers whose claims are taken away by the next sweep."""
     calls_in_doubt: int
-    """``once`` calls that were due or at work: their outcome will be unknown."""
+    """``once`` calls that had no result yet: their outcome will be unknown. Not those that wait for a person."""
     deliveries_in_doubt: int
     """Deliveries that are not settled: they are sent, with the remark that they may be duplicates."""
     executions_in_doubt: int
@@ -75,15 +76,20 @@ def epoch_marked_at(database: Database) -> float | None:
 
 
 def _doubt_calls(connection: Connection) -> int:
-    """Claim what is due for a worker that is gone: to the sweeper it is then like a call whose worker vanished."""
+    """Claim what has not begun for a worker that is gone: to the sweeper it is then like a call whose worker vanished.
+
+    Also a call that waits for the others before it, or for the answer of a model that is asked about it: it may have
+    been its turn since.
+    """
     is_once = tool_calls.c.replay == Replay.ONCE.value
-    asks_nothing = sa.func.coalesce(tool_calls.c.asks, 0) == 0
+    asked = sa.update(tool_calls).where(is_once, tool_calls.c.asks == 1)
+    connection.execute(asked.values(asks=0))
     running = sa.select(sa.func.count()).select_from(tool_calls)
-    at_work = connection.execute(running.where(is_once, asks_nothing, tool_calls.c.lease_owner.is_not(None)))
+    at_work = connection.execute(running.where(is_once, tool_calls.c.lease_owner.is_not(None)))
     doubtful = int(at_work.scalar_one())
-    due = sa.update(tool_calls).where(is_once, asks_nothing, tool_calls.c.hinted_at.is_not(None))
-    claim = {"status": "running", "hinted_at": None, "claimed_at": db_now(), "deadline_at": db_now()}
-    return doubtful + connection.execute(due.values(**claim, **_gone_claim(connection))).rowcount
+    pending = sa.update(tool_calls).where(is_once, tool_calls.c.status == CallStatus.PENDING.value)
+    claim = {"status": CallStatus.RUNNING.value, "hinted_at": None, "claimed_at": db_now(), "deadline_at": db_now()}
+    return doubtful + connection.execute(pending.values(**claim, **_gone_claim(connection))).rowcount
 
 
 def _doubt_deliveries(connection: Connection) -> int:

@@ -6,10 +6,16 @@ import pytest
 import sqlalchemy as sa
 from support.store import EMPTY, Store, asks, check
 
+from hermes_worker.core.auxiliary import AuxiliaryQuestion, AuxTask, Consultation
+from hermes_worker.core.messages import user_body
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.store.epochs import WorkersAlive, epoch_marked_at, mark_epoch
 from hermes_worker.store.tables import deliveries, tool_calls
+
+VERDICT = Consultation(
+    questions=(AuxiliaryQuestion(task=AuxTask.APPROVAL, messages=(user_body("may it?"),)),), material={}
+)
 
 
 def statuses(store: Store, run_id: str) -> list[str]:
@@ -39,6 +45,27 @@ def test_once_calls_are_in_doubt_and_the_others_are_done_again(store: Store) -> 
     check(store)
     at = epoch_marked_at(store.database)
     assert at is not None and abs(at - store.database.now()) < 60
+
+
+def test_a_once_call_that_waits_for_others_or_for_a_verdict_may_have_had_its_turn(store: Store) -> None:
+    in_turn = store.with_tools(Replay.PURE, Replay.ONCE, Replay.PURE, segments=(0, 1, 2))
+    judged = store.with_tools(Replay.ONCE)
+    store.auxiliary_calls.leave(store.call(judged), VERDICT)
+    being_judged = store.with_tools(Replay.ONCE)
+    store.auxiliary_calls.leave(store.call(being_judged), VERDICT)
+    store.question(being_judged)
+
+    assert mark_epoch(store.database, are_workers_gone=True).calls_in_doubt == 3
+
+    store.sweep(EMPTY)
+    assert statuses(store, in_turn) == [CallStatus.PENDING, CallStatus.UNKNOWN, CallStatus.PENDING]
+    assert statuses(store, judged) == statuses(store, being_judged) == [CallStatus.UNKNOWN]
+    store._owner = None
+    store.settle(in_turn, 0)
+    store.settle(in_turn, 2)
+    for run_id in (in_turn, judged, being_judged):
+        store.answer(run_id)
+    check(store)
 
 
 def test_deliveries_that_may_have_left_say_so(store: Store) -> None:
