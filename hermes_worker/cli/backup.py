@@ -54,7 +54,7 @@ def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bo
     "be repeated get an unknown outcome, and deliveries that were not settled say that they may be duplicates."
 )
 @common
-@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
+@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @click.option("--force", is_flag=True, help="Replace what the home holds.")
 @click.option("--mark-epoch", is_flag=True, help="Restore nothing: only say that the database was set back.")
 @click.option("--size-max-gb", type=click.IntRange(1), default=64, show_default=True, help="Refuse larger archives.")

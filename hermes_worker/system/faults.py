@@ -177,7 +177,8 @@ def _act(fault: Fault) -> None:
         case FaultAction.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
         case FaultAction.STOP:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: one that goes to the process lets it run on until another thread has taken it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         case FaultAction.STALL:
             time.sleep(fault.seconds)
         case FaultAction.RAISE:

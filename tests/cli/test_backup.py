@@ -87,6 +87,8 @@ def test_nothing_is_overwritten_unless_forced(hermes: CommandLine, store: Store,
 
     refused = hermes.inline("restore", str(archive))
     assert (refused.code, "--force" in refused.err) == (2, True)
+    missing = hermes.inline("restore", str(home.parent / "no.tar"), "--force")
+    assert (missing.code, "No such file" in missing.err) == (2, True)
     with holding_home(home):
         running = hermes.inline("restore", str(archive), "--force")
         assert (running.code, "hermes-worker" in running.err) == (2, True)

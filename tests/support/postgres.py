@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
+
+import psycopg
 
 from hermes_worker.local.postgres import EmbeddedPostgres
 
@@ -43,6 +47,21 @@ class PostgresFarm:
             shutil.rmtree(server.directory, ignore_errors=True)
 
     @contextmanager
+    def documented_server(self, *, archives: bool) -> Iterator[DocumentedServer]:
+        """A running server with the surroundings that docs/backup.md supposes; it ``archives`` its log, or does not."""
+        server = EmbeddedPostgres(self._directory / f"documented{next(self._numbers)}", is_durable=archives)
+        try:
+            server.initialise()
+            documented = DocumentedServer(server)
+            if archives:
+                documented.archive()
+            server.start()
+            yield documented
+        finally:
+            server.stop()
+            shutil.rmtree(server.directory, ignore_errors=True)
+
+    @contextmanager
     def database(self) -> Iterator[str]:
         """URL of a fresh, empty database on the shared server."""
         name = f"t{os.getpid()}_{next(self._numbers)}"
@@ -66,6 +85,65 @@ class PostgresFarm:
         template = EmbeddedPostgres(self._directory / "template", is_durable=False)
         template.initialise()
         return template
+
+
+class DocumentedServer:
+    """A server, and the shell of whoever administers it: the commands of the document are played as they are written,
+    but for the directory of the backups."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self.server = server
+        self._account = server._account
+        self._backups = server.directory / "backups"
+        (self._backups / "wal").mkdir(parents=True)
+        if self._account:
+            for path in (server.directory, self._backups, self._backups / "wal"):
+                os.chown(path, self._account.pw_uid, self._account.pw_gid)
+
+    def archive(self) -> None:
+        """Configure it as the document says, before it starts."""
+        command = f"test ! -f {self._backups}/wal/%f && cp %p {self._backups}/wal/%f"
+        with (self.server._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            file.write(f"\nfsync = off\narchive_mode = on\narchive_command = '{command}'\n")
+
+    def play(self, block: str, **environ: str) -> None:
+        programs = self.server._binary("psql").parent
+        done = subprocess.run(
+            ["bash", "-euc", block.replace("/backups", str(self._backups))],
+            env={
+                "PATH": f"{programs}:{os.defpath}",
+                "LC_ALL": "C",
+                "PGHOST": str(self.server._socket_directory),
+                "PGUSER": "postgres",
+                "PGDATA": str(self.server._data),
+                **environ,
+            },
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            user=self._account.pw_uid if self._account else None,
+            group=self._account.pw_gid if self._account else None,
+            extra_groups=[] if self._account else None,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def ask(self, question: str) -> str:
+        """The one value that the server answers, as text."""
+        with closing(psycopg.connect(self.server.url().replace("+psycopg", ""), autocommit=True)) as connection:
+            found = connection.execute(question.encode()).fetchone()
+        assert found is not None
+        return str(found[0])
+
+    def archive_all(self) -> None:
+        """Have everything archived that was committed."""
+        segment = self.ask("select pg_walfile_name(pg_current_wal_lsn())")
+        self.ask("select pg_switch_wal()")
+        deadline = time.monotonic() + 60
+        while not (self._backups / "wal" / segment).exists():
+            assert time.monotonic() < deadline, f"{segment} was not archived"
+            time.sleep(0.05)
 
 
 @contextmanager

@@ -61,6 +61,7 @@ class Rig:
         session_id: str | None = None,
         publish: bool = True,
         run_id: str | None = None,
+        deliver: Sequence[str] = (),
         **spec: Any,
     ) -> str:
         """Submit a run that follows a script (see ``models.scripted.script``)."""
@@ -73,6 +74,7 @@ class Rig:
                 spec=RunSpec(**{"input": prompt, "model": "scripted", **spec}),
                 session_id=session_id,
                 run_id=run_id,
+                deliver=deliver,
                 system_prompt="You are in a test.",
                 tools=tools,
                 workspace=workspace.to_json(),
@@ -192,9 +194,12 @@ def rig_on(
     work_s: float = 0.0,
     more_environ: Mapping[str, str] | None = None,
     queues: Mapping[FleetRole, Sequence[str]] = QUEUES,
+    is_migrated: bool = False,
 ) -> Iterator[Rig]:
-    """A rig with leases of 2 s. Everything it started ends with the block."""
-    bring_up(database_url)
+    """A rig with leases of 2 s. Everything it started ends with the block. ``is_migrated``: the database is not empty,
+    and stays as it is."""
+    if not is_migrated:
+        bring_up(database_url)
     with ExitStack() as stack:
         model = stack.enter_context(ScriptedServer())
         environ = {
