@@ -347,6 +347,11 @@ class Merge:
         return self._told
 
     @property
+    def seq(self) -> int:
+        """Number of the last row that was told."""
+        return self._told.seq
+
+    @property
     def wants_rows(self) -> bool:
         """Live entries are kept back until rows come that must be told before them, and that are there to be read."""
         return bool(self._early)
