@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, ParamSpec, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -44,8 +46,11 @@ class ApiContext:
     keyring: Keyring
     """Opens the secrets of webhook routes."""
     tenants: Tenants
+    began_at: int = field(default_factory=lambda: int(time.time()))
+    """When this process began, in epoch seconds."""
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set when this process was told to stop and still takes requests."""
+    _spawned: set[asyncio.Task[None]] = field(default_factory=set)
     _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
     _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
     _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))
@@ -58,6 +63,12 @@ class ApiContext:
         """Tell the broker something that may be lost. Dropped when too much waits already."""
         if self._broker.statistics().tasks_waiting < ANNOUNCEMENTS_WAITING_MAX:
             await anyio.to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._broker)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something whether or not the request that it is for is still there."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._spawned.add(task)  # the loop alone would let it be collected
+        task.add_done_callback(self._spawned.discard)
 
     async def probe(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask something about the state of a server. A call that is given up goes on in its thread."""

@@ -76,7 +76,7 @@ def _spoken(content: Content, where: str) -> Content:
     """What the user says now, which must be something."""
     if isinstance(content, str) and not content.strip():
         raise invalid(where, f"Invalid '{where}': the message is empty.", "empty_message")
-    return content if not isinstance(content, str) else _bounded(content, where)
+    return content if not isinstance(content, str) else bounded(content, where)
 
 
 def _rows(given: object, where: str) -> list[_MessageRow]:
@@ -89,7 +89,7 @@ def _rows(given: object, where: str) -> list[_MessageRow]:
 
 def _row(item: object, where: str) -> _MessageRow:
     if isinstance(item, str):
-        return _MessageRow("user", _bounded(item, where))
+        return _MessageRow("user", bounded(item, where))
     if not isinstance(item, dict):
         raise invalid(where, f"Invalid '{where}': it must be a message object or a string.", "invalid_type")
     role = item.get("role", "user")
@@ -105,23 +105,23 @@ def _row(item: object, where: str) -> _MessageRow:
         raise invalid(
             f"{where}.content", f"Missing required parameter: '{where}.content'.", "missing_required_parameter"
         )
-    content = _content(item["content"], f"{where}.content")
+    content = content_of(item["content"], f"{where}.content")
     if role != "user" and not isinstance(content, str):
         raise invalid(f"{where}.content", f"Invalid '{where}.content': only the user's messages may have images.")
     return _MessageRow(role, content)
 
 
-def _content(given: object, where: str) -> Content:
-    """Text, or parts when one of them is not text."""
+def content_of(given: object, where: str) -> Content:
+    """Text, or parts when one of them is not text. Raises ``ApiError``."""
     if isinstance(given, str):
-        return _bounded(given, where)
+        return bounded(given, where)
     if not isinstance(given, list):
         raise invalid(where, f"Invalid '{where}': it must be a string or a list of parts.", "invalid_type")
     if len(given) > ITEMS_MAX:
         raise invalid(where, f"Invalid '{where}': it has more than {ITEMS_MAX} parts.")
     parts = [_part(part, f"{where}[{position}]") for position, part in enumerate(given)]
     texts = [part["text"] for part in parts if part["type"] == "text"]
-    _bounded("\n".join(texts), where)
+    bounded("\n".join(texts), where)
     return "\n".join(texts) if len(texts) == len(parts) else parts
 
 
@@ -156,7 +156,8 @@ def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:
     return {"url": url} if detail == "auto" else {"url": url, "detail": str(detail)}
 
 
-def _bounded(text: str, where: str) -> str:
+def bounded(text: str, where: str) -> str:
+    """A text that is not too long. Raises ``ApiError``."""
     if len(text) > TEXT_CHARS_MAX:
         raise invalid(where, f"Invalid '{where}': it has more than {TEXT_CHARS_MAX} characters.", "text_too_long")
     return text

@@ -33,10 +33,10 @@ def _whole(value: object) -> object:
 WHOLE = BeforeValidator(_whole)
 """Takes a whole number that is written with a fraction: in JSON, 1.0 is one."""
 
-_TEXT = {"type": "string", "maxLength": TEXT_CHARS_MAX}
-_TEXT_PART = {
+TEXT = {"type": "string", "maxLength": TEXT_CHARS_MAX}
+TEXT_PART = {
     "type": "object",
-    "properties": {"type": {"enum": ["text", "input_text", "output_text"]}, "text": _TEXT},
+    "properties": {"type": {"enum": ["text", "input_text", "output_text"]}, "text": TEXT},
     "required": ["type", "text"],
 }
 _ADDRESS = {
@@ -44,7 +44,7 @@ _ADDRESS = {
     "pattern": r"^(https?://[!-~]{1,8000}|data:image/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=_-]+)$",
 }
 _DETAIL = {"enum": ["auto", "low", "high"]}
-_IMAGE_PART = {
+IMAGE_PART = {
     "type": "object",
     "properties": {
         "type": {"enum": ["image_url", "input_image"]},
@@ -68,7 +68,7 @@ def _message(roles: list[str], parts: list[dict[str, Any]], *, is_role_told: boo
         "properties": {
             "type": {"enum": ["message"]},
             "role": {"enum": roles},
-            "content": {"anyOf": [_TEXT, listed]},
+            "content": {"anyOf": [TEXT, listed]},
             "id": {},
             "status": {},
         },
@@ -82,8 +82,8 @@ _MESSAGES_SCHEMA = {
     "items": {
         "anyOf": [
             {"type": "string", "minLength": 1, "maxLength": TEXT_CHARS_MAX},
-            _message(["user"], [_TEXT, _TEXT_PART, _IMAGE_PART], is_role_told=False),
-            _message(["assistant", "system", "developer"], [_TEXT, _TEXT_PART], is_role_told=True),
+            _message(["user"], [TEXT, TEXT_PART, IMAGE_PART], is_role_told=False),
+            _message(["assistant", "system", "developer"], [TEXT, TEXT_PART], is_role_told=True),
         ]
     },
 }

@@ -44,6 +44,7 @@ from hermes_worker.wiring import Client
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, session_workspace
 
 __all__ = [
+    "DEFAULT_MODEL_ALIAS",
     "TEXT_CHARS_MAX",
     "InvalidSubmission",
     "Submission",
@@ -84,6 +85,8 @@ class Submission:
     session_id: str | None = None
     """Continue the conversation that has this id, or that ``source`` calls so, or start it under this name; ``None``
     starts a new one."""
+    after: str | None = None
+    """Only if this run is the newest of the session; an empty text: only if there is no such session yet."""
     model: str | None = None
     endpoint: str | None = None
     """Who serves the model (``models.identity``), where the caller knows better than the settings."""
@@ -150,7 +153,7 @@ _FORMS: Mapping[str, _Form] = {
 def submit(client: Client, submission: Submission) -> Created:
     """Accept a run and announce it. Idempotent under ``submission.idempotency_key``.
 
-    Raises ``InvalidSubmission``, ``IdempotencyConflict``, ``RequestReplayed``, ``SessionBusy`` and
+    Raises ``InvalidSubmission``, ``IdempotencyConflict``, ``RequestReplayed``, ``SessionBusy``, ``SessionMoved`` and
     ``UnavailableError`` (it is then not known whether the run was accepted; with an idempotency key it is safe to ask
     again).
     """
@@ -262,6 +265,7 @@ def new_run(
         spec=replace(_spec(settings, submission, model, toolsets), endpoint=endpoint),
         run_id=run_id,
         session_id=submission.session_id,
+        after=submission.after,
         system_prompt=build_system_prompt(prompt),
         tools=tools,
         workspace=workspace.to_json(),
@@ -363,7 +367,7 @@ def _fingerprint(submission: Submission) -> str:
     if submission.request is not None:
         return fingerprint(submission.request)
     asked_for = asdict(submission)
-    for name in ("deliver", "idle_s_max"):
+    for name in ("deliver", "idle_s_max", "after"):
         if asked_for[name] in (None, "", [], ()):
             del asked_for[name]  # so that a key from before there was this still fits its request
     for name in ("idempotency_key", "endpoint", "request", "proof", "principal"):

@@ -214,7 +214,11 @@ class Followers:
         self.is_closing = False
 
     def start(self) -> None:
+        """Begin, or begin anew after a ``stop``."""
         self._loop = asyncio.get_running_loop()
+        self.is_closing = False
+        self._end.clear()
+        self._threads.clear()
         for target in (self._keep_hearing, self._keep_looking):
             thread = threading.Thread(target=target, name=f"api{target.__name__}", daemon=True)
             thread.start()

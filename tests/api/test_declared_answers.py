@@ -19,11 +19,14 @@ from test_webhooks_api import add, signed
 
 from hermes_worker.api.app import create_app
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
+from hermes_worker.api.openai import chat, models
 from hermes_worker.api.routes import capabilities, health
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import RunStatus
 from hermes_worker.settings import DatabaseSettings, Settings
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
+from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs
 from hermes_worker.wiring import open_client
 
@@ -36,6 +39,7 @@ FLEETING = {
     "delivery_id": "dlv_x",
     "name": "nobody",
     "tenant": "default",
+    "model": "nothing",
 }
 """Names of nothing."""
 
@@ -166,6 +170,7 @@ def with_context(place: Place, error: Exception, method: str, asked: Asked) -> A
 
 BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs": {"input": "x"},
+    "POST /v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
     "PATCH /api/jobs/{job_id}": {"prompt": "x"},
     "POST /api/sessions": {"title": "x"},
@@ -196,6 +201,11 @@ def _conflict(place: Place, label: str) -> Answer:
     if label == "POST /v1/runs":
         place.run(session_id="s")
         return place.ask(method, Asked("/v1/runs").json(input="x", session_id="s", multitask="reject"))
+    if "chat" in label:
+        asked = usual(label)
+        asked = replace(asked, headers={**asked.headers, "idempotency-key": "k"})
+        place.ask(method, asked)
+        return place.ask(method, asked.json(messages=[{"role": "user", "content": "y"}]))
     if "webhooks" in label:
         place.ask(method, _event(place, "open", "g-1", "this"))
         return place.ask(method, _event(place, "open", "g-1", "that"))
@@ -215,6 +225,8 @@ def _too_many(place: Place, label: str) -> Answer:
     if "webhooks" in label:
         place.ask(method, _event(place, "busy", "g-1", "this"))
         return place.ask(method, _event(place, "busy", "g-2", "that"))
+    if "chat" in label:
+        return place.ask(method, usual(label))  # nobody may follow its run
     if label == "POST /v1/runs":
         for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
             place.run(session_id="full")
@@ -234,6 +246,7 @@ def _defect(place: Place, label: str) -> Answer:
         patch.setattr(health.schema, "Ready", None)
         patch.setattr(capabilities, "AuthObject", None)
         patch.setattr(capabilities, "SkillList", None)
+        patch.setattr(models, "offered", None)
         return with_context(place, RuntimeError("a defect"), method, usual(label))
 
 
@@ -253,6 +266,17 @@ def _unavailable(place: Place, label: str) -> Answer:
             patch.setattr(place.app.state.context.leaving, "is_set", lambda: True)
             return place.ask("GET", usual(label))
     return with_context(place, UnavailableError("away"), label.partition(" ")[0], usual(label))
+
+
+def _incomplete(place: Place, label: str) -> Answer:
+    view = replace(place.store.views.run(place.ended()), status=RunStatus.FAILED, output=None, error="no money")
+
+    async def failed(*_: object) -> RunView:
+        return view
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chat, "wait_for_end", failed)
+        return place.ask(label.partition(" ")[0], usual(label))
 
 
 def _slow(place: Place, label: str) -> Answer:
@@ -281,6 +305,7 @@ BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
     "415": _with(content_length="1", content_type="text/plain"),
     "429": _too_many,
     "500": _defect,
+    "502": _incomplete,
     "503": _unavailable,
 }
 

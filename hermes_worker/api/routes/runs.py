@@ -14,15 +14,14 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid, wrong_field
 from hermes_worker.api.messages import conversation
 from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.stopping import stop
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.principals import Principal
-from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.results import TurnResult, turn_result
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.runs.runs import Multitask, RunNotFound
 from hermes_worker.store.runs.views import RunView
-from hermes_worker.stream.live import Live
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.errors(503))
@@ -216,18 +215,8 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
     responses=schema.errors(404, 410),
     dependencies=[WRITES],
 )
-async def stop_run(context: Context, run_id: OwnRun, caller: Caller, later: BackgroundTasks) -> schema.Stopping:
+async def stop_run(context: Context, run_id: OwnRun, caller: Caller) -> schema.Stopping:
     """Ask a run, and all that it caused, to stop: what it delegated, and the turns that background answers began. A run
     that has ended stays as it ended; what it caused and goes on is stopped all the same. Idempotent."""
-    client = context.client
-    stopped = await context.store(client.runs.stop_tree, run_id, by=caller.known_as)
-
-    def tell() -> None:
-        client.publisher.tell_stopped(stopped.run_ids, stopped.hints)
-        Live(client.redis).nudge(run_id)
-
-    if stopped.was_new or stopped.caused:
-        count("run.stop_requested")
-        log.info("run.stop_requested", run_id=run_id, status=stopped.status.value, runs=len(stopped.run_ids))
-    later.add_task(context.tell_broker, tell)
+    stopped = await stop(context, run_id, by=caller.known_as)
     return schema.Stopping(run_id=run_id, status=stopped.status.value, caused=list(stopped.caused))

@@ -87,6 +87,10 @@ class SessionActive(HermesError):
     """The session has an active run, and the submission is not to wait for it."""
 
 
+class SessionMoved(HermesError):
+    """The session is no longer where the submission takes it to be."""
+
+
 class _ActiveRunChanged(Exception):
     """Another run became the session's active one between two looks at it; look again."""
 
@@ -144,6 +148,8 @@ class NewRun:
     """Targets that are told how the run ended."""
     multitask: Multitask = Multitask.QUEUE
     """What to do when the session has an active run."""
+    after: str | None = None
+    """Only if this is the newest run of the session; an empty text: only if there is no such session yet."""
     is_held: bool = False
     """Do not begin, even when the session is free: ``start_held`` does."""
 
@@ -312,8 +318,8 @@ class Runs:
 
         Raises ``IdempotencyConflict`` when the key belongs to another request, ``RequestReplayed`` when the signed
         request was accepted under another key, ``SessionNotFound`` for an id that no session has, ``SessionBusy`` when
-        32 runs already wait in the session, and ``SessionActive`` when it has an active run and ``new.multitask``
-        is reject.
+        32 runs already wait in the session, ``SessionActive`` when it has an active run and ``new.multitask`` is
+        reject, and ``SessionMoved`` when it is not where ``new.after`` says.
         """
         while True:
             try:
@@ -850,6 +856,8 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
             .returning(sessions.c.pk)
         ).scalar()
         if inserted is not None:
+            if new.after:
+                raise SessionMoved(f"there is no session {new.session_id!r} any more")
             return int(inserted), None, _insert_history(connection, int(inserted), new.spec)
     reference = new.session_id or run_id
     found = connection.execute(
@@ -860,9 +868,19 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
     row = row_of(found, _LockedSession)
     if row is None:
         raise SessionNotFound(f"no session has the id {reference!r}; a name of your own must not look like an id")
+    if new.after is not None:
+        _require_newest(connection, row.pk, new.after)
     if row.active_run_pk is not None:
         _refuse_overflow(connection, row.pk, reference)
     return row.pk, row.active_run_pk, row.message_seq
+
+
+def _require_newest(connection: Connection, session_pk: int, run_id: str) -> None:
+    """The session is locked. Raises ``SessionMoved``."""
+    newest = sa.select(runs.c.run_id).where(runs.c.session_pk == session_pk).order_by(runs.c.pk.desc()).limit(1)
+    found = connection.execute(newest).scalar()
+    if found != run_id:
+        raise SessionMoved(f"the newest run of the session is {found!r}, and not {run_id!r}")
 
 
 def _refuse_overflow(connection: Connection, session_pk: int, session_id: str) -> None:

@@ -1,0 +1,241 @@
+"""What goes over the wire of chat completions: requests as they are checked, answers as they are documented."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.messages import ITEMS_MAX
+from hermes_worker.api.schema import IMAGE_PART, TEXT, TEXT_PART, WHOLE, Answers
+
+SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
+"""A name of a session: it can be a header and never looks like a path."""
+_YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+def _said(value: object) -> object:
+    """As the original reads a flag."""
+    if isinstance(value, str) and value.lower() in (*_YES, *_NO):
+        return value.lower() in _YES
+    return value
+
+
+FLAG = BeforeValidator(_said)
+FLAG_SCHEMA = {"anyOf": [{"type": "boolean"}, {"enum": [*_YES, *_NO]}]}
+
+
+# --- the request -----------------------------------------------------------------------------------------------------
+
+
+def _listed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": parts}}
+
+
+def _message(roles: list[str], content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"role": {"enum": roles}, "content": {"anyOf": content}, **more},
+        "required": ["role", "content", *more],
+    }
+
+
+_REFUSAL = {
+    "type": "object",
+    "properties": {"type": {"const": "refusal"}, "refusal": TEXT},
+    "required": ["type", "refusal"],
+}
+_CALL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": TEXT},
+            "required": ["name", "arguments"],
+        },
+    },
+    "required": ["id", "function"],
+}
+_CALLS = {"type": "array", "maxItems": ITEMS_MAX, "items": _CALL}
+_TEXTS = [TEXT, _listed([TEXT_PART])]
+_MESSAGES = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": ITEMS_MAX,
+    "description": "The conversation. The last message is the user's, those before it are history; system messages "
+    "join the system prompt.",
+    "items": {
+        "anyOf": [
+            _message(["user"], [TEXT, _listed([TEXT_PART, IMAGE_PART])]),
+            _message(["system", "developer"], _TEXTS),
+            _message(["assistant"], [TEXT, _listed([TEXT_PART, _REFUSAL])]),
+            _message(["assistant"], [{"type": "null"}], tool_calls={**_CALLS, "minItems": 1}),
+            _message(["tool"], _TEXTS, tool_call_id={"type": "string"}),
+        ]
+    },
+}
+
+
+class StreamOptions(BaseModel):
+    """How a stream is written."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    include_usage: bool | None = None
+
+
+_STREAM_OPTIONS = {
+    "type": ["object", "null"],
+    "properties": {
+        "include_usage": {
+            "type": ["boolean", "null"],
+            "description": "Send the usage in a chunk of its own, without choices.",
+        }
+    },
+}
+
+
+class ChatRequest(BaseModel):
+    """A conversation to be answered. Fields that are not named here are passed over: the agent decides how its model is
+    asked."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    messages: Annotated[Any, WithJsonSchema(_MESSAGES)]
+    model: str | None = Field(
+        None, max_length=256, description="Echoed. Only a name that GET /v1/models lists changes which model works."
+    )
+    stream: Annotated[bool, FLAG, WithJsonSchema(FLAG_SCHEMA)] | None = None
+    stream_options: Annotated[StreamOptions | None, WithJsonSchema(_STREAM_OPTIONS)] = None
+    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = Field(None, description="An agent gives one answer.")
+    tools: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0})] = Field(
+        None, description="The agent has tools of its own; tools of the client are not supported yet."
+    )
+    functions: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0})] = Field(
+        None, description="Not supported."
+    )
+    response_format: Annotated[Any, WithJsonSchema({"anyOf": [{"type": "null"}, {"const": {"type": "text"}}]})] = Field(
+        None, description="Only text; structured results are not supported yet."
+    )
+    metadata: (
+        dict[
+            Annotated[str, StringConstraints(min_length=1, max_length=64)],
+            Annotated[str, StringConstraints(max_length=512)],
+        ]
+        | None
+    ) = Field(None, max_length=16, description="Kept with the run.")
+
+    @property
+    def is_streamed(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def counts_apart(self) -> bool:
+        """The usage has a chunk of its own."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def require_possible(body: ChatRequest) -> None:
+    """Raises ``ApiError`` for what would change the answer and cannot be done."""
+    for name, given in (("tools", body.tools), ("functions", body.functions)):
+        if given:
+            message = f"{name!r} is not supported here yet: the agent has tools of its own. Leave it out."
+            raise invalid(name, message, "unsupported_parameter")
+        if given is not None and not isinstance(given, list):
+            raise invalid(name, f"Invalid {name!r}: it must be a list.", "invalid_type")
+    if body.response_format not in (None, {"type": "text"}):
+        message = "'response_format' can only be text here: structured results are not supported yet."
+        raise invalid("response_format", message, "unsupported_parameter")
+
+
+def require_session_name(header: str, given: str | None) -> None:
+    """Raises ``ApiError``."""
+    if given is not None and not re.fullmatch(SESSION, given):
+        words = "1 to 256 printable ASCII characters without spaces, '/', '\\' and '..'"
+        raise ApiError(400, f"Invalid {header}: it must be {words}.", code="invalid_session_id", param=header)
+
+
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": ChatRequest.model_json_schema()}},
+    }
+}
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+_HERMES = {
+    "type": "object",
+    "description": "Only of an answer that is not whole.",
+    "properties": {
+        "completed": {"type": "boolean"},
+        "partial": {"type": "boolean"},
+        "failed": {"type": "boolean"},
+        "error": {"type": ["string", "null"]},
+        "error_code": {"enum": ["output_truncated", "agent_error"]},
+    },
+    "required": ["completed", "partial", "failed", "error", "error_code"],
+}
+_COUNT = {"type": "integer"}
+_USAGE = {
+    "type": "object",
+    "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
+    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+}
+_FINISH = {"enum": ["stop", "length", "content_filter", "error"]}
+_COMMON = {"id": {"type": "string", "pattern": "^chatcmpl-"}, "created": _COUNT, "model": {"type": "string"}}
+_COMPLETION = {
+    "type": "object",
+    "properties": {
+        **_COMMON,
+        "object": {"const": "chat.completion"},
+        "choices": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "index": {"const": 0},
+                    "message": {
+                        "type": "object",
+                        "properties": {"role": {"const": "assistant"}, "content": {"type": "string"}},
+                        "required": ["role", "content"],
+                    },
+                    "finish_reason": _FINISH,
+                },
+                "required": ["index", "message", "finish_reason"],
+            },
+        },
+        "usage": _USAGE,
+        "hermes": _HERMES,
+    },
+    "required": [*_COMMON, "object", "choices", "usage"],
+}
+_STREAM = {
+    "type": "object",
+    "properties": {
+        "event": {"const": "hermes.tool.progress", "description": "Where the agent uses a tool."},
+        "data": {"type": "string", "description": "A chat.completion.chunk, an error, or [DONE]."},
+    },
+    "required": ["data"],
+}
+_INCOMPLETE = {
+    "type": "object",
+    "properties": {"error": {"$ref": "#/components/schemas/ErrorDetail"}},
+    "required": ["error"],
+}
+ANSWERS: Answers = {
+    200: {
+        "description": "The answer, or the stream in which it is written.",
+        "content": {"application/json": {"schema": _COMPLETION}, "text/event-stream": {"itemSchema": _STREAM}},
+    },
+    502: {
+        "description": "The run ended without an answer. It is not to be sent again by itself.",
+        "content": {"application/json": {"schema": _INCOMPLETE}},
+    },
+}

@@ -1,0 +1,68 @@
+"""The models that clients of OpenAI's API see: the one that is configured, and the name that stands for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import READS
+from hermes_worker.api.context import ApiContext, Context
+from hermes_worker.api.errors import ApiError
+from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS, InvalidSubmission, resolve_model
+
+router = APIRouter(prefix="/v1/models", tags=["openai"])
+
+
+class ModelObject(BaseModel):
+    """A model as OpenAI lists one."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "hermes"
+    permission: list[str] = []
+    root: str
+    parent: str | None = None
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+def served_as(context: ApiContext, asked_for: str | None) -> str | None:
+    """The model of a submission for what a client asked for. The name of a model that is not offered here is echoed and
+    changes nothing: quick-starts name models of somebody else."""
+    return asked_for if asked_for in offered(context) else None
+
+
+def offered(context: ApiContext) -> list[str]:
+    """The names under which a client may ask for a model."""
+    try:
+        configured, _ = resolve_model(context.client.settings.model, None)
+    except InvalidSubmission:
+        return [DEFAULT_MODEL_ALIAS]
+    return list(dict.fromkeys((DEFAULT_MODEL_ALIAS, configured)))
+
+
+def _object(context: ApiContext, name: str) -> ModelObject:
+    root = next(reversed(offered(context)))
+    parent = root if name != root else None
+    return ModelObject(id=name, created=context.began_at, root=root, parent=parent)
+
+
+@router.get("", response_model=ModelList, dependencies=[READS])
+async def list_models(context: Context) -> ModelList:
+    """What may be named as ``model``. Any other name means the configured one, too."""
+    return ModelList(data=[_object(context, name) for name in offered(context)])
+
+
+@router.get("/{model}", response_model=ModelObject, responses=schema.errors(404), dependencies=[READS])
+async def get_model(context: Context, model: Annotated[str, Path(max_length=256)]) -> ModelObject:
+    """One of them."""
+    if model not in offered(context):
+        raise ApiError(404, f"The model {model[:80]!r} does not exist.", code="model_not_found", param="model")
+    return _object(context, model)

@@ -1,0 +1,128 @@
+"""Wait for the end of a run, for as long as its client waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from hermes_worker.api.context import ApiContext
+from hermes_worker.api.errors import ApiError
+from hermes_worker.api.following import follow, watched
+from hermes_worker.api.routes.events import EventStream
+from hermes_worker.api.stopping import stop_abandoned
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
+from hermes_worker.store.runs.views import RunView
+from hermes_worker.stream.followers import Feed, TooManyReaders
+from hermes_worker.stream.live import LiveEntry
+
+_ASK_AGAIN_S = 0.5
+_ASK_FOR_S = 30.0
+
+
+class EndTeller:
+    """A reader who only wants to know that a run has ended."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.is_over = False
+        self.wants_rows = False
+
+    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[None]:
+        for row in rows:
+            self.seq = row.seq
+            self.is_over = self.is_over or row.name in TERMINAL_EVENTS
+        return ()
+
+    def live(self, entry: LiveEntry, at: float) -> Sequence[None]:
+        return ()
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def wait_for_end(context: ApiContext, request: Request, run_id: str) -> RunView:
+    """The run when it has ended. Raises ``ClientLeft``, ``TooManyReaders``, and ``ApiError`` when the server goes
+    away."""
+    teller = EndTeller()
+    with context.followers.follow(run_id) as feed:
+        waiting = asyncio.ensure_future(_end(context, run_id, teller, feed))
+        # The body was read: all that can come now is that the client has left.
+        leaving = asyncio.ensure_future(request.receive())
+        try:
+            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ClientLeft
+            waiting.result()
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+    if not teller.is_over:
+        raise going_away()
+    return await ended(context, run_id)
+
+
+async def _end(context: ApiContext, run_id: str, teller: EndTeller, feed: Feed) -> None:
+    async with watched(context, run_id, teller):
+        async for _ in follow(context, run_id, teller, feed):
+            pass
+
+
+async def ended(context: ApiContext, run_id: str) -> RunView:
+    """A run whose last event was read. A database that is away for a moment is asked again. Raises
+    ``UnavailableError``."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + _ASK_FOR_S
+    while True:
+        try:
+            return await context.store(context.client.views.run, run_id)
+        except UnavailableError:
+            if loop.time() >= give_up_at:
+                raise
+        await asyncio.sleep(_ASK_AGAIN_S)
+
+
+def going_away() -> ApiError:
+    """The server stops before the run has ended."""
+    message = "The server is going away before the run has ended. Send the request again."
+    return ApiError(503, message, code="gateway_draining", headers={"Retry-After": "1"})
+
+
+class AnswerStream(EventStream):
+    """A run as the answer to the request that made it. Where nobody could ask for it again, it is stopped when its
+    reader leaves."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        run_id: str,
+        frames: Callable[[Feed], AsyncIterator[bytes]],
+        *,
+        headers: dict[str, str],
+        stops_for: str | None,
+        is_over: Callable[[], bool],
+    ) -> None:
+        """``stops_for`` is who leaves when the reader does; ``None`` lets the run go on."""
+        super().__init__(context, run_id, frames)
+        self.headers.update(headers)
+        self._context = context
+        self._stops_for = stops_for
+        self._is_over = is_over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self._stops_for is not None and not self._is_over():
+                self._context.spawn(stop_abandoned(self._context, self._run_id, by=self._stops_for))
+
+
+def has_room(context: ApiContext) -> None:
+    """Looked at before a run is made for somebody who will follow it. Raises ``TooManyReaders``."""
+    if context.followers.count >= context.policy.readers_max:
+        raise TooManyReaders(is_of_run=False)

@@ -1,0 +1,78 @@
+"""Where conversations stand that callers go on with by what was said in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.messages import Message
+from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.rows import read_messages
+from hermes_worker.store.tables import runs, sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationEnd:
+    """The end of a session in which nothing is at work."""
+
+    name: str
+    run_id: str
+    """Its newest run."""
+    session_pk: int
+    message_seq: int
+    """Number of its last message."""
+
+
+class _EndRow(NamedTuple):
+    name: str
+    run_id: str
+    status: str
+    session_pk: int
+    message_seq: int
+    active_run_pk: int | None
+
+
+_NEWEST = (
+    sa.select(sa.func.max(runs.c.pk)).where(runs.c.session_pk == sessions.c.pk).correlate(sessions).scalar_subquery()
+)
+
+
+class Conversations:
+    """Read models over one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def ends(self, tenant: str, source: str, names: Sequence[str]) -> dict[str, ConversationEnd | None]:
+        """Those of ``names`` that are taken; ``None`` for a session in which something is at work."""
+        wanted = (
+            sa.select(
+                sessions.c.name,
+                runs.c.run_id,
+                runs.c.status,
+                runs.c.session_pk,
+                sessions.c.message_seq,
+                sessions.c.active_run_pk,
+            )
+            .join(runs, runs.c.pk == _NEWEST)
+            .where(sessions.c.tenant == tenant, sessions.c.source == source, sessions.c.name.in_(names))
+        )
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted), _EndRow)
+        return {row.name: _end(row) for row in rows}
+
+    def rows(self, end: ConversationEnd) -> list[Message]:
+        """All that was said."""
+        with self._database.read() as connection:
+            return read_messages(connection, end.session_pk, 1, end.message_seq)
+
+
+def _end(row: _EndRow) -> ConversationEnd | None:
+    if row.active_run_pk is not None or RunStatus(row.status) not in TERMINAL:
+        return None
+    return ConversationEnd(name=row.name, run_id=row.run_id, session_pk=row.session_pk, message_seq=row.message_seq)
