@@ -91,7 +91,9 @@ def unavailable() -> ApiError:
 def wrong_field(error: ValidationError | RequestValidationError) -> ApiError:
     """For the first field that a model did not take."""
     first = error.errors()[0]
-    param = _path([part for part in first["loc"] if part not in ("body", "query", "path", "header")])
+    where = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
+    # A parameter of an address may be repeated, but its places have no numbers.
+    param = _path(where[:1] if "query" in first["loc"] else where)
     kind = str(first["type"])
     if kind == "extra_forbidden":
         return invalid(param, f"Unknown parameter: {param!r}.", "unknown_parameter")

@@ -14,7 +14,8 @@ from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.standing import Standing, StandingReason
-from hermes_worker.services.submission import TEXT_CHARS_MAX
+from hermes_worker.core.urgency import LATEST_S
+from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
 from hermes_worker.store.outbox.deliveries import DeliveryState
 from hermes_worker.store.runs.trees import Share, TreeBudget
 from hermes_worker.store.runs.views import CallView, RunView
@@ -104,6 +105,7 @@ _ADDRESS_CHARS_MAX = 8_192
 """Of the URL of a webhook."""
 SESSION_FORM = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
 _TOOLSET = text(TextFormat.TOOLSET, minLength=1, maxLength=64)
+_TAG = f"^{TAG.pattern}$"
 MODEL_FORM = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 
@@ -151,6 +153,34 @@ class CreateRun(BaseModel):
         ]
         | None
     ) = Field(None, max_length=16)
+    tags: (
+        list[
+            Annotated[
+                str,
+                StringConstraints(max_length=64),
+                WithJsonSchema({"type": "string", "pattern": _TAG, "maxLength": 64}),
+            ]
+        ]
+        | None
+    ) = Field(None, max_length=TAGS_MAX, description="Words to find the run by.")
+    priority: Literal["low", "normal", "high"] | None = Field(
+        None, description="Which of a tenant's runs go first when more wait than can be served. Default: normal."
+    )
+    not_before: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Epoch seconds before which the run does not begin: at most 366 days from now.",
+    )
+    delay_s: float | None = Field(
+        None, ge=0, le=LATEST_S, allow_inf_nan=False, description="The same in seconds from now; not with it."
+    )
+    deadline: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Epoch seconds at which the run expires; 'max_wall_s' may end it before.",
+    )
     deliver: (
         Annotated[str, text_or_nothing(TextFormat.TARGETS)]
         | Annotated[list[Annotated[str, text(TextFormat.TARGETS)]], Field(max_length=TARGETS_MAX)]
@@ -175,6 +205,10 @@ class CreateRun(BaseModel):
     )
 
 
+_TIME_MAX = 1e11
+"""Epoch seconds."""
+
+
 class ListRuns(BaseModel):
     """Which runs to list."""
 
@@ -184,8 +218,24 @@ class ListRuns(BaseModel):
     before: str | None = Field(
         None, min_length=1, max_length=64, pattern=NO_NUL, description="A run id: list runs older than that one."
     )
-    status: RunStatus | None = None
+    cursor: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1_000,
+        pattern=NO_NUL,
+        description="'next_cursor' of the page before, with the same filters. It outlives the runs of that page.",
+    )
+    status: list[RunStatus] = Field([], max_length=12, description="Any of these.")
+    tag: list[Annotated[str, Field(max_length=64, pattern=NO_NUL)]] = Field(
+        [], max_length=TAGS_MAX, description="All of these."
+    )
     session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
+    job_id: str | None = Field(None, max_length=64, pattern=NO_NUL, description="Runs of this scheduled job.")
+    model: str | None = Field(None, max_length=200, pattern=NO_NUL)
+    created_after: float | None = Field(None, ge=0, le=_TIME_MAX, description="Epoch seconds, this moment included.")
+    created_before: float | None = Field(None, ge=0, le=_TIME_MAX, description="That moment left out.")
+    min_cost_usd: float | None = Field(None, ge=0, le=1_000_000, description="What the run itself cost, as is known.")
+    max_cost_usd: float | None = Field(None, ge=0, le=1_000_000)
 
 
 class ListDeliveries(BaseModel):
@@ -251,8 +301,10 @@ class StartedRun(BaseModel):
     """A run was accepted."""
 
     run_id: str
-    status: Literal["started", "steered"] = "started"
-    """``steered``: no run was made, the text was said to this one."""
+    status: Literal["started", "scheduled", "steered"] = "started"
+    """``steered``: no run was made, the text was said to this one. ``scheduled``: it begins later."""
+    not_before: float | None = None
+    """When it begins (epoch seconds), if it was put off."""
 
 
 class Stopping(BaseModel):
@@ -340,6 +392,15 @@ class RunObject(BaseModel):
     session_id: str
     title: str | None = None
     """What the conversation is called."""
+    tags: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    """Only where one run is read."""
+    priority: Literal["low", "high"] | None = None
+    """Absent for a normal one."""
+    not_before: float | None = None
+    """When it begins, or began at the earliest, if it was put off."""
+    retry_of: str | None = None
+    """The run whose submission it repeats."""
     model: str
     last_event: str | None = None
     output: str | None = None
@@ -373,11 +434,14 @@ class RunObject(BaseModel):
 
 
 class RunList(BaseModel):
-    """A page of runs, newest first."""
+    """A page of runs, newest first. It may have fewer runs than were asked for and still not be the last: looking for
+    what is rare takes several pages."""
 
     object: Literal["list"] = "list"
     data: list[RunObject]
     has_more: bool
+    next_cursor: str | None = None
+    """For the next page, if there is one."""
 
 
 class DeliveryObject(BaseModel):

@@ -168,6 +168,7 @@ def run_document(view: RunView, calls: Sequence[CallView]) -> dict[str, Any]:
     return {
         **asdict(view),
         "status": view.status.value,
+        "priority": view.priority.word,
         "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
         "doubtful_cost_usd": float(view.doubtful_cost_usd),
         "is_completed": view.is_completed,

@@ -17,6 +17,7 @@ from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.family import FamilyWatch, family_lines
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.layout import clock, moment, table
+from hermes_worker.cli.listing import list_runs
 from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, this_user
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
@@ -27,6 +28,7 @@ from hermes_worker.services import answering
 from hermes_worker.services.results import training_sample, turn_result
 from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.listing import Listing, Notes
 from hermes_worker.store.runs.views import CallView, RunView
 from hermes_worker.store.runs.waits import AnswerView, Waits
 
@@ -38,30 +40,7 @@ def runs() -> None:
     """List, show, watch, stop and export runs."""
 
 
-@runs.command("list", epilog="Example: hermes-worker runs list --status failed")
-@common
-@of_tenant
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
-@click.option("--status", type=OneOf([status.value for status in RunStatus]), help="Only runs of this status.")
-@click.option(
-    "--session",
-    type=TEXT,
-    help="Only runs of this session: its id, or its name among those that the command line gave.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_runs(home: Path | None, limit: int, status: str | None, session: str | None, as_json: bool) -> None:
-    """The newest runs first."""
-    records = open_records(home)
-    wanted = RunStatus(status) if status else None
-    found = records.views.runs(limit=limit, status=wanted, session_id=session, tenant=records.tenant, source="cli")
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(run_document(view, ())))
-    elif found:
-        header = ("RUN", "STATUS", "CREATED", "MODEL", "ANSWER OR ERROR")
-        click.echo(table([_row(view) for view in found], header, ids=(0,), whole=(2,)))
-    else:
-        click.echo("no runs", err=True)
+runs.add_command(list_runs)
 
 
 @runs.command(epilog="Example: hermes-worker runs show run_0123...")
@@ -77,11 +56,12 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
     calls = records.views.calls(run_id, limit=CALLS_SHOWN_MAX)
     waits = Waits(records.database)
     answers = waits.answers(run_id)
+    notes = Listing(records.database).notes(run_id)
     if as_json:
-        document = {**run_document(view, calls), "answers": [asdict(answer) for answer in answers]}
+        document = {**run_document(view, calls), **asdict(notes), "answers": [asdict(answer) for answer in answers]}
         click.echo(json.dumps({**document, "budget": budget_document(records.trees.budget(run_id))}))
         return
-    click.echo(_description(view, calls, answers))
+    click.echo(_description(view, notes, calls, answers))
     for wait in waits.open(run_id=run_id):
         question = {**wait.request, "choices": wait.choices, "expires_at": wait.expires_at}
         click.echo("\n".join(["", *asked(run_id, _redacted(question))]))
@@ -315,12 +295,7 @@ def _now(records: Records, run_id: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _row(view: RunView) -> tuple[str, ...]:
-    said = view.output if view.output is not None else view.error or ""
-    return view.run_id, coloured(view.status), moment(view.created_at), one_line(view.model, 30), one_line(said, 60)
-
-
-def _description(view: RunView, calls: list[CallView], answers: list[AnswerView]) -> str:
+def _description(view: RunView, notes: Notes, calls: list[CallView], answers: list[AnswerView]) -> str:
     lines = [
         f"{view.run_id} {summary(view, len(calls))}",
         f"  exit      {view.exit_text or '-'}",
@@ -328,6 +303,10 @@ def _description(view: RunView, calls: list[CallView], answers: list[AnswerView]
         *([f"  title     {one_line(view.title, 80)}"] if view.title else []),
         f"  model     {clean(view.model)}",
         f"  created   {moment(view.created_at)}",
+        *([f"  begins    not before {moment(view.not_before)}"] if view.not_before is not None else []),
+        *([f"  priority  {view.priority.word}"] if view.priority else []),
+        *([f"  tags      {' '.join(notes.tags)}"] if notes.tags else []),
+        *([f"  repeats   {notes.retry_of}"] if notes.retry_of else []),
         f"  iteration {view.iteration} of at most {view.iterations_max}",
     ]
     if view.error:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_worker.cli.listing import AHEAD
 from hermes_worker.cli.options import (
     TEXT,
     OneOf,
@@ -22,10 +25,16 @@ from hermes_worker.cli.options import (
 from hermes_worker.cli.records import records_of, require_begun
 from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import Principal
+from hermes_worker.core.urgency import PRIORITIES, Priority
 from hermes_worker.local.paths import StackNote, running_stack
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.runs import Created, Multitask
+
+if TYPE_CHECKING:
+    from hermes_worker.services.submission import Submission
 
 
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
@@ -46,60 +55,82 @@ from hermes_worker.store.access.principals import Tenants
 @click.option("--max-cost-usd", type=click.FloatRange(0, 1_000_000, min_open=True), help="US dollars, likewise.")
 @click.option("--max-wall-s", type=click.FloatRange(0, 31 * 86_400, min_open=True), help="Seconds until it expires.")
 @click.option("--budget", type=OneOf([mode.value for mode in BudgetMode]), help="How child runs share these.")
+@click.option("--tag", "tags", multiple=True, type=TEXT, help="A word to find the run by; may be repeated.")
+@click.option("--meta", "metadata", multiple=True, type=TEXT, metavar="NAME=VALUE", help="A note; may be repeated.")
+@click.option("--priority", type=OneOf(PRIORITIES), help="Which runs go first when many wait. Default: normal.")
+@click.option("--not-before", type=AHEAD, help="Begin then: 90s, 2h, 3d from now, or 2027-01-01T09:00.")
+@click.option("--deadline", type=AHEAD, help="Expire then, likewise.")
+@click.option(
+    "--multitask",
+    type=OneOf([kind.value for kind in Multitask]),
+    default=Multitask.QUEUE.value,
+    show_default=True,
+    help="What to do when another run is at work in the session.",
+)
+@click.option("--deliver", multiple=True, type=TEXT, metavar="TARGET", help="Send the answer there; may be repeated.")
 @click.option("--idempotency-key", type=TEXT, help="Submitting again with the same key gives the same run.")
 @click.option("--watch", is_flag=True, help="Follow the run to its end.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
-def submit(
-    home: Path | None,
-    prompt: str,
-    session: str | None,
-    workspace: Path | None,
-    model: str | None,
-    toolsets: str | None,
-    max_iterations: int | None,
-    max_tokens: int | None,
-    max_tool_calls: int | None,
-    max_cost_usd: float | None,
-    max_wall_s: float | None,
-    budget: str | None,
-    idempotency_key: str | None,
-    watch: bool,
-    as_json: bool,
-) -> int:
+def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: Any) -> int:
     """Put a task into the queue. PROMPT is the task; - reads it from standard input."""
-    from hermes_worker.services.submission import Submission
     from hermes_worker.services.submission import submit as accept
     from hermes_worker.wiring import open_client
 
     settings = client_settings(home)
     require_begun(settings)
-    stack = _stack(settings)
-    submission = Submission(
-        input=prompt_text(prompt),
-        session_id=session,
-        toolsets=toolset_names(toolsets),
-        model=model or (stack.model_name if stack else None),
-        endpoint=stack.model_key if stack else None,
-        directory=str(workspace.absolute()) if workspace else None,
-        principal=Principal(tenant=chosen_tenant(), name=this_user()),
-        source="cli",
-        iterations_max=max_iterations,
-        tokens_max=max_tokens,
-        tool_calls_max=max_tool_calls,
-        cost_usd_max=max_cost_usd,
-        wall_s_max=max_wall_s,
-        budget=BudgetMode(budget) if budget else None,
-        idempotency_key=idempotency_key,
-    )
+    submission = _submission(prompt_text(prompt), asked, _stack(settings))
     client = open_client(settings)
     Tenants(client.database).require_enabled(submission.principal.tenant)
     created = accept(client, submission)
     client.close()
     if as_json:
-        click.echo(json.dumps({"run_id": created.run_id, "session_id": created.session_id, "status": "started"}))
+        click.echo(json.dumps({"run_id": created.run_id, "session_id": created.session_id, "status": _status(created)}))
     else:
         click.echo(created.run_id)
     return watch_run(records_of(settings), created.run_id, as_json=as_json) if watch else 0
+
+
+def _submission(text: str, asked: Mapping[str, Any], stack: StackNote | None) -> Submission:
+    """What the options say."""
+    from hermes_worker.services.submission import Submission
+
+    return Submission(
+        input=text,
+        session_id=asked["session"],
+        toolsets=toolset_names(asked["toolsets"]),
+        model=asked["model"] or (stack.model_name if stack else None),
+        endpoint=stack.model_key if stack else None,
+        directory=str(asked["workspace"].absolute()) if asked["workspace"] else None,
+        principal=Principal(tenant=chosen_tenant(), name=this_user()),
+        source="cli",
+        iterations_max=asked["max_iterations"],
+        tokens_max=asked["max_tokens"],
+        tool_calls_max=asked["max_tool_calls"],
+        cost_usd_max=asked["max_cost_usd"],
+        wall_s_max=asked["max_wall_s"],
+        budget=BudgetMode(asked["budget"]) if asked["budget"] else None,
+        tags=asked["tags"],
+        metadata=_metadata(asked["metadata"]),
+        priority=Priority.of(asked["priority"]) if asked["priority"] else None,
+        not_before=asked["not_before"],
+        deadline=asked["deadline"],
+        multitask=Multitask(asked["multitask"]),
+        deliver=asked["deliver"] or None,
+        idempotency_key=asked["idempotency_key"],
+    )
+
+
+def _status(created: Created) -> str:
+    return "steered" if created.was_steered else "scheduled" if created.not_before is not None else "started"
+
+
+def _metadata(pairs: Sequence[str]) -> dict[str, str]:
+    """Raises ``ConfigurationError`` for what is no ``NAME=VALUE``."""
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not 1 <= len(name) <= 64 or len(value) > 512:
+            raise ConfigurationError(f"--meta {pair[:80]!r} is not NAME=VALUE (64 and 512 characters at most)")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _stack(settings: Settings) -> StackNote | None:

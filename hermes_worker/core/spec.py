@@ -50,6 +50,10 @@ class RunSpec:
     approval_s: float | None = None
     """Seconds until a dangerous command that nobody allowed is refused; ``None`` for what the installation says."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    """Words to find the run by."""
+    priority: int = 0
+    """``core.urgency.Priority``."""
 
     @property
     def source_kind(self) -> str:

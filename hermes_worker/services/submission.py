@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -27,6 +28,7 @@ from hermes_worker.core.pricing import own_price
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.sources import kind_of
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.urgency import LATEST_S, Priority
 from hermes_worker.local.paths import holds_state, workspaces_dir
 from hermes_worker.models.catalog import find_provider, provider_of_host
 from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
@@ -45,6 +47,8 @@ from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef, session_wo
 
 __all__ = [
     "DEFAULT_MODEL_ALIAS",
+    "TAG",
+    "TAGS_MAX",
     "TEXT_CHARS_MAX",
     "InvalidSubmission",
     "Submission",
@@ -116,6 +120,18 @@ class Submission:
     """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it, and
     within the tenant."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    """Words to find the run by, at most ``TAGS_MAX``."""
+    priority: Priority | None = None
+    """``None`` for the usual one."""
+    not_before: float | None = None
+    """Epoch seconds before which the run does not begin."""
+    delay_s: float | None = None
+    """The same in seconds from now."""
+    deadline: float | None = None
+    """Epoch seconds at which the run expires, whatever it is doing; ``wall_s_max`` may end it before."""
+    retry_of: str | None = None
+    """The run whose submission this repeats."""
     multitask: Multitask = Multitask.QUEUE
     """What to do when another run is at work in the session."""
     deliver: str | Sequence[str] | None = None
@@ -128,6 +144,7 @@ class Submission:
     """The signature that the request came with: it is taken once, whatever key it comes with."""
 
 
+TAGS_MAX = 16
 TEXT_CHARS_MAX = 1_000_000
 """Of one message. Longer ones are refused, never cut: the original cuts at 65,536 and says nothing."""
 
@@ -148,6 +165,9 @@ _FORMS: Mapping[str, _Form] = {
     "idempotency_key": _Form(re.compile(r"(?=.*\S)[\x20-\x7e]{1,256}"), "1 to 256 printable ASCII characters"),
 }
 """What the fields may hold that become keys, names and headers."""
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,63}")
+_NOT_LATER = frozenset({Multitask.INTERRUPT, Multitask.STEER, Multitask.REJECT})
+"""What is about the session as it is now, and so says nothing of a run that begins later."""
 
 
 def submit(client: Client, submission: Submission) -> Created:
@@ -220,6 +240,35 @@ def _require_valid(submission: Submission) -> None:
         raise InvalidSubmission("input", "the message is empty")
     if len(submission.input) > TEXT_CHARS_MAX:
         raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
+    _require_valid_tags(submission.tags)
+    _require_valid_times(submission)
+
+
+def _require_valid_tags(tags: Sequence[str]) -> None:
+    if len(tags) > TAGS_MAX:
+        raise InvalidSubmission("tags", f"a run has at most {TAGS_MAX} tags")
+    for tag in tags:
+        if not TAG.fullmatch(tag):
+            words = "a tag is 1 to 64 letters, digits and any of _ . : / @ + -, and begins with a letter or a digit"
+            raise InvalidSubmission("tags", f"{tag[:80]!r} is no tag: {words}")
+
+
+def _require_valid_times(submission: Submission) -> None:
+    now = time.time()
+    if submission.not_before is not None and submission.delay_s is not None:
+        raise InvalidSubmission("delay_s", "not_before and delay_s say the same: name one of them")
+    begins = now + submission.delay_s if submission.delay_s is not None else submission.not_before
+    if begins is not None and not 0 <= begins <= now + LATEST_S:
+        field_name = "not_before" if submission.delay_s is None else "delay_s"
+        raise InvalidSubmission(field_name, f"a run can be put off by at most {LATEST_S / 86_400:.0f} days")
+    if begins is not None and submission.multitask in _NOT_LATER:
+        raise InvalidSubmission(
+            "multitask",
+            f"{submission.multitask.value!r} is about the session as it is now; a run that begins later waits for its "
+            "turn in the session: leave 'multitask' out",
+        )
+    if submission.deadline is not None and submission.deadline <= max(now, begins or 0.0):
+        raise InvalidSubmission("deadline", "the deadline has passed before the run can begin")
 
 
 def sourced_tools(rows: ToolSources, tenant: str) -> Sequence[str]:
@@ -274,6 +323,10 @@ def new_run(
         fingerprint=_fingerprint(submission),
         proof=submission.proof,
         deliver=deliver_list(submission.deliver, submission.principal.tenant),
+        not_before=submission.not_before,
+        delay_s=submission.delay_s,
+        deadline=submission.deadline,
+        retry_of=submission.retry_of,
     )
 
 
@@ -315,6 +368,8 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         approval_s=submission.approval_s,
         network=submission.network,
         metadata=submission.metadata,
+        tags=tuple(submission.tags),
+        priority=int(submission.priority or Priority.NORMAL),
     )
 
 
@@ -360,6 +415,10 @@ def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:
         raise InvalidSubmission("history", f"the history cannot be stored: {error}") from error
 
 
+_LATER_FIELDS = ("deliver", "idle_s_max", "after", "tags", "priority", "not_before", "delay_s", "deadline", "retry_of")
+"""Fields that there were not always; who names none of them asks for what was asked for before."""
+
+
 def _fingerprint(submission: Submission) -> str:
     """Of what was asked for, not of what the settings made of it: a retry after a change of settings is a retry."""
     if submission.idempotency_key is None and submission.proof is None:
@@ -367,9 +426,9 @@ def _fingerprint(submission: Submission) -> str:
     if submission.request is not None:
         return fingerprint(submission.request)
     asked_for = asdict(submission)
-    for name in ("deliver", "idle_s_max", "after"):
+    for name in _LATER_FIELDS:
         if asked_for[name] in (None, "", [], ()):
-            del asked_for[name]  # so that a key from before there was this still fits its request
+            del asked_for[name]  # a key from before there was this still fits its request
     for name in ("idempotency_key", "endpoint", "request", "proof", "principal"):
         del asked_for[name]
     return fingerprint(asked_for)

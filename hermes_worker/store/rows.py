@@ -96,7 +96,7 @@ class RunRecord:
     left_s: float
     """Until its deadline; negative when that has passed."""
     wall_s: float
-    """From when it was accepted until its deadline."""
+    """From when it could begin until its deadline."""
     steers: int = 0
     """How many things the user said that still wait for a tool result to be appended to."""
 
@@ -121,6 +121,8 @@ class LoadedRun(RunRecord):
     """Where the result of each call of the current iteration belongs."""
 
 
+BEGAN_AT: sa.ColumnElement[float] = sa.func.coalesce(runs.c.not_before, runs.c.created_at)
+"""From when on its time counts."""
 RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.pk,
     runs.c.run_id,
@@ -161,7 +163,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.doubtful_nano_usd,
     runs.c.unpriced_calls,
     (sa.func.coalesce(runs.c.deadline_at, 1e12) - db_now()).label("left_s"),
-    (sa.func.coalesce(runs.c.deadline_at, 1e12) - runs.c.created_at).label("wall_s"),
+    (sa.func.coalesce(runs.c.deadline_at, 1e12) - BEGAN_AT).label("wall_s"),
     runs.c.exhausted,
     runs.c.steers,
     (runs.c.watched_until > db_now()).label("is_watched"),

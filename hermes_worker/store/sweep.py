@@ -37,16 +37,18 @@ from hermes_worker.store.rows import Hint, LoadedRun, insert_ignoring, lock_run
 from hermes_worker.store.run_ends import RunEnd, uncounted_ends
 from hermes_worker.store.runs.chains import finish_stops
 from hermes_worker.store.runs.children import orphans
-from hermes_worker.store.runs.joining import break_off, save
+from hermes_worker.store.runs.joining import begin_put_off, break_off, save
 from hermes_worker.store.runs.stepping import Additions
 from hermes_worker.store.runs.waits import expire, expired
 from hermes_worker.store.statistics import STEPS_RETRIED, add, count_what_is_over
 from hermes_worker.store.tables import (
+    PUT_OFF,
     auxiliary_calls,
     deliveries,
     firings,
     maintenance,
     runs,
+    sessions,
     tool_calls,
     workers,
 )
@@ -120,7 +122,7 @@ class Sweeper:
         expired_workers = self._expire_workers() if may_expire else 0
         lost_calls, call_hints = self._lose_calls(may_expire)
         lost_iterations, iteration_hints = self._lose_iterations(may_expire)
-        resumed = self._advance_each(self._found(_DUE_TO_RESUME), lambda run: ev.WaitEnded())
+        resumed = self._resume()
         ended = self._advance_each(self._found(_PAST_DEADLINE), lambda run: _WALL_CLOCK)
         idle = self._advance_each(self._found(_PAST_IDLE), lambda run: _IDLE) if may_expire else []
         stopped = self._advance_each(self._orphans(), lambda run: ev.StopRequested())
@@ -256,6 +258,16 @@ class Sweeper:
             hints += self._repair(pk, expire) or []
         return hints
 
+    def _resume(self) -> list[Hint]:
+        """What waited for a time goes on, or begins."""
+        with self._database.read() as connection:
+            found = _DUE_BY_TIME.all(connection, {})
+        hints = self._advance_each([row.pk for row in found if not row.is_put_off], lambda run: ev.WaitEnded())
+        for row in found:
+            if row.is_put_off:
+                hints += self._repair(row.pk, begin_put_off) or []
+        return hints
+
     def _orphans(self) -> list[int]:
         """Runs whose parent ended or is being stopped. Whoever ended it stops them too; this is for who did not."""
         with self._database.read() as connection:
@@ -340,6 +352,11 @@ class _TakenSweep(TypedDict):
 class _Watermarks(NamedTuple):
     watermarks: str | None
     are_due: bool
+
+
+class _DueByTime(NamedTuple):
+    pk: int
+    is_put_off: int
 
 
 class _MayExpire(TypedDict):
@@ -448,13 +465,28 @@ _PRUNE = (
     PRUNE_HOOK_CALLS,
 )
 
-_DUE_TO_RESUME = Prepared(
-    sa.select(runs.c.pk)
+_resuming = (
+    sa.select(runs.c.pk, sa.literal(0).label("is_put_off"))
     .where(runs.c.resume_at < db_now_once(), runs.c.state_version <= STATE_VERSION)
     .order_by(runs.c.resume_at)
-    .limit(_BATCH),
-    gives=PkRow,
+    .limit(_BATCH)
+    .subquery()
 )
+_beginning = (
+    sa.select(runs.c.pk, sa.literal(1).label("is_put_off"))
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .where(
+        sa.text(f"runs.{PUT_OFF}".replace(" and ", " and runs.")),
+        runs.c.not_before <= db_now_once(),
+        sessions.c.active_run_pk.is_(None),
+        runs.c.state_version <= STATE_VERSION,
+    )
+    .order_by(runs.c.not_before, runs.c.pk)
+    .limit(_BATCH)
+    .subquery()
+)
+_DUE_BY_TIME = Prepared(sa.union_all(sa.select(_resuming), sa.select(_beginning)), gives=_DueByTime)
+"""Runs that wait for capacity until now, and runs that were to begin later whose session is free."""
 
 _PAST_DEADLINE = Prepared(
     sa.select(runs.c.pk)

@@ -124,6 +124,9 @@ session_documents = sa.Table(
     sa.Column("body", sa.Text(), nullable=False),
 )
 
+PUT_OFF = "not_before is not null and status = 'queued' and hinted_at is null"
+"""Runs that were to begin later and have not begun."""
+
 runs = sa.Table(
     "runs",
     metadata,
@@ -189,6 +192,9 @@ runs = sa.Table(
     sa.Column("watched_until", Seconds, nullable=False, server_default="0"),
     sa.Column("deadline_at", Seconds),
     sa.Column("idle_s_max", Seconds),
+    sa.Column("not_before", Seconds),
+    sa.Column("priority", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("retry_of_pk", BigId),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("started_at", Seconds),
     sa.Column("updated_at", Seconds, nullable=False),
@@ -250,6 +256,8 @@ runs = sa.Table(
     _partial("ix_runs_claimed", "lease_owner", where="lease_owner is not null"),
     _partial("ix_runs_open", "session_pk", "pk", where=f"status not in {_TERMINAL}"),
     _partial("ix_runs_resume", "resume_at", where="resume_at is not null"),
+    _partial("ix_runs_later", "not_before", where=PUT_OFF),
+    _partial("ix_runs_retries", "retry_of_pk", where="retry_of_pk is not null"),
     _partial("ix_runs_idle", "updated_at", where="idle_s_max is not null and status = 'running'"),
     _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
     _partial("ix_runs_uncounted", "pk", where="exit_reason is not null and is_counted = 0"),
@@ -265,6 +273,9 @@ for that run, and ``network`` what was asked for its commands.
 
 ``halt`` is what was said to a run together with everything that it caused, and it holds when the run itself has ended:
 while it is set, nothing that the run caused begins. ``stopping`` becomes ``stopped`` when all of that was told.
+
+``not_before`` is when it may begin, if that was later than its submission; ``priority`` how urgent it is
+(``core.urgency``); ``retry_of_pk`` the run whose submission it repeats, which may have been deleted.
 
 ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
 ``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
@@ -305,6 +316,16 @@ run_inputs = sa.Table(
     sa.Column("spec", sa.Text(), nullable=False),
 )
 """What was submitted, as JSON (``core.spec.RunSpec``); written once."""
+
+run_tags = sa.Table(
+    "run_tags",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    sa.Column("tag", sa.String(64), primary_key=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Index("ix_run_tags_tag", "tenant", "tag", "run_pk"),
+)
+"""Words that a caller put on a run, to find it by."""
 
 tool_calls = sa.Table(
     "tool_calls",

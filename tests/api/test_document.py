@@ -11,6 +11,8 @@ What no document can say is put right in ``World``, and nowhere else:
   begins like an id;
 * ``arguments`` of a call, whose form its tool says, which differs from call to call;
 * ``max_cost_usd``, which needs a model whose price this installation knows;
+* times: ``not_before`` is at most a year ahead, ``deadline`` ahead of it, and neither goes with some other fields;
+* ``cursor``, which the page before gives;
 * an end that lies behind the start, and a delay from now that lies before it: dates that depend on one another;
 * what a change leaves a job with, which depends on what the job was.
 """
@@ -167,6 +169,8 @@ class World:
         path = case.operation.path
         if isinstance(case.query, dict) and case.query.get("before") and not path.startswith("/api/jobs"):
             case.query["before"] = self.older(path)
+        if isinstance(case.query, dict):
+            case.query.pop("cursor", None)
         body = case.body
         if not isinstance(body, dict):
             return
@@ -184,6 +188,12 @@ class World:
             body["id"] = body["session_id"]
         if "message_id" in body:
             body["message_id"] = 1
+        if body.get("not_before") is not None or body.get("delay_s") is not None:
+            body.pop("multitask", None)
+            if body.get("delay_s") is not None or body["not_before"] > 1.8e9:
+                body.pop("not_before", None)
+        if body.get("deadline") is not None:
+            body["deadline"] = 4e9
         if body.get("max_cost_usd"):
             body["model"] = PRICED
         if isinstance(body.get("input"), list):

@@ -29,6 +29,7 @@ from hermes_worker.store.tables import (
     principals,
     retention_marks,
     retention_rules,
+    run_tags,
     session_documents,
     statistics,
     steers,
@@ -53,6 +54,7 @@ _OTHERS = {
         "hinted_at": 1.0,
         "created_at": 1.0,
     },
+    run_tags: {"run_pk": 1, "tag": "nightly", "tenant": "default"},
     steers: {"run_pk": 1, "text": "faster", "created_at": 1.0},
     waits: {"run_pk": 1, "iteration": 1, "position": 0, "kind": "input", "request": "{}", "opened_at": 1.0},
     auxiliary_calls: {

@@ -334,7 +334,7 @@ def opened(url: str, *, pool_size: int = 40, is_migrated: bool = False) -> Itera
 
 # --- invariants ------------------------------------------------------------------------------------------------------
 
-_ALL_RUNS = prepared(sa.select(*RUN_COLUMNS, runs.c.hinted_at).order_by(runs.c.pk))
+_ALL_RUNS = prepared(sa.select(*RUN_COLUMNS, runs.c.hinted_at, runs.c.not_before).order_by(runs.c.pk))
 _ALL_SESSIONS = prepared(sa.select(sessions.c.pk, sessions.c.session_id, sessions.c.active_run_pk))
 _ALL_CALLS = prepared(
     sa.select(
@@ -378,6 +378,8 @@ def check(store: Store) -> None:
         # A child that waits for a place among its siblings is not its session's active run yet.
         waiting = [row for row in mine if row.parent_pk is None or row.status != "queued" or row.hinted_at]
         waiting = [row for row in waiting if row.status != "paused" or row.pk == session.active_run_pk]
+        # The sweeper begins what was put off.
+        waiting = [row for row in waiting if row.not_before is None or row.pk == session.active_run_pk]
         assert (session.active_run_pk is None) == (not waiting), f"session {session.session_id} lost its active run"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
 from pydantic import ValidationError, WithJsonSchema
@@ -11,16 +12,19 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
+from hermes_worker.api.cursors import below_of, cursor_of
 from hermes_worker.api.errors import invalid, wrong_field
 from hermes_worker.api.messages import conversation
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.principals import Principal
+from hermes_worker.core.urgency import Priority
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.results import TurnResult, turn_result
 from hermes_worker.services.submission import Submission, accept, announce
-from hermes_worker.store.runs.runs import Multitask, RunNotFound
+from hermes_worker.store.runs.listing import Listing, RunFilter
+from hermes_worker.store.runs.runs import Created, Multitask, RunNotFound
 from hermes_worker.store.runs.views import RunView
 from hermes_worker.wiring import Client
 
@@ -65,6 +69,11 @@ def _submission(body: schema.CreateRun, caller: Principal, idempotency_key: str 
         principal=caller,
         source="api",
         metadata=body.metadata or {},
+        tags=body.tags or (),
+        priority=Priority.of(body.priority) if body.priority else None,
+        not_before=body.not_before,
+        delay_s=body.delay_s,
+        deadline=body.deadline,
         deliver=_deliver(body),
         multitask=Multitask(body.multitask),
         idempotency_key=idempotency_key,
@@ -88,6 +97,7 @@ _BODY_SCHEMA = {
     "",
     status_code=202,
     response_model=schema.StartedRun,
+    response_model_exclude_none=True,
     openapi_extra=_BODY_SCHEMA,
     responses=schema.errors(408, 409, 429),
     dependencies=[WRITES],
@@ -109,7 +119,15 @@ async def create_run(
         # After the answer: it does not depend on the broker, which may be slow or away.
         later.add_task(context.tell_broker, announce, context.client, created)
     response.headers["X-Hermes-Session-Id"] = created.session_id
-    return schema.StartedRun(run_id=created.run_id, status="steered" if created.was_steered else "started")
+    return _started(created)
+
+
+def _started(created: Created) -> schema.StartedRun:
+    if created.was_steered:
+        return schema.StartedRun(run_id=created.run_id, status="steered")
+    if created.not_before is not None:
+        return schema.StartedRun(run_id=created.run_id, status="scheduled", not_before=created.not_before)
+    return schema.StartedRun(run_id=created.run_id)
 
 
 # --- look ------------------------------------------------------------------------------------------------------------
@@ -118,19 +136,35 @@ async def create_run(
 @router.get("", response_model=schema.RunList, response_model_exclude_none=True, dependencies=[READS])
 async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> schema.RunList:
     """Runs, newest first."""
+    meant = _filter(wanted, caller)
+    below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
+    if below is not None and wanted.before is not None:
+        raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
+    listing = Listing(context.client.database)
     try:
-        views = await context.store(
-            context.client.views.runs,
-            limit=wanted.limit + 1,
-            before=wanted.before,
-            status=wanted.status,
-            session_id=wanted.session_id,
-            tenant=caller.tenant,
-        )
+        page = await context.store(listing.page, meant, limit=wanted.limit, below=below, before=wanted.before)
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
-    data = [_run_object(view) for view in views[: wanted.limit]]
-    return schema.RunList(data=data, has_more=len(views) > wanted.limit)
+    return schema.RunList(
+        data=[_run_object(view) for view in page.views],
+        has_more=page.below is not None,
+        next_cursor=None if page.below is None else cursor_of(context.keyring, meant, page.below),
+    )
+
+
+def _filter(wanted: schema.ListRuns, caller: Principal) -> RunFilter:
+    return RunFilter(
+        tenant=caller.tenant,
+        statuses=tuple(sorted(set(wanted.status))),
+        tags=tuple(sorted(set(wanted.tag))),
+        session_id=wanted.session_id,
+        job_id=wanted.job_id,
+        model=wanted.model,
+        created_after=wanted.created_after,
+        created_before=wanted.created_before,
+        cost_usd_min=wanted.min_cost_usd,
+        cost_usd_max=wanted.max_cost_usd,
+    )
 
 
 @router.get(
@@ -169,8 +203,18 @@ def _inspect(client: Client, run_id: str) -> schema.RunObject:
     inspected = _run_object(view, calls)
     if not view.status.is_terminal:
         inspected.standing = schema.standing_object(client.standings.of(run_id))
+    notes = Listing(client.database).notes(run_id)
+    inspected.tags, inspected.metadata = list(notes.tags) or None, dict(notes.metadata) or None
+    inspected.retry_of = notes.retry_of
     inspected.budget = schema.budget_object(client.trees.budget(run_id))
     return inspected
+
+
+_PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
+    Priority.LOW: "low",
+    Priority.NORMAL: None,
+    Priority.HIGH: "high",
+}
 
 
 def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schema.RunObject:
@@ -182,6 +226,10 @@ def _run_object(view: RunView, calls: schema.CallSummary | None = None) -> schem
         updated_at=view.updated_at,
         session_id=view.session.known_to("api"),
         title=view.title,
+        tags=list(view.tags) or None,
+        priority=_PRIORITY[view.priority],
+        not_before=view.not_before,
+        retry_of=view.retry_of,
         model=view.model,
         last_event=view.last_event,
         output=view.output,

@@ -29,6 +29,7 @@ from hermes_worker.store.tables import (
     idempotency_keys,
     messages,
     run_inputs,
+    run_tags,
     runs,
     sessions,
     steers,
@@ -54,6 +55,7 @@ _FEW: Sequence[sa.Column[Any]] = (
     deliveries.c.run_pk,
     idempotency_keys.c.run_pk,
     run_inputs.c.run_pk,
+    run_tags.c.run_pk,
     budgets.c.root_pk,
 )
 

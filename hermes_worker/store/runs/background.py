@@ -55,6 +55,7 @@ class _OriginRow(NamedTuple):
     deadline_at: float | None
     idle_s_max: float | None
     deliver: str | None
+    priority: int
     spec: str
 
 
@@ -83,6 +84,7 @@ _INHERITED = (
     "deadline_at",
     "idle_s_max",
     "deliver",
+    "priority",
 )
 """Columns of a run that a turn it causes has as well."""
 _SESSION = (

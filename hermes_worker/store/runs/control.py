@@ -13,7 +13,7 @@ from hermes_worker.core.principals import author
 from hermes_worker.core.run import Halt, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.chains import is_any_caused_open, is_halted, pause_caused, resume_caused
@@ -144,9 +144,15 @@ def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[
     connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(hinted_at=None))
     if loaded.parent is not None:
         return after.status, _take_place(connection, loaded.parent)
-    if active is not None:
+    if active is not None or _is_put_off(connection, loaded.pk):
         return after.status, []
     return after.status, [activate(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq)]
+
+
+def _is_put_off(connection: Connection, pk: int) -> bool:
+    """Whether a run that has not begun may not begin yet; the sweeper begins it."""
+    later = sa.select(runs.c.pk).where(runs.c.pk == pk, runs.c.not_before > db_now())
+    return connection.execute(later).first() is not None
 
 
 def _start_waiting(connection: Connection, run_pk: int) -> list[Hint]:

@@ -24,7 +24,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.prepared import Prepared, row_of
 from hermes_worker.store.hooks.owed import owe_hooks
 from hermes_worker.store.row_keys import CallKey, SessionKey
 from hermes_worker.store.rows import (
@@ -256,7 +256,11 @@ class _BegunRow(NamedTuple):
 
 _NEXT_RUN = Prepared(
     sa.select(runs.c.pk, runs.c.run_id)
-    .where(runs.c.session_pk == sa.bindparam("session"), sa.text("runs.status = 'queued'"))
+    .where(
+        runs.c.session_pk == sa.bindparam("session"),
+        sa.text("runs.status = 'queued'"),
+        sa.func.coalesce(runs.c.not_before, 0.0) <= db_now(),
+    )
     .order_by(runs.c.goes_first.desc(), runs.c.pk)
     .limit(1)
     .with_for_update(),
@@ -311,6 +315,33 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
     ACTIVATE_RUN.run(connection, {"session": session_pk, "run": run_pk})
     begun = _BEGIN.one(connection, {"run": run_pk, "length": message_seq + 1})
     return Hint(effect=Iterate(run_id=run_id, iteration=1, attempt=1), at=float(begun.hinted_at))
+
+
+def begin_put_off(connection: Connection, loaded: LoadedRun) -> list[Hint] | None:
+    """Begin a locked run that was to begin later and may begin now; ``None`` when it has begun, or its session has an
+    active run, whose end begins it."""
+    session = row_of(connection.execute(_SESSION_OF, {"session": loaded.session_pk}), _FreeSession)
+    if session is None or session.active_run_pk is not None or loaded.run.status is not RunStatus.QUEUED:
+        return None
+    if loaded.lease_token is not None or loaded.run.is_asking:
+        return None
+    try:
+        return [activate(connection, loaded.session_pk, loaded.pk, loaded.run.run_id, session.message_seq)]
+    except CorruptInput as error:
+        log.error("run.broken", run_id=loaded.run.run_id, error=str(error))
+        return _force_end(connection, loaded.pk, _INPUT_UNREADABLE)
+
+
+class _FreeSession(NamedTuple):
+    active_run_pk: int | None
+    message_seq: int
+
+
+_SESSION_OF = (
+    sa.select(sessions.c.active_run_pk, sessions.c.message_seq)
+    .where(sessions.c.pk == sa.bindparam("session"))
+    .with_for_update()
+)
 
 
 # --- the parent's call -----------------------------------------------------------------------------------------------

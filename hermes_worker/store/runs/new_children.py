@@ -55,6 +55,7 @@ class _ParentRow(NamedTuple):
     iterations_max: int
     tenant: str
     principal: str | None
+    priority: int
     started: int
     tools: str | None
     """The hash, when the definitions are stored already."""
@@ -70,6 +71,7 @@ _PARENT = Prepared(
         runs.c.iterations_max,
         runs.c.tenant,
         runs.c.principal,
+        runs.c.priority,
         started_count.scalar_subquery().label("started"),
         sa.select(blobs.c.hash)
         .where(blobs.c.hash == sa.bindparam("tools"), blobs.c.released_at.is_(None))
@@ -153,6 +155,7 @@ def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow,
         "run_id": child.run_id,
         "tenant": found.tenant,
         "principal": found.principal,
+        "priority": found.priority,
         "model": child.spec.model,
         "endpoint": child.spec.endpoint,
         "origin": parent.origin,

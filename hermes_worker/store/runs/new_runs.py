@@ -67,7 +67,8 @@ def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[in
 
 def _opens_session(new: NewRun) -> bool:
     is_new_name = new.session_id is not None and not is_session_id(new.session_id)
-    return is_new_name and new.idempotency_key is None and not new.spec.history
+    is_plain = not (new.spec.history or new.spec.tags or new.is_put_off or new.deadline)
+    return is_new_name and new.idempotency_key is None and is_plain
 
 
 def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str | None, int]:

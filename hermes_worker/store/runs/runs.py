@@ -8,7 +8,7 @@ import secrets
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypedDict
@@ -64,7 +64,7 @@ from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_e
 from hermes_worker.store.runs.steps import INSERT_EVENT
 from hermes_worker.store.runs.transcripts import SESSIONS_KEPT
 from hermes_worker.store.statistics import add, of_model
-from hermes_worker.store.tables import blobs, deleted_runs, runs, sessions, tool_calls
+from hermes_worker.store.tables import blobs, deleted_runs, run_tags, runs, sessions, tool_calls
 
 
 class RunNotFound(HermesError):
@@ -147,11 +147,24 @@ class NewRun:
     deliver: Sequence[str] = ()
     """Targets that are told how the run ended."""
     multitask: Multitask = Multitask.QUEUE
-    """What to do when the session has an active run."""
+    """What to do when the session has an active run. One that is put off waits in any case."""
     after: str | None = None
     """Only if this is the newest run of the session; an empty text: only if there is no such session yet."""
     is_held: bool = False
     """Do not begin, even when the session is free: ``start_held`` does."""
+    not_before: float | None = None
+    """Epoch seconds before which the run does not begin; of a time that has passed nothing is kept."""
+    delay_s: float | None = None
+    """The same in seconds from now by the database's clock, whatever clock the caller has."""
+    deadline: float | None = None
+    """Epoch seconds at which it expires, if ``spec.wall_s_max`` does not end it before."""
+    retry_of: str | None = None
+    """The run whose submission this repeats."""
+
+    @property
+    def is_put_off(self) -> bool:
+        """It may have to wait for a time."""
+        return self.not_before is not None or bool(self.delay_s)
 
     @property
     def keys(self) -> RequestKeys:
@@ -176,6 +189,8 @@ class Created:
     """No run was made: the text was said to this one, which is at work."""
     interrupted: str | None = None
     """The run that is being stopped for this one."""
+    not_before: float | None = None
+    """When it begins, if that is later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +342,7 @@ class Runs:
                     earlier = keys.earlier(connection, new.keys)
                     if earlier is not None:
                         return _replayed(connection, new, earlier)
-                    if new.multitask is not Multitask.QUEUE and new.session_id is not None:
+                    if new.multitask is not Multitask.QUEUE and new.session_id is not None and not new.is_put_off:
                         return _admit(connection, new, new.session_id)
                     return insert_run(connection, new)[1]
             except _ActiveRunChanged:
@@ -680,12 +695,18 @@ def _reply_additions(loaded: LoadedRun, reply: ModelReply, event: ev.ModelReplie
 
 
 def _replayed(connection: Connection, new: NewRun, earlier: keys.Earlier) -> Created:
-    run_id, stored_id = connection.execute(
-        sa.select(runs.c.run_id, sessions.c.session_id)
+    run_id, stored_id, not_before = connection.execute(
+        sa.select(runs.c.run_id, sessions.c.session_id, sa.case((runs.c.not_before > db_now(), runs.c.not_before)))
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .where(runs.c.pk == earlier.run_pk)
     ).one()
-    return Created(run_id=run_id, session_id=new.session_id or stored_id, hints=(), was_replayed=True)
+    return Created(
+        run_id=run_id,
+        session_id=new.session_id or stored_id,
+        hints=(),
+        was_replayed=True,
+        not_before=not_before,
+    )
 
 
 SESSION_LABEL = (
@@ -779,6 +800,7 @@ def asked_values(new: NewRun) -> dict[str, object]:
         "endpoint": spec.endpoint,
         "origin": spec.source_kind,
         "network": spec.network,
+        "priority": spec.priority,
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
         "idle_s_max": spec.idle_s_max,
@@ -791,28 +813,64 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     run_id = new.run_id or new_run_id()
     session_pk, active, message_seq = _session_for(connection, run_id, new)
     spec = new.spec
-    run_pk = connection.execute(
+    inserted = connection.execute(
         sa.insert(runs)
         .values(
             run_id=run_id,
             session_pk=session_pk,
             status=RunStatus.QUEUED.value,
             state_version=STATE_VERSION,
-            deadline_at=db_now() + spec.wall_s_max,
             **asked_values(new),
-            created_at=db_now(),
-            updated_at=db_now(),
+            **_times(new),
+            retry_of_pk=_repeated(new),
         )
-        .returning(runs.c.pk)
-    ).scalar_one()
+        .returning(runs.c.pk, runs.c.not_before)
+    )
+    run_pk, not_before = inserted.one()
     keep_specs(connection, [(int(run_pk), spec)])
+    if spec.tags:
+        keep_tags(connection, [(int(run_pk), new)])
     if budgets.has_limits(spec):
         budgets.open_budget(connection, int(run_pk), spec)
     keys.claim(connection, new.keys, int(run_pk))
     hints: list[Hint] = []
-    if active is None and not new.is_held:
-        hints = [activate(connection, session_pk, run_pk, run_id, message_seq)]
-    return int(run_pk), Created(run_id=run_id, session_id=new.session_id or run_id, hints=hints, was_replayed=False)
+    if active is None and not new.is_held and not_before is None:
+        hints = [activate(connection, session_pk, int(run_pk), run_id, message_seq)]
+    created = Created(
+        run_id=run_id,
+        session_id=new.session_id or run_id,
+        hints=hints,
+        was_replayed=False,
+        not_before=not_before,
+    )
+    return int(run_pk), created
+
+
+def _times(new: NewRun) -> dict[str, object]:
+    """The columns of a run that say when it was made, may begin, and has to end."""
+    begins: sa.ColumnElement[float] = db_now()
+    values: dict[str, object] = {"created_at": db_now(), "updated_at": db_now()}
+    if new.is_put_off:
+        said = sa.literal(new.not_before, sa.Double()) if new.not_before is not None else db_now() + new.delay_s
+        values["not_before"] = sa.case((said > db_now(), said), else_=None)
+        begins = sa.case((said > db_now(), said), else_=db_now())
+    ends = begins + new.spec.wall_s_max
+    if new.deadline is not None:
+        ends = sa.case((ends > new.deadline, new.deadline), else_=ends)
+    return {**values, "deadline_at": ends}
+
+
+def _repeated(new: NewRun) -> sa.ScalarSelect[int] | None:
+    return sa.select(runs.c.pk).where(runs.c.run_id == new.retry_of).scalar_subquery() if new.retry_of else None
+
+
+def keep_tags(connection: Connection, news: Iterable[tuple[int, NewRun]]) -> None:
+    """Write the tags of runs, each with its number."""
+    rows = [
+        {"run_pk": pk, "tag": tag, "tenant": new.tenant} for pk, new in news for tag in dict.fromkeys(new.spec.tags)
+    ]
+    if rows:
+        connection.execute(sa.insert(run_tags), rows)
 
 
 def start_held(connection: Connection, run_pk: int) -> list[Hint]:
@@ -887,7 +945,12 @@ def _refuse_overflow(connection: Connection, session_pk: int, session_id: str) -
     waiting = connection.execute(
         sa.select(sa.func.count())
         .select_from(runs)
-        .where(runs.c.session_pk == session_pk, runs.c.status == RunStatus.QUEUED.value, runs.c.hinted_at.is_(None))
+        .where(
+            runs.c.session_pk == session_pk,
+            runs.c.status == RunStatus.QUEUED.value,
+            runs.c.hinted_at.is_(None),
+            sa.func.coalesce(runs.c.not_before, 0.0) <= db_now(),
+        )
     ).scalar_one()
     if waiting >= SESSION_QUEUE_MAX:
         raise SessionBusy(f"{waiting} runs already wait in session {session_id!r}; wait for one to end or stop one")

@@ -22,7 +22,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
-from hermes_worker.store.rows import budget_pk_of, reserved_of
+from hermes_worker.store.rows import BEGAN_AT, budget_pk_of, reserved_of
 from hermes_worker.store.runs.budgets import read_budget
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.runs.views import read_event
@@ -128,8 +128,8 @@ class Trees:
             return TreeBudget(
                 owner_run_id=owner,
                 budget=_own_budget(row, own) if budget_pk is None else read_budget(connection, budget_pk),
-                wall_s=None if row.deadline_at is None else row.deadline_at - row.created_at,
-                elapsed_s=(row.finished_at or row.now) - row.created_at,
+                wall_s=None if row.deadline_at is None else row.deadline_at - row.began_at,
+                elapsed_s=max(0.0, (row.finished_at or row.now) - row.began_at),
                 own=own,
                 children=children,
                 children_total=connection.execute(
@@ -287,7 +287,7 @@ class _OwnRow(NamedTuple):
     reserved_tokens: int
     reserved_nano_usd: int
     deadline_at: float | None
-    created_at: float
+    began_at: float
     finished_at: float | None
     now: float
 
@@ -329,7 +329,7 @@ _RUN = sa.select(
     runs.c.reserved_tokens,
     runs.c.reserved_nano_usd,
     runs.c.deadline_at,
-    runs.c.created_at,
+    BEGAN_AT.label("began_at"),
     runs.c.finished_at,
     db_now().label("now"),
 ).where(runs.c.run_id == sa.bindparam("run_id"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +18,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, exit_text
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.sources import SessionLabel
+from hermes_worker.core.urgency import Priority
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.owners import owned_by
@@ -65,6 +66,12 @@ class RunView:
     error: str | None
     title: str | None
     """What the conversation is called: how it begins, or what a model made of it."""
+    priority: Priority = Priority.NORMAL
+    not_before: float | None = None
+    """When it begins, or began at the earliest, if it was put off."""
+    tags: Sequence[str] = ()
+    retry_of: str | None = None
+    """The run whose submission it repeats; ``None`` also when that was deleted."""
     pending_steer: str | None = None
     """What was said to it and reached no tool result; only where one run is read."""
 
@@ -127,7 +134,7 @@ _OUTPUT = (
     .correlate(runs)
     .scalar_subquery()
 )
-_IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cancelled', 'expired'))", sa.Boolean())
+IS_OPEN = sa.literal_column("(runs.status not in ('completed', 'failed', 'cancelled', 'expired'))", sa.Boolean())
 """Spelled as in the index ``ix_runs_open``: with bound values in it SQLite would read the whole table."""
 
 
@@ -161,6 +168,9 @@ class _ViewRow(NamedTuple):
     updated_at: float
     finished_at: float | None
     resume_at: float | None
+    not_before: float | None
+    priority: int
+    retry_of_pk: int | None
     failure_kind: str | None
     failure_message: str | None
     session_id: str
@@ -412,13 +422,13 @@ class Views:
 
     def open_run_ids(self, tenant: str) -> list[str]:
         """Of the runs of a tenant that have not ended, oldest first."""
-        wanted = sa.select(runs.c.run_id).where(_IS_OPEN, owned_by(tenant, runs)).order_by(runs.c.pk)
+        wanted = sa.select(runs.c.run_id).where(IS_OPEN, owned_by(tenant, runs)).order_by(runs.c.pk)
         with self._database.read() as connection:
             return list(connection.execute(wanted).scalars())
 
     def open_counts(self, *, most: int = 10_000) -> dict[str, int]:
         """Runs that have not ended, by status, of which at most ``most`` are looked at: the cost is bounded."""
-        looked_at = sa.select(runs.c.status).where(_IS_OPEN).limit(most).subquery()
+        looked_at = sa.select(runs.c.status).where(IS_OPEN).limit(most).subquery()
         with self._database.read() as connection:
             rows = connection.execute(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
             return {status: int(count) for status, count in rows}
@@ -481,7 +491,17 @@ def _view(row: _ViewRow) -> RunView:
         failure_kind=row.failure_kind,
         error=row.failure_message,
         title=row.title,
+        priority=Priority(row.priority),
+        not_before=row.not_before,
     )
+
+
+def views_of(connection: Connection, pks: Sequence[int]) -> dict[int, tuple[RunView, int | None]]:
+    """Runs by their numbers, each with the number of the run that it repeats."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    wanted = (_VIEW if is_sqlite else _LISTED).where(runs.c.pk.in_(pks))
+    rows = rows_of(connection.execute(wanted if is_sqlite else _shown(wanted)), _ViewRow)
+    return {row.pk: (_view(row), row.retry_of_pk) for row in rows}
 
 
 def _text(body: str | None) -> str | None:

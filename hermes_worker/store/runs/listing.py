@@ -1,0 +1,244 @@
+"""Runs by status, tag, session, job, model, time and cost, page by page, the newest first.
+
+A page begins below a number, so new runs move nothing. Which runs are of the page is decided from as few columns as
+that takes; only these are read whole. A page costs at most ``LOOKED_AT_MAX`` rows, whatever is asked for and however
+many runs there are: one that is full of others' rows ends early, and says where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import row_of, rows_of
+from hermes_worker.store.owners import owned_by
+from hermes_worker.store.runs.inputs import read_spec
+from hermes_worker.store.runs.runs import find, session_is
+from hermes_worker.store.runs.views import IS_OPEN, RunView, views_of
+from hermes_worker.store.tables import firings, jobs, run_tags, runs, sessions
+
+LOOKED_AT_MAX = 20_000
+"""Rows that one page looks at."""
+_CLOCK_SLACK_S = 600.0
+"""Numbers are drawn when a transaction writes a run, so they are in the order of its times but for so much."""
+_NEAR = 512
+"""Rows between a number and a time that are not worth another look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are meant: those for which all that is said here holds."""
+
+    tenant: str = DEFAULT_TENANT
+    source: str = "api"
+    """Whose names of sessions are meant."""
+    statuses: Collection[RunStatus] = ()
+    tags: Sequence[str] = ()
+    """They have each of them."""
+    session_id: str | None = None
+    job_id: str | None = None
+    model: str | None = None
+    created_after: float | None = None
+    """Epoch seconds, that moment included."""
+    created_before: float | None = None
+    """That moment left out."""
+    cost_usd_min: float | None = None
+    cost_usd_max: float | None = None
+    """Of what is known of the cost of the run itself, both included."""
+
+
+class Found(NamedTuple):
+    """The number of a run and its id."""
+
+    pk: int
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some runs of a list."""
+
+    views: Sequence[RunView]
+    below: int | None
+    """Where the next page begins; ``None`` when this is the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """What a caller noted on a run, and what it repeats."""
+
+    tags: Sequence[str]
+    metadata: Mapping[str, str]
+    retry_of: str | None
+
+
+class Listing:
+    """Lists the runs of one database. Thread-safe; reads only."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def page(self, wanted: RunFilter, *, limit: int = 50, below: int | None = None, before: str | None = None) -> Page:
+        """``below`` is where the page before ended, ``before`` the id of the run that ended it. Raises ``RunNotFound``
+        for that, ``UnavailableError``."""
+        with self._database.read() as connection:
+            if before is not None:
+                below = find(connection, before, wanted.tenant)
+            found, next_below = matching(connection, wanted, limit=limit, below=below)
+            return Page(views=_shown(connection, found), below=next_below)
+
+    def notes(self, run_id: str) -> Notes:
+        """Raises ``RunNotFound``."""
+        with self._database.read() as connection:
+            pk = find(connection, run_id)
+            metadata = _metadata(connection, pk)
+            tags, repeated = tags_of(connection, [pk]), repeated_by(connection, [pk])
+        return Notes(tags=tags.get(pk, ()), metadata=metadata, retry_of=repeated.get(pk))
+
+
+def _metadata(connection: Connection, pk: int) -> Mapping[str, str]:
+    try:
+        return read_spec(connection, pk).metadata
+    except ValueError:
+        return {}  # a run whose input cannot be read is shown all the same
+
+
+def matching(
+    connection: Connection, wanted: RunFilter, *, limit: int, below: int | None = None
+) -> tuple[list[Found], int | None]:
+    """Up to ``limit`` runs, newest first, and where to go on, if there may be more."""
+    among = _candidates(connection, wanted, below).subquery()
+    conditions = _conditions(wanted, among)
+    statement = sa.select(among.c.pk, among.c.run_id).order_by(among.c.pk.desc()).limit(limit + 1)
+    found = rows_of(connection.execute(statement.where(*conditions)), Found)
+    if len(found) > limit:
+        return found[:limit], found[limit - 1].pk
+    if not conditions:
+        return found, None
+    # Fewer than wanted: either there are no more, or no more were looked at.
+    count, last = connection.execute(sa.select(sa.func.count(), sa.func.min(among.c.pk))).one()
+    return found, int(last) if count == LOOKED_AT_MAX else None
+
+
+_LOOKED_AT = tuple(
+    runs.c[name] for name in ("pk", "run_id", "status", "session_pk", "model", "created_at", "cost_nano_usd")
+)
+
+
+def _candidates(connection: Connection, wanted: RunFilter, below: int | None) -> sa.Select[Any]:
+    """The newest ``LOOKED_AT_MAX`` runs that the index at hand gives."""
+    pk, statement = _driver(wanted)
+    if below is not None:
+        statement = statement.where(pk < below)
+    for at, is_after in ((wanted.created_after, True), (wanted.created_before, False)):
+        if at is not None:
+            bound = _number_at(connection, at - _CLOCK_SLACK_S if is_after else at + _CLOCK_SLACK_S, is_after=is_after)
+            statement = statement.where(pk >= bound if is_after else pk <= bound)
+    return statement.order_by(pk.desc()).limit(LOOKED_AT_MAX)
+
+
+def _driver(wanted: RunFilter) -> tuple[sa.ColumnElement[int], sa.Select[Any]]:
+    statement = sa.select(*_LOOKED_AT).where(owned_by(wanted.tenant, runs))
+    if wanted.job_id is not None:
+        of_job = sa.select(jobs.c.pk).where(jobs.c.job_id == wanted.job_id, jobs.c.tenant == wanted.tenant)
+        statement = statement.join(firings, firings.c.run_pk == runs.c.pk)
+        return firings.c.run_pk, statement.where(firings.c.job_pk == of_job.scalar_subquery())
+    if wanted.tags:
+        statement = statement.join(run_tags, run_tags.c.run_pk == runs.c.pk)
+        return run_tags.c.run_pk, statement.where(run_tags.c.tenant == wanted.tenant, run_tags.c.tag == wanted.tags[0])
+    if wanted.session_id is not None:
+        return runs.c.pk, statement.where(runs.c.session_pk == _session(wanted, wanted.session_id))
+    if wanted.statuses and TERMINAL.isdisjoint(wanted.statuses):
+        return runs.c.pk, statement.where(IS_OPEN)
+    return runs.c.pk, statement
+
+
+def _session(wanted: RunFilter, session_id: str) -> sa.ScalarSelect[int]:
+    named = sa.select(sessions.c.pk).where(session_is(wanted.tenant, wanted.source, session_id))
+    return named.scalar_subquery()
+
+
+def _conditions(wanted: RunFilter, among: sa.Subquery) -> list[sa.ColumnElement[bool]]:
+    """What the driver does not say already, of the columns of a row that it gave."""
+    row = among.c
+    found: list[sa.ColumnElement[bool]] = []
+    if wanted.statuses:
+        found.append(row.status.in_(sorted(status.value for status in wanted.statuses)))
+    if wanted.session_id is not None and (wanted.tags or wanted.job_id is not None):
+        found.append(row.session_pk == _session(wanted, wanted.session_id))
+    for tag in wanted.tags if wanted.job_id is not None else wanted.tags[1:]:
+        found.append(sa.exists().where(run_tags.c.run_pk == row.pk, run_tags.c.tag == tag))
+    if wanted.model is not None:
+        found.append(row.model == wanted.model)
+    if wanted.created_after is not None:
+        found.append(row.created_at >= wanted.created_after)
+    if wanted.created_before is not None:
+        found.append(row.created_at < wanted.created_before)
+    if wanted.cost_usd_min is not None:
+        found.append(row.cost_nano_usd >= round(wanted.cost_usd_min * 1e9))
+    if wanted.cost_usd_max is not None:
+        found.append(row.cost_nano_usd <= round(wanted.cost_usd_max * 1e9))
+    return found
+
+
+class _Made(NamedTuple):
+    pk: int
+    created_at: float
+
+
+def _number_at(connection: Connection, at: float, *, is_after: bool) -> int:
+    """A number near the first run that was made at a time: never above it with ``is_after``, else never below it. There
+    is no index on times, and needs none: numbers grow with them."""
+    low, high = 0, int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(runs.c.pk), 0))).scalar_one()) + 1
+    while high - low > _NEAR:
+        middle = (low + high) // 2
+        row = row_of(connection.execute(_FROM, {"pk": middle}), _Made)
+        if row is None or row.created_at >= at:
+            high = middle
+        else:
+            low = row.pk
+    return low if is_after else high
+
+
+_FROM = sa.select(runs.c.pk, runs.c.created_at).where(runs.c.pk >= sa.bindparam("pk")).order_by(runs.c.pk).limit(1)
+
+
+def _shown(connection: Connection, found: Sequence[Found]) -> list[RunView]:
+    if not found:
+        return []
+    pks = [row.pk for row in found]
+    shown = views_of(connection, pks)
+    tags = tags_of(connection, pks)
+    repeated = repeated_by(connection, [pk for pk, (_, repeats) in shown.items() if repeats is not None])
+    return [replace(shown[pk][0], tags=tags.get(pk, ()), retry_of=repeated.get(pk)) for pk in pks if pk in shown]
+
+
+def tags_of(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence[str]]:
+    """The tags of runs that have any."""
+    rows = connection.execute(
+        sa.select(run_tags.c.run_pk, run_tags.c.tag).where(run_tags.c.run_pk.in_(pks)).order_by(run_tags.c.tag)
+    )
+    found: dict[int, list[str]] = {}
+    for pk, tag in rows:
+        found.setdefault(int(pk), []).append(tag)
+    return found
+
+
+def repeated_by(connection: Connection, pks: Sequence[int]) -> Mapping[int, str]:
+    """The runs that some of these repeat, where they are still there."""
+    if not pks:
+        return {}
+    first = runs.alias("first")
+    rows = connection.execute(
+        sa.select(runs.c.pk, first.c.run_id)
+        .join(first, first.c.pk == runs.c.retry_of_pk)
+        .where(runs.c.pk.in_(pks), runs.c.retry_of_pk.is_not(None))
+    )
+    return {int(pk): run_id for pk, run_id in rows}

@@ -1,0 +1,99 @@
+"""What a submission says about its place in the queue, and lists with filters and cursors, on a real server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+from serving import Served
+from support.store import Store
+
+from hermes_worker.api.cursors import cursor_of
+from hermes_worker.settings import Secret
+from hermes_worker.settings.sealing import Keyring
+from hermes_worker.store.runs.listing import RunFilter
+
+
+def post(api: Served, **document: Any) -> httpx.Response:
+    return api.http.post("/v1/runs", json={"input": "x", **document})
+
+
+def test_a_run_is_put_off_and_says_so(api: Served, store: Store) -> None:
+    said = {"delay_s": 3600, "tags": ["b", "a"], "metadata": {"ticket": "7"}, "priority": "high"}
+    answer = post(api, **said).json()
+    run = api.http.get(f"/v1/runs/{answer['run_id']}").json()
+
+    assert answer["status"] == "scheduled"
+    assert run["not_before"] == answer["not_before"] == pytest.approx(time.time() + 3600, abs=60)
+    assert (run["tags"], run["metadata"], run["priority"]) == (["a", "b"], {"ticket": "7"}, "high")
+    assert store.due(answer["run_id"]) == []
+
+
+WRONG = [
+    ({"tags": ["a b"]}, "tags"),
+    ({"tags": [f"t{n}" for n in range(17)]}, "tags"),
+    ({"priority": "urgent"}, "priority"),
+    ({"delay_s": 1, "not_before": 1}, "delay_s"),
+    ({"not_before": 9e12}, "not_before"),
+    ({"delay_s": 1, "multitask": "interrupt"}, "multitask"),
+    ({"deadline": 1}, "deadline"),
+    ({"delay_s": 100, "deadline": time.time() + 50}, "deadline"),
+]
+
+
+@pytest.mark.parametrize(("said", "param"), WRONG)
+def test_what_cannot_be_is_named(api: Served, said: dict[str, Any], param: str) -> None:
+    answer = post(api, **said)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_the_same_key_with_another_time_is_another_request(api: Served) -> None:
+    headers = {"Idempotency-Key": "k"}
+    codes = [
+        api.http.post("/v1/runs", json={"input": "x", "delay_s": delay}, headers=headers).status_code
+        for delay in (60, 60, 90)
+    ]
+    assert codes == [202, 202, 409]
+
+
+def test_a_list_is_read_to_its_end_by_cursors(api: Served) -> None:
+    made = [post(api, tags=["t"]).json()["run_id"] for _ in range(5)]
+    post(api)
+    seen, query = [], {"tag": "t", "limit": 2}
+    while True:
+        page = api.http.get("/v1/runs", params=query).json()
+        seen += [run["run_id"] for run in page["data"]]
+        assert page["has_more"] == ("next_cursor" in page)
+        if not page["has_more"]:
+            break
+        post(api, tags=["t"])
+        query["cursor"] = page["next_cursor"]
+
+    assert seen == made[::-1]
+
+
+def test_a_cursor_is_good_for_its_own_list_only(api: Served) -> None:
+    for _ in range(3):
+        post(api, tags=["t"])
+    cursor = api.http.get("/v1/runs?tag=t&limit=1").json()["next_cursor"]
+    strange = cursor_of(Keyring([Secret("x" * 40)]), RunFilter(tags=("t",)), 1)
+    other = f"{cursor[:-6]}{'A' * 6}"
+
+    for query in (f"cursor={cursor}", f"tag=t&cursor={strange}", f"tag=t&cursor={other}", "cursor=1", "cursor=é"):
+        answer = api.http.get(f"/v1/runs?{query}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_cursor"), query
+    assert api.http.get(f"/v1/runs?tag=t&cursor={cursor}").status_code == 200
+
+
+def test_several_filters_hold_together(api: Served, store: Store) -> None:
+    one = post(api, tags=["t"], model="a").json()["run_id"]
+    post(api, tags=["t"], model="b")
+    store.answer(one)
+
+    query = "tag=t&model=a&status=completed&status=failed&created_after=1&created_before=9e9&max_cost_usd=1"
+    assert [run["run_id"] for run in api.http.get(f"/v1/runs?{query}").json()["data"]] == [one]
+    assert api.http.get("/v1/runs?tag=t&model=a&status=failed").json()["data"] == []
+    assert api.http.get("/v1/runs?job_id=nope").json()["data"] == []

@@ -1,0 +1,58 @@
+"""Submitting for later and finding runs again, on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.commandline import CommandLine
+from support.store import Store
+
+
+def listed(hermes: CommandLine, *filters: str) -> list[str]:
+    ended = hermes.inline("runs", "list", "--json", *filters)
+    assert ended.code == 0, ended.said
+    return [json.loads(line)["run_id"] for line in ended.out.splitlines()]
+
+
+def test_a_run_is_submitted_for_later(hermes: CommandLine, store: Store) -> None:
+    options = ["--not-before", "90s", "--tag", "eu", "--tag", "nightly", "--meta", "ticket=7", "--priority", "high"]
+    ended = hermes.inline("submit", "x", *options, "--json")
+    assert ended.code == 0, ended.said
+    said = json.loads(ended.out)
+
+    assert said["status"] == "scheduled"
+    assert store.due(said["run_id"]) == []
+    shown = hermes.inline("runs", "show", said["run_id"]).out
+    assert "begins    not before " in shown
+    assert "tags      eu nightly" in shown
+    assert "priority  high" in shown
+    assert hermes.run_of(said["run_id"])["metadata"] == {"ticket": "7"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--not-before", "soon"], "is neither a time"),
+        (["--meta", "ticket"], "is not NAME=VALUE"),
+        (["--priority", "hgih"], "Did you mean 'high'?"),
+        (["--tag", "a b"], "is no tag"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(hermes: CommandLine, store: Store, options: list[str], said: str) -> None:
+    ended = hermes.inline("submit", "x", *options)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_runs_are_found_by_what_was_noted_on_them(hermes: CommandLine, store: Store) -> None:
+    tagged, plain = store.submit(tags=("t",), model="a").run_id, store.submit(model="b").run_id
+    store.answer(plain)
+
+    assert listed(hermes) == [plain, tagged]
+    assert listed(hermes, "--tag", "t") == [tagged]
+    assert listed(hermes, "--status", "completed", "--status", "failed") == [plain]
+    assert listed(hermes, "--model", "b", "--since", "2h") == [plain]
+    assert listed(hermes, "--until", "2h") == []
+    assert listed(hermes, "--before", plain) == [tagged]
+    assert listed(hermes, "--limit", "1") == [plain]

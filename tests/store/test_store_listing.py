@@ -1,0 +1,124 @@
+"""Lists of runs: every filter, and pages that stay where they are whatever is added or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store
+
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.runs import listing
+from hermes_worker.store.runs.listing import Listing, RunFilter
+from hermes_worker.store.tables import firings, jobs, runs
+
+
+def ids(store: Store, limit: int = 50, **wanted: object) -> list[str]:
+    page = Listing(store.database).page(RunFilter(**wanted), limit=limit)  # type: ignore[arg-type]
+    assert page.below is None
+    return [view.run_id for view in page.views]
+
+
+def change(store: Store, run_id: str, **values: object) -> None:
+    with store.database.write() as connection:
+        connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(**values))
+
+
+def pages(store: Store, wanted: RunFilter, limit: int) -> Iterator[list[str]]:
+    below = None
+    while True:
+        page = Listing(store.database).page(wanted, limit=limit, below=below)
+        yield [view.run_id for view in page.views]
+        if page.below is None:
+            return
+        below = page.below
+
+
+def test_runs_are_found_by_their_tags(store: Store) -> None:
+    both = store.submit(tags=("nightly", "eu")).run_id
+    one = store.submit(tags=("nightly",)).run_id
+    store.submit()
+    others = store.submit(tags=("nightly",), tenant="acme").run_id
+
+    assert ids(store, tags=("nightly",)) == [one, both]
+    assert ids(store, tags=("eu", "nightly")) == [both]
+    assert ids(store, tags=("us",)) == []
+    assert ids(store, tags=("nightly",), tenant="acme") == [others]
+    [view] = Listing(store.database).page(RunFilter(tags=("eu",))).views
+    assert view.tags == ["eu", "nightly"]
+
+
+def test_runs_are_found_by_status_model_session_and_cost(store: Store) -> None:
+    done = store.submit(model="a").run_id
+    store.answer(done)
+    waiting = store.submit(model="b", session_id="s").run_id
+    change(store, done, cost_nano_usd=2_500_000_000)
+
+    assert ids(store, statuses=(RunStatus.COMPLETED,)) == [done]
+    assert ids(store, statuses=(RunStatus.QUEUED, RunStatus.RUNNING)) == [waiting]
+    assert ids(store, statuses=(RunStatus.QUEUED, RunStatus.COMPLETED)) == [waiting, done]
+    assert ids(store, model="b") == [waiting]
+    assert ids(store, session_id="s") == [waiting]
+    assert ids(store, session_id="s", source="cli") == []
+    assert ids(store, cost_usd_min=2.5) == [done]
+    assert ids(store, cost_usd_max=2.4) == [waiting]
+
+
+def test_runs_are_found_by_the_time_at_which_they_were_made(store: Store) -> None:
+    run_ids = [store.submit().run_id for _ in range(4)]
+    for number, run_id in enumerate(run_ids):
+        change(store, run_id, created_at=1_000_000.0 * (number + 1))
+
+    assert ids(store, created_after=2_000_000.0) == run_ids[:0:-1]
+    assert ids(store, created_before=3_000_000.0) == run_ids[1::-1]
+    assert ids(store, created_after=2_000_000.0, created_before=4_000_000.0) == run_ids[2:0:-1]
+
+
+def test_a_time_is_found_among_many_numbers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_NEAR", 2)
+    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 5)
+    run_ids = [store.submit().run_id for _ in range(40)]
+    for number, run_id in enumerate(run_ids):
+        change(store, run_id, created_at=10_000.0 * number)
+
+    wanted = RunFilter(created_after=70_000.0, created_before=100_000.0)
+    assert [each for page in pages(store, wanted, 2) for each in page] == run_ids[9:6:-1]
+
+
+def test_runs_are_found_by_their_job(store: Store) -> None:
+    mine, _ = store.submit().run_id, store.submit().run_id
+    job = {"job_id": "0123456789ab", "tenant": "default", "name": "j", "definition": "{}", "state": "scheduled"}
+    with store.database.write() as connection:
+        connection.execute(sa.insert(jobs).values(**job, created_at=1.0, updated_at=1.0))
+        run_pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == mine)).scalar_one()
+        slot = {"job_pk": 1, "slot": 1.0, "outcome": "fired", "reason": "", "settled_at": 1.0, "run_pk": run_pk}
+        connection.execute(sa.insert(firings).values(slot | {"job_pk": sa.select(jobs.c.pk).scalar_subquery()}))
+
+    assert ids(store, job_id="0123456789ab") == [mine]
+    assert ids(store, job_id="0123456789ab", tenant="acme") == []
+    assert ids(store, job_id="nope") == []
+
+
+@pytest.mark.parametrize("tags", [(), ("t",)])
+def test_pages_miss_nothing_and_repeat_nothing_while_runs_come_and_go(store: Store, tags: tuple[str, ...]) -> None:
+    run_ids = [store.submit(tags=tags).run_id for _ in range(7)]
+    seen: list[str] = []
+    for page in pages(store, RunFilter(tags=tags), 2):
+        seen += page
+        store.submit(tags=tags)  # newer than all pages
+        with store.database.write() as connection:  # the run that ended the page is deleted
+            connection.execute(sa.update(runs).where(runs.c.run_id == page[-1]).values(tenant="gone"))
+
+    assert seen == run_ids[::-1]
+
+
+def test_what_is_rare_takes_short_pages_and_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 3)
+    rare = store.submit(model="rare").run_id
+    for _ in range(7):
+        store.submit()
+
+    found = list(pages(store, RunFilter(model="rare"), 5))
+
+    assert found == [[], [], [rare]]
