@@ -135,6 +135,8 @@ def _own_problems(manifest: Manifest) -> list[str]:
             found.append(f"{path[-1]!r} is no resource")
         if _is_quantity(path) and not (isinstance(value, str | int) and QUANTITY.fullmatch(str(value))):
             found.append(f"{'.'.join(map(str, path))}: {value!r} is no quantity")
+        if path[-1] == "expr" and not isinstance(value, str):
+            found.append(f"{'.'.join(map(str, path))}: {value!r} is no expression")
     return [*found, *_trigger_problems(manifest)]
 
 

@@ -26,6 +26,7 @@ KINDS = {
     "TriggerAuthentication": "@kubernetes-models/keda/keda.sh/v1alpha1/TriggerAuthentication",
     "ServiceMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/ServiceMonitor",
     "PodMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PodMonitor",
+    "PrometheusRule": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PrometheusRule",
     "ExternalSecret": "@kubernetes-models/external-secrets/external-secrets.io/v1/ExternalSecret",
     "Certificate": "@kubernetes-models/cert-manager/cert-manager.io/v1/Certificate",
 }
