@@ -13,6 +13,7 @@ from hermes_worker.channels.catalog import platform_named
 from hermes_worker.channels.targets import ChatRef, parse_targets, text_of
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.safety.approvals import Unattended
+from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import ChainLimits, Jobs
 from scheduler import jobs as work
@@ -42,7 +43,8 @@ class AgentJobs:
         self, action: str, arguments: Mapping[str, Any], *, session_id: str, tenant: str = DEFAULT_TENANT
     ) -> Mapping[str, Any]:
         """Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``, ``AmbiguousJob``."""
-        return AgentJobs(self._jobs.of(tenant))._act(action, arguments, session_id)
+        with acting(Actor(tenant=tenant, name=f"agent:{session_id}")):
+            return AgentJobs(self._jobs.of(tenant))._act(action, arguments, session_id)
 
     def _act(self, action: str, arguments: Mapping[str, Any], session_id: str) -> Mapping[str, Any]:
         if action == "create":

@@ -32,6 +32,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal, h
 from hermes_worker.observe import log
 from hermes_worker.settings import Secret, ServerSettings
 from hermes_worker.settings.server_key import fingerprint_of
+from hermes_worker.store.access.audit import Actor, acting
 from hermes_worker.store.access.principals import TenantDisabled
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/health/ready"})
@@ -113,6 +114,9 @@ class Guard:
                 return
             if principal is not None:
                 scope.setdefault("state", {})[_PRINCIPAL] = principal
+                with acting(_actor(principal, scope)):
+                    await self._app(scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
     async def _admitted(self, headers: Headers, path: str) -> Principal | None:
@@ -132,6 +136,12 @@ class Guard:
         if principal is None:
             raise ApiError(401, _MISSING, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return principal
+
+
+def _actor(principal: Principal, scope: Scope) -> Actor:
+    """For the audit log. The address is that of the connection: of a proxy, where there is one."""
+    client = scope.get("client")
+    return Actor(tenant=principal.tenant, name=principal.known_as, address=str(client[0]) if client else None)
 
 
 _PRINCIPAL = "principal"

@@ -22,6 +22,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),
         RouterDeclaration(name="sessions", implementation="hermes_worker.api.routes.sessions:router"),
         RouterDeclaration(name="capabilities", implementation="hermes_worker.api.routes.capabilities:router"),
+        RouterDeclaration(name="audit", implementation="hermes_worker.api.routes.audit:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),
     ),
 )

@@ -53,6 +53,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.tenants:tenants",
         ),
         CommandDeclaration(
+            name="audit",
+            summary="List and export who did what.",
+            implementation="hermes_worker.cli.audit:audit",
+        ),
+        CommandDeclaration(
             name="keys",
             summary="Create, list, rotate and revoke keys of the HTTP API.",
             implementation="hermes_worker.cli.tenants:keys",

@@ -111,6 +111,13 @@ def this_user() -> str:
         return user_of_machine(f"uid {number}")
 
 
+def acts_as_this_user() -> None:
+    """From here on the audit log knows who acts."""
+    from hermes_worker.store.access.audit import Actor, act_as  # not for those who only read the help
+
+    act_as(Actor(tenant=chosen_tenant(), name=this_user()))
+
+
 toolsets_option = click.option(
     "--toolsets",
     type=TEXT,

@@ -14,7 +14,7 @@ from hermes_worker import wiring
 from hermes_worker.broker.queue import Publisher, redis_client
 from hermes_worker.cli.follow import Sources
 from hermes_worker.cli.layout import clock
-from hermes_worker.cli.options import chosen_tenant, client_settings
+from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, client_settings
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.standing import StandingReason
@@ -139,6 +139,7 @@ def records_of(settings: Settings) -> Records:
     """Of the tenant that the command line names. Raises ``ConfigurationError``, ``UnavailableError``,
     ``TenantNotFound``."""
     require_begun(settings)
+    acts_as_this_user()
     database = wiring.open_database(settings)
     return Records(
         settings=settings,

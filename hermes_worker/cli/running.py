@@ -25,6 +25,7 @@ from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
 from hermes_worker.cli.models import described, model_key, model_name
 from hermes_worker.cli.options import (
     TEXT,
+    acts_as_this_user,
     common,
     home_option,
     load_settings,
@@ -252,6 +253,7 @@ class _Task:
             principal=Principal(name=this_user()),
             source="cli",
         )
+        acts_as_this_user()
         with closing(client):
             run_id = submit(client, submission).run_id
         click.echo(f"{run_id} in {self._asked.workspace}\n")

@@ -13,6 +13,7 @@ from hermes_worker.cli.listing import AHEAD
 from hermes_worker.cli.options import (
     TEXT,
     OneOf,
+    acts_as_this_user,
     chosen_tenant,
     client_settings,
     common,
@@ -79,6 +80,7 @@ def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: 
     settings = client_settings(home)
     require_begun(settings)
     submission = _submission(prompt_text(prompt), asked, _stack(settings))
+    acts_as_this_user()
     client = open_client(settings)
     Tenants(client.database).require_enabled(submission.principal.tenant)
     created = accept(client, submission)

@@ -17,6 +17,8 @@ from hermes_worker.core.errors import HermesError
 FLOOR_S = 3600.0
 """Nothing younger than this is deleted, whatever the rules say: late writes of a run's end, such as its title, find
 their row."""
+AUDIT_FLOOR_S = 30 * 86_400.0
+"""The same for the audit log; its table refuses to delete anything younger."""
 USED_BY_JOBS_S = 2 * 86_400.0
 """How long a firing and its run stay whatever the rules say: a job's budget is counted by days, in its time zone."""
 _DAY_S = 86_400.0
@@ -41,6 +43,8 @@ class RetentionKind(StrEnum):
     """Directories that sessions were given, of those that are quiet or gone."""
     OUTPUTS = "outputs"
     """Documents of jobs' runs, as files."""
+    AUDIT = "audit"
+    """What people did. The database itself keeps it for thirty days at least."""
 
 
 COUNTABLE = frozenset({RetentionKind.RUNS, RetentionKind.DELIVERIES, RetentionKind.FIRINGS})
@@ -85,6 +89,7 @@ DEFAULT_RULES: Mapping[RetentionKind, RetentionRule] = MappingProxyType(
         RetentionKind.TOMBSTONES: RetentionRule(age_s=365 * _DAY_S),
         RetentionKind.WORKSPACES: FOR_EVER,
         RetentionKind.OUTPUTS: FOR_EVER,
+        RetentionKind.AUDIT: RetentionRule(age_s=365 * _DAY_S),
     }
 )
 """What people made stays until somebody says otherwise; what only we need goes when nobody looks at it any more."""
@@ -103,8 +108,9 @@ def rule_of(kind: RetentionKind, text: str) -> RetentionRule:
         raise InvalidRule(f"{kind.value}={text!r} is no rule; write 'never', '30d', '12h', '/1000' or '30d/1000'")
     age = None if found["age"] is None else float(found["age"]) * _UNITS[found["unit"]]
     count = None if found["count"] is None else int(found["count"])
-    if age is not None and not FLOOR_S <= age <= _AGE_S_MAX:
-        raise InvalidRule(f"{kind.value}={text!r} is out of range: an age is from 1h to 36500d")
+    least, written = (AUDIT_FLOOR_S, "30d") if kind is RetentionKind.AUDIT else (FLOOR_S, "1h")
+    if age is not None and not least <= age <= _AGE_S_MAX:
+        raise InvalidRule(f"{kind.value}={text!r} is out of range: an age is from {written} to 36500d")
     if count is not None and kind not in COUNTABLE:
         raise InvalidRule(f"{kind.value}={text!r} counts; only {', '.join(sorted(COUNTABLE))} can be counted")
     return RetentionRule(age_s=age, count=count)

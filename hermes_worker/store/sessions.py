@@ -21,6 +21,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.sources import SessionLabel, kind_of
 from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.owners import owned_by
@@ -222,6 +223,7 @@ class Sessions:
             tools_hash = store_blob(connection, new.tools)
             values = {**session_values(new, tools_hash), "title": title, "model": model}
             opened = self._opened(connection, {**values, "session_id": new.run_id or new_run_id()})
+            record(connection, Act.SESSION_OPEN, opened.session_id)
             return _views(connection, [opened])[0]
 
     def change(self, reference: str, changes: Changes) -> SessionView:
@@ -232,10 +234,11 @@ class Sessions:
         if changes.end_reason is not None:
             values |= {"end_reason": changes.end_reason or None, "ended_at": db_now() if changes.end_reason else None}
         with self._database.write() as connection:
-            pk = self._found(connection, reference).pk
+            found = self._found(connection, reference)
             if values:
-                connection.execute(sa.update(sessions).where(sessions.c.pk == pk).values(**values))
-            return _views(connection, [self._by_pk(connection, pk)])[0]
+                connection.execute(sa.update(sessions).where(sessions.c.pk == found.pk).values(**values))
+                record(connection, Act.SESSION_CHANGE, found.session_id, after={"changed": sorted(values)})
+            return _views(connection, [self._by_pk(connection, found.pk)])[0]
 
     def messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
         """Rows numbered above ``after``, in order. Raises ``SessionNotFound``."""
@@ -290,6 +293,8 @@ class Sessions:
             }
             opened = self._opened(connection, values)
             _copy(connection, source.pk, opened.pk, cut)
+            copied = {"from": source.session_id, "messages": cut}
+            record(connection, Act.SESSION_FORK, opened.session_id, after=copied)
             connection.execute(sa.update(sessions).where(this).values(ended_at=db_now(), end_reason=BRANCHED))
             return _views(connection, [opened])[0]
 

@@ -814,6 +814,25 @@ api_keys = sa.Table(
 )
 """Keys of the API. Only the SHA-256 of a key is kept. ``last_used_at`` is exact to the minute."""
 
+audit_log = sa.Table(
+    "audit_log",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("at", Seconds, nullable=False),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("actor", sa.String(200), nullable=False),
+    sa.Column("address", sa.String(64)),
+    sa.Column("act", sa.String(40), nullable=False),
+    sa.Column("subject", sa.String(200), nullable=False),
+    sa.Column("facts", sa.Text(), nullable=False),
+    sa.Index("ix_audit_log_tenant_pk", "tenant", "pk"),
+    sa.Index("ix_audit_log_tenant_at", "tenant", "at"),
+    postgresql_with=_OFTEN_ADDED,
+    sqlite_autoincrement=True,
+)
+"""What people did (``store.access.audit``). ``facts`` is JSON: ``before`` and ``after``. Triggers refuse changes, and
+the deletion of what is younger than thirty days; a number is never given twice."""
+
 retention_rules = sa.Table(
     "retention_rules",
     metadata,

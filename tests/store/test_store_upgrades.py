@@ -15,6 +15,7 @@ from hermes_worker.store.revisions import MIGRATIONS, newest
 from hermes_worker.store.tables import (
     allowed_patterns,
     api_keys,
+    audit_log,
     auxiliary_calls,
     dead_targets,
     deleted_runs,
@@ -65,6 +66,14 @@ _OTHERS = {
         "task": "vision",
         "request": "{}",
         "asked_at": 1.0,
+    },
+    audit_log: {
+        "at": 1.0,
+        "tenant": "default",
+        "actor": "api:ci/key_0123456789ab",
+        "act": "run.stop",
+        "subject": "run_1",
+        "facts": "{}",
     },
     tool_sources: {
         "tenant": "*",

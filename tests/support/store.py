@@ -30,7 +30,17 @@ from hermes_worker.store.runs.runs import Created, IterationClaim, NewRun, Runs,
 from hermes_worker.store.runs.transcripts import Transcripts
 from hermes_worker.store.runs.views import Views
 from hermes_worker.store.sweep import Sweeper, SweepPolicy, Swept
-from hermes_worker.store.tables import events, maintenance, messages, metadata, runs, sessions, tool_calls, workers
+from hermes_worker.store.tables import (
+    audit_log,
+    events,
+    maintenance,
+    messages,
+    metadata,
+    runs,
+    sessions,
+    tool_calls,
+    workers,
+)
 from hermes_worker.store.workers import Registration, Workers
 from support.migrated import bring_up
 
@@ -224,7 +234,7 @@ class Store:
             for table in metadata.sorted_tables:
                 times = [column for column in table.c if isinstance(column.type, sa.Double)]
                 times = [column for column in times if column.name not in ("idle_s_max", "watched_until")]
-                if table is maintenance and not nobody_swept:
+                if table is audit_log or (table is maintenance and not nobody_swept):
                     continue
                 if times:
                     connection.execute(sa.update(table).values({c.name: c - seconds for c in times}))

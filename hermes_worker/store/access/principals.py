@@ -21,6 +21,7 @@ from hermes_worker.core.principals import (
     named_holder,
     scopes_of,
 )
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
 from hermes_worker.store.outbox.deliveries import DeliveryNotFound
@@ -158,6 +159,7 @@ class Tenants:
             made = insert_ignoring(connection, tenants).values(**values).returning(tenants.c.name)
             if name == DEFAULT_TENANT or connection.execute(made).first() is None:
                 raise TenantExists(f"there is a tenant {name!r} already")
+            record(connection, Act.TENANT_CREATE, name, tenant=name)
 
     def require_tenant(self, name: str) -> str:
         """Raises ``TenantNotFound``."""
@@ -185,18 +187,19 @@ class Tenants:
         """Let nothing new begin for a tenant. Idempotent. Raises ``TenantNotFound``, ``DefaultTenantStays``."""
         if name == DEFAULT_TENANT:
             raise DefaultTenantStays(f"the tenant {name!r} is the installation's own and cannot be disabled")
-        self._set_disabled(name, sa.func.coalesce(tenants.c.disabled_at, db_now()))
+        self._set_disabled(name, sa.func.coalesce(tenants.c.disabled_at, db_now()), Act.TENANT_DISABLE)
 
     def enable_tenant(self, name: str) -> None:
         """Undo ``disable_tenant``. Idempotent. Raises ``TenantNotFound``."""
         if name != DEFAULT_TENANT:
-            self._set_disabled(name, None)
+            self._set_disabled(name, None, Act.TENANT_ENABLE)
 
-    def _set_disabled(self, name: str, at: sa.ColumnElement[float] | None) -> None:
-        with self._database.statement() as connection:
+    def _set_disabled(self, name: str, at: sa.ColumnElement[float] | None, act: Act) -> None:
+        with self._database.write() as connection:
             changed = connection.execute(sa.update(tenants).where(tenants.c.name == name).values(disabled_at=at))
-        if changed.rowcount == 0:
-            raise _no_tenant(name)
+            if changed.rowcount == 0:
+                raise _no_tenant(name)
+            record(connection, act, name, tenant=name)
 
     def has_others(self) -> bool:
         """Whether there is a tenant beside the default one."""
@@ -234,7 +237,9 @@ class Tenants:
         checked_holder(holder)
         with self._database.write() as connection:
             principal_pk = _principal(connection, tenant, holder)
-            return _insert_key(connection, tenant, principal_pk, sorted(scopes), expires_in_s)
+            made = _insert_key(connection, tenant, principal_pk, sorted(scopes), expires_in_s)
+            record(connection, Act.KEY_CREATE, made.view.key_id, tenant=tenant, after=_shown_key(made.view))
+            return made
 
     def keys(self, tenant: str) -> list[KeyView]:
         """The keys of a tenant, oldest first; those that cannot be used any more as well."""
@@ -253,6 +258,8 @@ class Tenants:
             expires_at = sa.case((api_keys.c.expires_at < ends_at, api_keys.c.expires_at), else_=ends_at)
             changes = {"expires_at": expires_at, "replaced_by": made.view.key_id}
             connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(**changes))
+            before = {"expires_at": row.expires_at}
+            record(connection, Act.KEY_ROTATE, key_id, tenant=tenant, before=before, after=_shown_key(made.view))
             return made
 
     def revoke_key(self, tenant: str, key_id: str) -> None:
@@ -261,6 +268,7 @@ class Tenants:
             row = _locked_key(connection, tenant, key_id)
             if row.revoked_at is None:
                 connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(revoked_at=db_now()))
+                record(connection, Act.KEY_REVOKE, key_id, tenant=tenant, before={"scopes": row.scopes.split()})
 
     def principal_of(self, token: str) -> Principal | None:
         """Who holds a key; ``None`` for one that is none, or that ended. Notes that it was used, once a minute.
@@ -349,6 +357,10 @@ def _locked_key(connection: Connection, tenant: str, key_id: str) -> _LockedKey:
     if row is None:
         raise KeyNotFound(f"there is no key {key_id!r}; 'hermes-worker keys list' shows those there are")
     return row
+
+
+def _shown_key(view: KeyView) -> dict[str, object]:
+    return {"key": view.key_id, "holder": view.holder, "scopes": list(view.scopes), "expires_at": view.expires_at}
 
 
 def _hash(token: str) -> str:

@@ -6,9 +6,10 @@ is in ``store.jobs.slots`` and ``store.jobs.job_ends``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.jobs import job_ends, slots
@@ -74,6 +77,32 @@ class JobEdit:
     place: JobPlace
     name: str | None = None
     definition: str | None = None
+
+
+_TEXTS = frozenset({"name", "prompt", "origin"})
+"""What people wrote, of which the audit log tells only whether it is the same."""
+
+
+def _shown(row: JobRow) -> dict[str, object]:
+    """A job for the audit log, without texts and addresses of people."""
+    facts: dict[str, object] = {"name": row.name, "state": row.state, **json.loads(row.definition)}
+    targets = facts.get("deliver")
+    if isinstance(targets, list):
+        facts["deliver"] = [f"{str(target).partition(':')[0]}:{_digest(target)}" for target in targets]
+    texts = {name: _digest(facts[name]) for name in _TEXTS & facts.keys() if facts[name] is not None}
+    return {name: value for name, value in {**facts, **texts}.items() if value is not None}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()[:12]
+
+
+def _difference(
+    before: Mapping[str, object], after: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """What is not the same, as it was and as it is."""
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {name: before.get(name) for name in changed}, {name: after.get(name) for name in changed}
 
 
 class ChainLimits(NamedTuple):
@@ -137,6 +166,7 @@ class Jobs:
             times = {"created_at": now, "updated_at": now}
             connection.execute(sa.insert(jobs).values(**values, **times, **place_columns(place(job_id, now))))
             [row] = job_rows(connection.execute(JOBS.where(jobs.c.job_id == job_id)))
+            record(connection, Act.JOB_CREATE, job_id, tenant=self._tenant, after=_shown(row))
             return row
 
     def get(self, reference: str) -> JobRow:
@@ -176,12 +206,16 @@ class Jobs:
                 values["definition"] = made.definition
             connection.execute(sa.update(jobs).where(jobs.c.pk == pk).values(updated_at=now, **values))
             [edited] = job_rows(connection.execute(JOBS.where(jobs.c.pk == pk)))
+            before, after = _difference(_shown(row), _shown(edited))
+            record(connection, Act.JOB_CHANGE, row.job_id, tenant=self._tenant, before=before, after=after)
             return edited
 
     def remove(self, reference: str) -> None:
         """Forget a job; its firings are kept. Raises ``JobNotFound``, ``AmbiguousJob``."""
         with self._database.write() as connection:
-            pk = self._find(connection, reference).pk
+            row = self._find(connection, reference)
+            pk = row.pk
+            record(connection, Act.JOB_REMOVE, row.job_id, tenant=self._tenant, before=_shown(row))
             connection.execute(
                 sa.update(jobs).where(jobs.c.pk == pk).values(removed_at=db_now(), next_slot=None, next_fire_at=None)
             )

@@ -23,6 +23,7 @@ from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.step import retry_delay_s
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import PkRow, Prepared, columns_for, row_of, rows_of
 from hermes_worker.store.owners import owned_by, tenant_of_job, tenant_of_run
@@ -347,6 +348,7 @@ class Deliveries:
             if hinted_at is None:
                 found = _found(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
                 raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
+            record(connection, Act.DELIVERY_RETRY, delivery_id)
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
         return [Hint(effect=effect, at=float(hinted_at))]
 

@@ -11,6 +11,7 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.store.access import idempotency_keys as keys
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.outbox.deliveries import owe
 from hermes_worker.store.rows import Hint, insert_ignoring, plain
@@ -68,6 +69,7 @@ class Webhooks:
             added = insert_ignoring(connection, webhook_routes).values(**values, created_at=db_now())
             if connection.execute(added.returning(webhook_routes.c.name)).first() is None:
                 raise RouteExists(f"there is a route {name!r} already; replace it with --replace")
+            record(connection, Act.ROUTE_ADD, name, tenant=self._tenant, after={"replaces": replaces})
 
     def find(self, name: str) -> RouteRow | None:
         with self._database.read() as connection:
@@ -106,6 +108,7 @@ class Webhooks:
             removed = connection.execute(sa.delete(webhook_routes).where(self._is(name)))
             if removed.rowcount == 0:
                 raise RouteNotFound(f"there is no route {name!r}")
+            record(connection, Act.ROUTE_REMOVE, name, tenant=self._tenant)
 
     def admit(self, name: str, rate_per_min: int) -> bool:
         """Count an event that came just now, unless too many came in the last minute. Exact, whichever servers they

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention import RetentionKind, RetentionRule, rule_of
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, rows_of
 from hermes_worker.store.rows import plain
@@ -73,7 +74,10 @@ class Retention:
     def set_rule(self, tenant: str, kind: RetentionKind, rule: RetentionRule) -> None:
         this = _of_kind(tenant, kind)
         with self._database.write() as connection:
+            kept = rules_for(connection, tenant, self._defaults)[kind]
             connection.execute(sa.delete(retention_rules).where(this))
+            before, after = {"rule": str(kept)}, {"rule": str(rule)}
+            record(connection, Act.RULE_SET, kind.value, tenant=tenant, before=before, after=after)
             values = {"tenant": tenant, "kind": kind.value, "rule": str(rule)}
             connection.execute(sa.insert(retention_rules).values(values))
 
@@ -81,6 +85,7 @@ class Retention:
         """Let the installation's rule hold again. Idempotent."""
         with self._database.write() as connection:
             connection.execute(sa.delete(retention_rules).where(_of_kind(tenant, kind)))
+            record(connection, Act.RULE_UNSET, kind.value, tenant=tenant)
 
     def hold(
         self, tenant: str, *, reason: str, by: str, run_id: str | None = None, session_id: str | None = None
@@ -97,6 +102,8 @@ class Retention:
                 "placed_at": db_now(),
             }
             made = connection.execute(sa.insert(legal_holds).values(values).returning(legal_holds.c.pk)).scalar_one()
+            held = {"run": run_id, "session": session_id}
+            record(connection, Act.HOLD_PLACE, made, tenant=tenant, after=held)
         return next(view for view in self.holds(tenant) if view.number == made)
 
     def holds(self, tenant: str) -> list[HoldView]:
@@ -137,6 +144,7 @@ class Retention:
             if connection.execute(sa.delete(legal_holds).where(this)).rowcount == 0:
                 raise HoldNotFound(f"there is no hold {number} of the tenant {tenant!r}")
             connection.execute(sa.delete(retention_marks).where(retention_marks.c.tenant == tenant))
+            record(connection, Act.HOLD_RELEASE, number, tenant=tenant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from hermes_worker.store.retention.holds import Holds, every_tenant, holds_of, r
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.statistics import count_what_is_over
 from hermes_worker.store.tables import (
+    audit_log,
     deleted_runs,
     deliveries,
     firings,
@@ -156,6 +157,7 @@ class Pruner:
             RetentionKind.EVENTS: self._events,
             RetentionKind.RUNS: self._runs,
             RetentionKind.TRANSCRIPTS: self._transcripts,
+            RetentionKind.AUDIT: partial(self._rows, audit_log, audit_log.c.at),
         }
 
     def take_turn(self, interval_s: float) -> bool:

@@ -13,6 +13,7 @@ from hermes_worker.core.principals import author
 from hermes_worker.core.run import Halt, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import steering
@@ -51,6 +52,7 @@ class Control:
         with self._database.write() as connection:
             loaded = _lock(connection, run_id, is_enough=lambda pk: is_any_caused_open(connection, pk))
             status = _pause(connection, loaded, by)
+            record(connection, Act.RUN_PAUSE, run_id, before={"status": loaded.run.status.value})
         for pk in self._below(loaded.pk):
             with self._database.write() as connection:
                 below = _lock_caused(connection, pk)
@@ -64,6 +66,7 @@ class Control:
         with self._database.write() as connection:
             loaded = _lock(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
             status, hints = _resume(connection, loaded, by)
+            record(connection, Act.RUN_RESUME, run_id, before={"status": loaded.run.status.value})
         for pk in self._below(loaded.pk):
             with self._database.write() as connection:
                 below = _lock_caused(connection, pk)
@@ -97,6 +100,7 @@ class Control:
             if _active_run(connection, loaded)[0] != loaded.pk:
                 raise NotAtWork(f"run {run_id!r} has not begun; it waits for the active run of its session")
             say(connection, loaded, text, by=by)
+            record(connection, Act.RUN_STEER, run_id)
 
 
 def say(connection: Connection, loaded: LoadedRun, text: str, *, by: str | None = None) -> None:

@@ -39,6 +39,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.core.titles import first_title
 from hermes_worker.store.access import idempotency_keys as keys
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, columns_for, row_of
 from hermes_worker.store.row_keys import SessionKey
@@ -343,8 +344,11 @@ class Runs:
                     if earlier is not None:
                         return _replayed(connection, new, earlier)
                     if new.multitask is not Multitask.QUEUE and new.session_id is not None and not new.is_put_off:
-                        return _admit(connection, new, new.session_id)
-                    return insert_run(connection, new)[1]
+                        created = _admit(connection, new, new.session_id)
+                    else:
+                        created = insert_run(connection, new)[1]
+                    _record_submission(connection, new, created)
+                    return created
             except _ActiveRunChanged:
                 continue
             except keys.KeyTaken:
@@ -553,6 +557,8 @@ class Runs:
             loaded = lock_run(connection, find(connection, run_id))
             assert loaded is not None
             after, hints = stop_run(connection, loaded, by)
+            before = {"status": loaded.run.status.value}
+            record(connection, Act.RUN_STOP, run_id, before=before, after={"status": after.status.value})
         return Stopped(status=after.status, run_ids=(run_id,), hints=hints, was_new=after != loaded.run)
 
     def stop_tree(self, run_id: str, *, by: str | None = None) -> Stopped:
@@ -743,6 +749,14 @@ def session_is(tenant: str, source: str, reference: str) -> sa.ColumnElement[boo
 
 def new_run_id() -> str:
     return f"run_{uuid.uuid4().hex}"
+
+
+def _record_submission(connection: Connection, new: NewRun, created: Created) -> None:
+    act = Act.RUN_STEER if created.was_steered else Act.RUN_SUBMIT
+    after: dict[str, object] = {"session": created.session_id, "model": new.spec.model, "source": new.spec.source}
+    if created.interrupted is not None:
+        after["interrupted"] = created.interrupted
+    record(connection, act, created.run_id, after=after)
 
 
 def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:

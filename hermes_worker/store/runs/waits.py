@@ -36,6 +36,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
 from hermes_worker.store.owners import tenant_of_run
@@ -294,6 +295,8 @@ class Waits:
             if request.get("choices") and choice.value not in request["choices"]:
                 raise NotOffered(f"the choices here are {', '.join(request['choices'])}")
             _close(connection, wait.pk, choice.value, by, reason)
+            chosen = {"wait": wait.pk, "choice": choice.value, "changes_arguments": arguments is not None}
+            record(connection, Act.APPROVAL_ANSWER, run_id, after=chosen)
             answered_event = _answered_event(loaded, wait, choice=choice.value, by=by)
             if choice is Choice.DENY:
                 description = str(request.get("description", ""))
@@ -314,6 +317,7 @@ class Waits:
             loaded, wait = _lock_open(connection, find(connection, run_id), WaitKind.INPUT, wait_id)
             request = json.loads(wait.request)
             _close(connection, wait.pk, "answered", by, None)
+            record(connection, Act.QUESTION_ANSWER, run_id, after={"wait": wait.pk})
             result = answered(request, request.get("choices", ()), text)
             event = _answered_event(loaded, wait, by=by)
             return _settle(connection, loaded, wait, result, event)

@@ -1,0 +1,87 @@
+"""The audit log of the caller's tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_worker.api import schema
+from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.context import Context
+from hermes_worker.api.formats import NO_NUL
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.store.access.audit import Act, AuditLog
+
+router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=schema.errors(503))
+
+
+class ListAudit(BaseModel):
+    """Which deeds to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(100, ge=1, le=1000)
+    after: int = Field(0, ge=0, le=2**53, description="A deed's number: list what was done behind it.")
+    act: Act | None = None
+    subject: str | None = Field(None, max_length=200, pattern=NO_NUL)
+    actor: str | None = Field(None, max_length=200, pattern=NO_NUL)
+    since: float | None = Field(None, ge=0, le=1e11, description="Epoch seconds.")
+    until: float | None = Field(None, ge=0, le=1e11, description="Epoch seconds, exclusive.")
+
+
+class Deed(BaseModel):
+    """What somebody did. ``before`` and ``after`` hold no text of people or models."""
+
+    object: Literal["hermes.deed"] = "hermes.deed"
+    number: int
+    at: float
+    """Epoch seconds."""
+    actor: str
+    address: str | None = None
+    """Where the request came from; none for who works at the machine itself."""
+    act: str
+    subject: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+class DeedList(BaseModel):
+    """A page of deeds, oldest first."""
+
+    object: Literal["list"] = "list"
+    data: list[Deed]
+    has_more: bool
+
+
+@router.get("", response_model=DeedList, response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
+async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
+    """Who did what for the caller's tenant. Numbers grow with time; a deed of the last seconds may appear late, behind
+    a greater number."""
+    found = await context.store(
+        AuditLog(context.client.database).page,
+        caller.tenant,
+        after=wanted.after,
+        limit=wanted.limit + 1,
+        act=wanted.act.value if wanted.act else None,
+        subject=wanted.subject,
+        actor=wanted.actor,
+        since=wanted.since,
+        until=wanted.until,
+    )
+    data = [
+        Deed(
+            number=row.number,
+            at=row.at,
+            actor=row.actor,
+            address=row.address,
+            act=row.act,
+            subject=row.subject,
+            before=row.before,
+            after=row.after,
+        )
+        for row in found[: wanted.limit]
+    ]
+    return DeedList(data=data, has_more=len(found) > wanted.limit)

@@ -1,0 +1,84 @@
+"""``hermes-worker audit``: who did what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.layout import moment, table
+from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant
+from hermes_worker.cli.records import Records, open_records
+from hermes_worker.cli.screen import one_line
+from hermes_worker.store.access.audit import Act, AuditLog, AuditRow
+
+_PAGE = 1_000
+_SETTLED_S = 5.0
+"""An export stops so long before now: a transaction that is still open may yet add a row before the last one."""
+_DAY_S = 86_400.0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def audit() -> None:
+    """List and export who did what."""
+
+
+@audit.command("list", epilog="Example: hermes-worker audit list --act key.create --days 30")
+@common
+@of_tenant
+@click.option("--act", type=OneOf([act.value for act in Act]), help="Only this kind of deed.")
+@click.option("--subject", type=TEXT, help="Only what was done to this run, job, key or name.")
+@click.option("--actor", type=TEXT, help="Only what this one did, as the column ACTOR shows it.")
+@click.option("--days", type=click.FloatRange(0, 36_500, min_open=True), default=7.0, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_deeds(
+    home: Path | None,
+    act: str | None,
+    subject: str | None,
+    actor: str | None,
+    days: float,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """What was done for a tenant in the last days, oldest first."""
+    records = open_records(home)
+    since = records.database.now() - days * _DAY_S
+    log = AuditLog(records.database)
+    found = log.page(records.tenant, limit=limit, act=act, subject=subject, actor=actor, since=since)
+    if as_json:
+        for row in found:
+            click.echo(json.dumps(asdict(row)))
+    elif found:
+        header = ("TIME", "ACTOR", "FROM", "DEED", "SUBJECT", "AFTER")
+        click.echo(table([_shown(row) for row in found], header, whole=(0, 3, 4)))
+    else:
+        click.echo(f"nothing was recorded in the last {days:g} days", err=True)
+
+
+@audit.command(epilog="Example: hermes-worker audit export --all-tenants --after 4711 >> audit.jsonl")
+@common
+@of_tenant
+@click.option("--all-tenants", is_flag=True, help="Of all tenants.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this number: the last one you have.")
+def export(home: Path | None, all_tenants: bool, after: int) -> None:
+    """Write the log as JSON Lines, oldest first, up to five seconds ago. To go on later, give the last number with
+    --after."""
+    records = open_records(home)
+    for row in _all(records, None if all_tenants else records.tenant, after):
+        click.echo(json.dumps(asdict(row)))
+
+
+def _all(records: Records, tenant: str | None, after: int) -> Iterator[AuditRow]:
+    log, until = AuditLog(records.database), records.database.now() - _SETTLED_S
+    while page := log.page(tenant, after=after, limit=_PAGE, until=until):
+        yield from page
+        after = page[-1].number
+
+
+def _shown(row: AuditRow) -> tuple[str, ...]:
+    after = " ".join(f"{name}={value}" for name, value in row.after.items())
+    return (moment(row.at), one_line(row.actor, 40), row.address or "-", row.act, row.subject, one_line(after, 60))

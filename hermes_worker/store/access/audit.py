@@ -1,0 +1,223 @@
+"""The audit log: who did what, for which tenant, from where, and what it was before and after.
+
+Whoever lets people in (the API's guard, the command line) says who acts, with ``acting``; whatever people can do is
+recorded in the transaction that does it, so that there is no deed without its row and no row without its deed. What
+workers and schedulers do by themselves is no deed of a person: where nobody acts, nothing is recorded.
+
+Rows are added and never changed: triggers refuse an update, and a deletion before a row is ``AUDIT_FLOOR_S`` old
+(``core.retention``). They hold no text of people or models, only ids, names and what was chosen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.messages import canonical_json
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, rows_of
+from hermes_worker.store.rows import plain
+from hermes_worker.store.tables import audit_log
+
+__all__ = ["Act", "Actor", "AuditLog", "AuditRow", "act_as", "acting", "record"]
+
+_SUBJECT_CHARS_MAX = 200
+_ADDRESS_CHARS_MAX = 64
+_VALUE_CHARS_MAX = 2_000
+"""Of one value; what is longer is cut, and says so."""
+
+Facts = Mapping[str, object]
+
+
+class Act(StrEnum):
+    """What somebody did."""
+
+    RUN_SUBMIT = "run.submit"
+    RUN_STOP = "run.stop"
+    RUN_PAUSE = "run.pause"
+    RUN_RESUME = "run.resume"
+    RUN_STEER = "run.steer"
+    SESSION_OPEN = "session.open"
+    SESSION_CHANGE = "session.change"
+    SESSION_FORK = "session.fork"
+    APPROVAL_ANSWER = "approval.answer"
+    QUESTION_ANSWER = "question.answer"
+    JOB_CREATE = "job.create"
+    JOB_CHANGE = "job.change"
+    JOB_REMOVE = "job.remove"
+    KEY_CREATE = "key.create"
+    KEY_ROTATE = "key.rotate"
+    KEY_REVOKE = "key.revoke"
+    TENANT_CREATE = "tenant.create"
+    TENANT_DISABLE = "tenant.disable"
+    TENANT_ENABLE = "tenant.enable"
+    ROUTE_ADD = "route.add"
+    ROUTE_REMOVE = "route.remove"
+    DELIVERY_RETRY = "delivery.retry"
+    RULE_SET = "rule.set"
+    RULE_UNSET = "rule.unset"
+    HOLD_PLACE = "hold.place"
+    HOLD_RELEASE = "hold.release"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who acts."""
+
+    tenant: str
+    """Whose things are meant."""
+    name: str
+    """As ``core.principals`` names people and keys: ``cli:USER``, ``api:HOLDER/KEY``."""
+    address: str | None = None
+    """Where the request came from, as the server saw it; ``None`` at the machine itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """One deed. ``at`` in epoch seconds by the database's clock."""
+
+    number: int
+    """Grows with time; a later page begins behind it."""
+    at: float
+    tenant: str
+    actor: str
+    address: str | None
+    act: str
+    subject: str
+    """What it was done to: the id of a run, a job or a key, or a name."""
+    before: Facts
+    after: Facts
+
+
+class _LogRow(NamedTuple):
+    pk: int
+    at: float
+    tenant: str
+    actor: str
+    address: str | None
+    act: str
+    subject: str
+    facts: str
+
+
+_actor: ContextVar[Actor | None] = ContextVar("hermes_actor", default=None)
+
+
+@contextmanager
+def acting(actor: Actor | None) -> Iterator[None]:
+    """Inside the block, and in the threads and tasks that take its context along, ``actor`` is who acts."""
+    token = _actor.set(actor)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def act_as(actor: Actor) -> None:
+    """From here on ``actor`` is who acts in this thread: for a program that serves one person."""
+    _actor.set(actor)
+
+
+def record(
+    connection: Connection,
+    act: Act,
+    subject: str | int,
+    *,
+    tenant: str | None = None,
+    before: Facts | None = None,
+    after: Facts | None = None,
+) -> None:
+    """Write a deed in the transaction that does it; nothing when nobody acts. ``tenant`` is whose log it belongs to,
+    where that is not the actor's. Values must be JSON, without texts of people or models."""
+    actor = _actor.get()
+    if actor is None:
+        return
+    facts = {"before": _bounded(before), "after": _bounded(after)}
+    connection.execute(
+        sa.insert(audit_log).values(
+            at=db_now(),
+            tenant=tenant or actor.tenant,
+            actor=plain(actor.name),
+            address=actor.address and plain(actor.address)[:_ADDRESS_CHARS_MAX],
+            act=act.value,
+            subject=plain(str(subject))[:_SUBJECT_CHARS_MAX],
+            facts=canonical_json({name: values for name, values in facts.items() if values}),
+        )
+    )
+
+
+def _bounded(facts: Facts | None) -> dict[str, object]:
+    return {name: _short(value) for name, value in (facts or {}).items()}
+
+
+def _short(value: object) -> object:
+    text = plain(value if isinstance(value, str) else canonical_json(value))
+    if len(text) > _VALUE_CHARS_MAX:
+        return f"{text[:_VALUE_CHARS_MAX]}... ({len(text)} characters)"
+    return text if isinstance(value, str) else value
+
+
+class AuditLog:
+    """Reads the log of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def page(
+        self,
+        tenant: str | None,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        act: str | None = None,
+        subject: str | None = None,
+        actor: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Sequence[AuditRow]:
+        """Deeds of a tenant, or of all for ``None``, oldest first, behind number ``after``. ``since`` and ``until`` in
+        epoch seconds, the latter exclusive.
+
+        A transaction that is still open may later add a row with a lower number than the last one given. Whoever copies
+        the log asks with ``until`` a few seconds ago.
+        """
+        wanted = sa.select(*columns_for(audit_log, _LogRow)).where(audit_log.c.pk > after)
+        conditions = (
+            (audit_log.c.tenant, tenant),
+            (audit_log.c.act, act),
+            (audit_log.c.subject, subject),
+            (audit_log.c.actor, actor),
+        )
+        for column, value in conditions:
+            if value is not None:
+                wanted = wanted.where(column == value)
+        if since is not None:
+            wanted = wanted.where(audit_log.c.at >= since)
+        if until is not None:
+            wanted = wanted.where(audit_log.c.at < until)
+        with self._database.read() as connection:
+            found = connection.execute(wanted.order_by(audit_log.c.pk).limit(limit))
+            return [_row(row) for row in rows_of(found, _LogRow)]
+
+
+def _row(row: _LogRow) -> AuditRow:
+    facts = json.loads(row.facts)
+    return AuditRow(
+        number=row.pk,
+        at=row.at,
+        tenant=row.tenant,
+        actor=row.actor,
+        address=row.address,
+        act=row.act,
+        subject=row.subject,
+        before=facts.get("before", {}),
+        after=facts.get("after", {}),
+    )

@@ -1,0 +1,49 @@
+"""Whatever the API lets people change leaves a row in the audit log that says who did it, and from where."""
+
+from __future__ import annotations
+
+import httpx
+from serving import Served
+from support.store import Store
+from test_tenants import Side, client, guest, host, operations, tenants  # noqa: F401  (fixtures)
+
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.store.access.audit import AuditLog
+from hermes_worker.store.access.principals import Tenants
+
+CHANGES_NOTHING: frozenset[str] = frozenset()
+"""Operations that are a POST and change nothing."""
+
+
+def test_every_operation_that_changes_something_is_recorded(api: Served, guest: Side, store: Store) -> None:  # noqa: F811
+    log = AuditLog(api.client.database)
+    [who] = {row.actor for row in log.page("acme") if row.act == "run.submit"}
+    tried = 0
+    for operation in operations(api):
+        if operation.method == "GET" or f"{operation.method} {operation.path}" in CHANGES_NOTHING:
+            continue
+        seen = [row.number for row in log.page("acme", limit=1_000)]
+        if operation.ask(guest.http, guest.ids).status_code >= 400:
+            continue
+        tried += 1
+        rows = log.page("acme", after=max(seen, default=0))
+        assert rows, f"{operation} is not recorded: call store.access.audit.record where it is written"
+        assert {(row.actor, row.address) for row in rows} == {(who, "127.0.0.1")}, operation
+    assert tried > 5
+
+
+def test_the_log_is_for_administrators_of_its_tenant(
+    api: Served,
+    guest: Side,  # noqa: F811
+    tenants: Tenants,  # noqa: F811
+) -> None:
+    page = guest.http.get("/v1/audit", params={"limit": 1}).json()
+    assert page["has_more"] is True
+    [deed] = page["data"]
+    assert (deed["act"], deed["address"]) == ("run.submit", "127.0.0.1")
+    behind = guest.http.get("/v1/audit", params={"after": deed["number"], "act": "job.create"}).json()["data"]
+    assert [each["act"] for each in behind] == ["job.create"]
+    assert api.http.get("/v1/audit").json()["data"] == []
+    key = tenants.create_key("acme", "reader", [KeyScope.RUNS_READ]).token
+    refused = httpx.get(f"{api.url}/v1/audit", headers={"Authorization": f"Bearer {key}"}, verify=False)
+    assert refused.status_code == 403

@@ -1,0 +1,193 @@
+"""The audit log on both databases: every deed has its row, in its transaction, and no row is ever changed."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.store import Store, asks, new_run
+from test_store_retention import pruned
+
+import hermes_worker.store
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.questions import Question
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention import DEFAULT_RULES, InvalidRule, RetentionKind, rule_of
+from hermes_worker.core.run import WaitKind
+from hermes_worker.safety.approvals import Choice
+from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, acting, record
+from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
+from hermes_worker.store.jobs.job_rows import JobPlace
+from hermes_worker.store.jobs.jobs import JobEdit, Jobs
+from hermes_worker.store.outbox.deliveries import Deliveries
+from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
+from hermes_worker.store.retention.holds import Retention
+from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.sessions import Changes, Sessions
+from hermes_worker.store.tables import audit_log
+
+ANN = Actor(tenant="default", name="api:ann/key_1", address="192.0.2.7")
+PLACE = JobPlace(state="scheduled", next_slot=1.0, next_fire_at=1.0)
+SECRETIVE = "what nobody else may read"
+
+
+def log(store: Store) -> list[AuditRow]:
+    return list(AuditLog(store.database).page(None, limit=1_000))
+
+
+def ask(store: Store, kind: WaitKind) -> str:
+    run_id = store.submit().run_id
+    store.ask_tools(run_id, asks(Replay.ONCE))
+    request = {"command": "rm -r x"} if kind is WaitKind.APPROVAL else {"question": "which?"}
+    choices = ["once", "deny"] if kind is WaitKind.APPROVAL else []
+    Waits(store.database).ask(store.call(run_id), Question(kind=kind, request=request, choices=choices, expires_s=None))
+    return run_id
+
+
+def do_everything(store: Store) -> None:
+    """Each deed of ``Act`` once at least."""
+    database = store.database
+    run_id = store.submit(input=SECRETIVE, deliver=["webhook:https://example.org/hook"]).run_id
+    Control(database).steer(run_id, SECRETIVE)
+    Control(database).pause(run_id)
+    Control(database).resume(run_id)
+    store.runs.stop_tree(run_id, by="somebody")
+    Waits(database).approve(ask(store, WaitKind.APPROVAL), Choice.DENY, by="somebody", reason=SECRETIVE)
+    Waits(database).reply(ask(store, WaitKind.INPUT), SECRETIVE, by="somebody")
+    conversations = Sessions(database)
+    opened = conversations.open(new_run(), title=SECRETIVE, model=None).label.id
+    conversations.change(opened, Changes(title=f"{SECRETIVE} again"))
+    conversations.fork(opened, name="copy")
+    jobs = Jobs(database)
+    written = {"prompt": SECRETIVE, "schedule": {"kind": "interval"}, "deliver": [f"email:{SECRETIVE}"]}
+    row = jobs.create(SECRETIVE, json.dumps(written), lambda _id, _now: PLACE)
+    changed = json.dumps({**written, "prompt": f"{SECRETIVE} again", "model": "other"})
+    jobs.change(row.job_id, lambda _row, _now: JobEdit(place=PLACE, definition=changed))
+    jobs.remove(row.job_id)
+    tenants = Tenants(database)
+    tenants.create_tenant("acme")
+    tenants.disable_tenant("acme")
+    tenants.enable_tenant("acme")
+    key = tenants.create_key("acme", "ci", [KeyScope.RUNS_READ]).view
+    tenants.revoke_key("acme", tenants.rotate_key("acme", key.key_id, overlap_s=60.0).view.key_id)
+    Webhooks(database).add("door", SECRETIVE, SECRETIVE)
+    Webhooks(database).remove("door")
+    retention = Retention(database, DEFAULT_RULES)
+    retention.set_rule("acme", RetentionKind.RUNS, rule_of(RetentionKind.RUNS, "30d"))
+    retention.unset_rule("acme", RetentionKind.RUNS)
+    retention.release("acme", retention.hold("acme", reason=SECRETIVE, by="somebody").number)
+    [sent] = Deliveries(database).list()
+    with database.write() as connection:
+        connection.exec_driver_sql("update deliveries set state = 'failed', settled_at = 1.0, hinted_at = null")
+    Deliveries(database).retry(sent.delivery_id)
+
+
+def test_every_deed_is_recorded_and_none_with_a_text(store: Store) -> None:
+    with acting(ANN):
+        do_everything(store)
+    rows = log(store)
+    assert {row.act for row in rows} == {act.value for act in Act}
+    assert {row.actor for row in rows} == {ANN.name}
+    assert {row.address for row in rows} == {ANN.address}
+    assert SECRETIVE not in json.dumps([(row.subject, dict(row.before), dict(row.after)) for row in rows])
+    assert [row.number for row in rows] == sorted(row.number for row in rows)
+    [changed] = [row for row in rows if row.act == "job.change"]
+    assert set(changed.before) == set(changed.after) == {"prompt", "model"}
+    assert changed.after["model"] == "other"
+    [rotated] = [row for row in rows if row.act == "key.rotate"]
+    assert (rotated.tenant, rotated.after["holder"]) == ("acme", "ci")
+
+
+def test_where_nobody_acts_nothing_is_recorded(store: Store) -> None:
+    do_everything(store)
+    assert log(store) == []
+
+
+def test_a_deed_that_was_refused_leaves_no_row(store: Store) -> None:
+    tenants = Tenants(store.database)
+    session = store.submit().session_id
+    with acting(ANN):
+        refused = (
+            (RunNotFound, lambda: store.runs.stop_tree("run_none")),
+            (KeyNotFound, lambda: tenants.revoke_key("default", "key_none")),
+            (TenantExists, lambda: tenants.create_tenant("default")),
+            (RouteNotFound, lambda: Webhooks(store.database).remove("none")),
+            (SessionActive, lambda: store.submit(session_id=session, multitask=Multitask.REJECT)),
+        )
+        for error, deed in refused:
+            with pytest.raises(error):
+                deed()
+    assert log(store) == []
+
+
+def test_a_repeated_submission_is_one_deed(store: Store) -> None:
+    with acting(ANN):
+        first = store.submit(idempotency_key="k", fingerprint="f")
+        assert store.submit(idempotency_key="k", fingerprint="f").was_replayed
+    assert [(row.act, row.subject) for row in log(store)] == [("run.submit", first.run_id)]
+
+
+def test_a_row_is_never_changed_and_not_deleted_while_it_is_young(store: Store) -> None:
+    with acting(ANN):
+        store.submit()
+    for forbidden in (sa.update(audit_log).values(actor="nobody"), sa.delete(audit_log)):
+        with pytest.raises(sa.exc.DBAPIError, match="the audit log"), store.database.write() as connection:
+            connection.execute(forbidden)
+    old = {"tenant": "default", "actor": "api:bob/key_2", "act": "run.submit", "subject": "run_old", "facts": "{}"}
+    with store.database.write() as connection:
+        connection.execute(sa.insert(audit_log).values(at=store.database.now() - 400 * 86_400.0, **old))
+        connection.execute(sa.insert(audit_log).values(at=store.database.now() - 40 * 86_400.0, **old))
+    assert pruned(store, "audit=365d") == {"audit": 1}
+    assert pruned(store, "audit=30d") == {"audit": 1}
+    assert [row.actor for row in log(store)] == [ANN.name]
+
+
+def test_a_rule_cannot_ask_for_what_the_database_refuses() -> None:
+    with pytest.raises(InvalidRule, match="from 30d"):
+        rule_of(RetentionKind.AUDIT, "29d")
+
+
+def test_values_are_bounded_and_foreign_text_breaks_nothing(store: Store) -> None:
+    hostile = Actor(tenant="default", name="api:\x00\ud800/key", address="x" * 500)
+    with acting(hostile), store.database.write() as connection:
+        record(connection, Act.JOB_CREATE, "s" * 900, after={"list": ["y" * 9_000], "text": "\x00z" * 9_000})
+    [row] = log(store)
+    assert len(row.subject) == 200
+    assert row.address is not None
+    assert len(row.address) == 64
+    assert all(len(str(value)) < 2_100 for value in row.after.values())
+
+
+def test_a_page_is_of_one_tenant_and_goes_on_behind_a_number(store: Store) -> None:
+    for tenant in ("default", "acme"):
+        with acting(Actor(tenant=tenant, name=f"api:{tenant}/key")):
+            for _ in range(3):
+                store.submit(tenant=tenant)
+    audit = AuditLog(store.database)
+    first = audit.page("acme", limit=2)
+    rest = audit.page("acme", limit=2, after=first[-1].number)
+    assert [len(first), len(rest)] == [2, 1]
+    assert {row.tenant for row in (*first, *rest)} == {"acme"}
+    assert len(audit.page(None)) == 6
+    assert audit.page("acme", subject=first[0].subject) == first[:1]
+    assert audit.page("acme", act="key.create") == audit.page("acme", actor="nobody") == []
+    assert audit.page("acme", until=first[0].at) == []
+    assert len(audit.page("acme", since=first[0].at)) == 3
+
+
+def test_whatever_a_person_can_do_records_it() -> None:
+    """The places that call ``record`` are those that ``Act`` names, and each names one."""
+    room = Path(hermes_worker.store.__file__).parent
+    named = {
+        node.attr
+        for path in room.rglob("*.py")
+        if path.name != "audit.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Act"
+    }
+    assert named == set(Act.__members__)
