@@ -1,7 +1,7 @@
 """The alerts as a ``PrometheusRule`` for the operator of Prometheus.
 
-``python compose/observe/print_prometheus_rule.py | kubectl apply -n hermes -f -`` applies it by itself; with ``--write`` it
-goes into the files of ``k8s``, which a test compares. Needs PyYAML.
+``python compose/observe/print_prometheus_rule.py | kubectl apply -n hermes -f -`` applies it by itself; with
+``--write`` it goes into the files of ``k8s``, which a test compares. Needs PyYAML.
 """
 
 from __future__ import annotations
