@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.datastructures import Headers
 from support.store import Store, opened
 
 from hermes_worker import settings as settings_module
+from hermes_worker.api.callers import _caller_of
 from hermes_worker.broker.queue import QueueName, TaskName, envelope
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest
 from hermes_worker.core.replay import Replay
+from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.run_ends import root_of, uncounted_ends
 from hermes_worker.store.statistics import count_what_is_over
-from hermes_worker.tracing import names, recording
+from hermes_worker.tracing import names, recording, texts
 from hermes_worker.tracing.beginning import trace_if_wanted
+from hermes_worker.tracing.exporting import _links
 from hermes_worker.tracing.identity import run_span_id, trace_id, traceparent
-from hermes_worker.tracing.recording import Recorder, SpanRecord, record_with
+from hermes_worker.tracing.recording import CallersSpan, Recorder, SpanRecord, record_with
 
 SOURCES = Path(__file__).parents[1] / "hermes_worker"
 
@@ -125,3 +131,104 @@ def test_the_extra_is_asked_for_when_it_is_missing(
     monkeypatch.setitem(sys.modules, "hermes_worker.tracing.exporting", None)
     with pytest.raises(ConfigurationError, match=r"hermes-worker\[otel\]"):
         trace_if_wanted(settings, "worker", store.database)
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+ROWS = (
+    Message(seq=1, role=Role.USER, body='{"role":"user","content":"before"}'),
+    Message(seq=2, role=Role.ASSISTANT, body='{"role":"assistant","content":"said"}'),
+    Message(seq=3, role=Role.TOOL, body='{"role":"tool","tool_call_id":"c1","content":"token ghp_%s"}' % ("a1B2" * 9)),
+    Message(
+        seq=4,
+        role=Role.USER,
+        body='{"role":"user","content":[{"type":"text","text":"now"},{"type":"image_url","image_url":{"url":"x"}}]}',
+    ),
+)
+REPLY = ModelReply(text="Done.", tool_requests=(ToolRequest(id="c2", name="terminal", arguments='{"command":"ls"}'),))
+
+
+def noted(store: Store, *, redactor: Redactor | None) -> dict[str, object]:
+    """The attributes of a span of a step that says what it was told and what it answered."""
+    found = Sink()
+    record_with(Recorder(store.database, found, redactor=redactor))
+    try:
+        with recording.step(store.submit().run_id, "token", {}):
+            recording.note_messages(ROWS, REPLY)
+            recording.note_call('{"command":"ls"}', "x" * 100_000)
+        return dict(found.records[0].attributes)
+    finally:
+        record_with(None)
+
+
+def test_nothing_that_anybody_wrote_is_in_a_span_unless_it_is_asked_for(store: Store) -> None:
+    assert set(noted(store, redactor=None)) == {names.RUN}
+
+
+def test_texts_that_are_asked_for_are_new_whole_messages_without_secrets_and_bounded(store: Store) -> None:
+    attributes = noted(store, redactor=Redactor(known=("a-secret-of-this-installation",)))
+    told = json.loads(str(attributes[names.INPUT_MESSAGES]))
+    assert [message["role"] for message in told] == ["tool", "user"]
+    assert told[0]["parts"][0]["type"] == "tool_call_response"
+    assert "a1B2a1B2" not in str(told)
+    assert told[1]["parts"] == [{"type": "text", "content": "now"}, {"type": "image_url"}]
+    [answer] = json.loads(str(attributes[names.OUTPUT_MESSAGES]))
+    assert [part["type"] for part in answer["parts"]] == ["text", "tool_call"]
+    assert attributes[names.TOOL_ARGUMENTS] == '{"command":"ls"}'
+    assert len(str(attributes[names.TOOL_RESULT])) == texts.TEXT_CHARS_MAX + len("[...]")
+
+
+@pytest.mark.parametrize("body", ['{"content":null}', '{"content":[]}', '{"content":"\\ud800"}', '{"tool_calls":[]}'])
+def test_no_row_breaks_the_step_that_shows_it(body: str) -> None:
+    json.loads(texts.told([Message(seq=1, role=Role.USER, body=body)], Redactor()))
+
+
+def test_all_messages_together_are_bounded() -> None:
+    rows = [Message(seq=n, role=Role.USER, body=json.dumps({"content": "y" * 900})) for n in range(100)]
+    assert len(texts.told(rows, Redactor())) < texts.TEXT_CHARS_MAX + 100 * 60
+
+
+# --- callers ---------------------------------------------------------------------------------------------------------
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_a_run_that_is_submitted_in_a_trace_is_linked_to_it(store: Store, sink: Sink) -> None:
+    with recording.called_from(CallersSpan(traceparent=PARENT, tracestate="vendor=1")):
+        recording.submitted(store.submit().run_id, "api")
+    recording.submitted(store.submit().run_id, "api")
+    first, second = sink.records
+    assert first.link == CallersSpan(traceparent=PARENT, tracestate="vendor=1")
+    assert second.link is None
+    assert first.trace != int(PARENT[3:35], 16)
+
+
+@pytest.mark.parametrize(
+    ("caller", "is_linked"),
+    [
+        (CallersSpan(traceparent=PARENT, tracestate="a=1,b=2"), True),
+        (CallersSpan(traceparent=PARENT, tracestate="not, a=state;;\x00"), True),
+        (CallersSpan(traceparent=PARENT.replace("00-", "cc-") + "-more"), True),
+        (CallersSpan(traceparent=PARENT.replace("00-", "ff-")), False),
+        (CallersSpan(traceparent=f"00-{'0' * 32}-b7ad6b7169203331-01"), False),
+        (CallersSpan(traceparent=f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01"), False),
+        (CallersSpan(traceparent="00-\ud800"), False),
+        (CallersSpan(traceparent=""), False),
+    ],
+)
+def test_a_link_is_made_of_what_the_specification_allows(caller: CallersSpan, is_linked: bool) -> None:
+    assert bool(_links(caller)) is is_linked
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({"traceparent": PARENT, "tracestate": "a=1"}, CallersSpan(traceparent=PARENT, tracestate="a=1")),
+        ({"traceparent": PARENT, "tracestate": "a=" + "1" * 600}, CallersSpan(traceparent=PARENT)),
+        ({"traceparent": "0" * 600}, None),
+        ({"tracestate": "a=1"}, None),
+    ],
+)
+def test_headers_of_a_caller_are_bounded(headers: dict[str, str], found: CallersSpan | None) -> None:
+    assert _caller_of(Headers(headers)) == found
+    assert _caller_of(Headers(raw=[(b"traceparent", PARENT.encode())] * 2)) is None

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hermes_worker import installed
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, Guard, Keyholders, needs_key, require_safe, scopes_of
+from hermes_worker.api.callers import TracedCaller
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
@@ -61,7 +62,7 @@ class Api(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         stack = super().build_middleware_stack()
-        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(stack), holders=self.state.holders))))
+        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(TracedCaller(stack)), holders=self.state.holders))))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

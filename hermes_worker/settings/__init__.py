@@ -714,7 +714,10 @@ class TracingSettings:
 
     endpoint: str | None = _setting("tracing.endpoint", "HERMES_TRACING_ENDPOINT", WEB_URL)
     """Where a collector of OpenTelemetry takes traces by OTLP over HTTP, such as `http://collector:4318/v1/traces`. Not
-    set: none are made. Needs the extra `otel`. No prompt, reply, argument or result is in them."""
+    set: none are made. Needs the extra `otel`."""
+    texts: bool = _setting("tracing.texts", "HERMES_TRACING_TEXTS", SWITCH, False)
+    """Whether what people, models and tools wrote is in the spans as well: messages, replies, arguments and results,
+    without secrets and cut to 16,000 characters each. Whoever reads the traces then reads all that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,15 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.safety.redaction import Redactor
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.tracing import names
-from hermes_worker.tracing.recording import Recorder, SpanRecord, record_with
+from hermes_worker.tracing.recording import CallersSpan, Recorder, SpanRecord, record_with
 
 _SENT_EVERY_MS = 1000.0
 _PATIENCE_S = 5.0
@@ -59,6 +61,7 @@ class Exporter:
             parent=parent,
             resource=self._resource,
             attributes={**record.attributes, **error},
+            links=() if record.link is None else _links(record.link),
             kind=SpanKind.CLIENT if record.name.startswith(names.CHAT) else SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR) if record.error else Status(StatusCode.UNSET),
             start_time=int(record.began_at * 1e9),
@@ -71,6 +74,15 @@ def _context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
+def _links(caller: CallersSpan) -> tuple[Link, ...]:
+    """None for what is not written as W3C Trace Context wants it."""
+    carrier = {"traceparent": caller.traceparent, "tracestate": caller.tracestate}
+    found = get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
+    # The exporter sends no state of links, so it goes as an attribute as well.
+    state = {names.TRACESTATE: found.trace_state.to_header()} if found.trace_state else {}
+    return (Link(found, state),) if found.is_valid else ()
+
+
 def begin_tracing(settings: Settings, role: str, database: Database) -> None:
     """Record in this process from now on, once, however often it is called in it. Raises ``ConfigurationError`` when
     the settings name no collector."""
@@ -80,4 +92,6 @@ def begin_tracing(settings: Settings, role: str, database: Database) -> None:
     with _begun:
         if _pid != os.getpid():
             _pid = os.getpid()
-            record_with(Recorder(database, Exporter(settings.tracing.endpoint, role)))
+            known = tuple(secret.reveal() for secret in settings.secrets)
+            redactor = Redactor(known=known) if settings.tracing.texts else None
+            record_with(Recorder(database, Exporter(settings.tracing.endpoint, role), redactor=redactor))

@@ -2,7 +2,8 @@
 
 Those that begin with ``gen_ai`` are of OpenTelemetry's semantic conventions for generative AI, version 0.1.0 of their
 own repository (read in November 2026), where all of them still have the status *Development*: they may change with it,
-and only here. The others are ours. No prompt, reply, argument or result is among them.
+and only here. The others are ours. What people, models and tools wrote has names of its own, which nothing is noted
+under unless the settings ask for it (``tracing.texts``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 TOOL: Final = "gen_ai.tool.name"
 ERROR: Final = "error.type"
+
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
 
 INVOKE_AGENT: Final = "invoke_agent"
 CHAT: Final = "chat"
@@ -32,6 +38,7 @@ COST_USD: Final = "hermes.cost_usd"
 PLATFORM: Final = "hermes.platform"
 DELIVERY: Final = "hermes.delivery.id"
 SOURCE: Final = "hermes.source"
+TRACESTATE: Final = "hermes.caller.tracestate"
 
 SUBMIT: Final = "submit"
 DELIVER: Final = "deliver"

@@ -19,13 +19,24 @@ from functools import lru_cache
 from typing import Protocol
 
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.messages import Message, ModelReply
+from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.run_ends import RunEnd, root_of
-from hermes_worker.tracing import identity, names
+from hermes_worker.tracing import identity, names, texts
 from hermes_worker.tracing.identity import run_span_id, step_span_id, trace_id
 
 Value = str | int | float | bool
 _ROOTS_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallersSpan:
+    """What a caller says of the span in which it called us, as W3C Trace Context writes it. Not trusted: whoever sends
+    it on looks whether it makes sense."""
+
+    traceparent: str
+    tracestate: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +51,8 @@ class SpanRecord:
     ended_at: float
     attributes: dict[str, Value]
     error: str | None = None
+    link: CallersSpan | None = None
+    """Somebody else's span that caused this one."""
 
 
 class SpanSink(Protocol):
@@ -56,13 +69,16 @@ class _Open:
 
 
 _current: ContextVar[_Open | None] = ContextVar("hermes_step", default=None)
+_caller: ContextVar[CallersSpan | None] = ContextVar("hermes_caller", default=None)
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Recorder:
     """Makes spans of one process. Thread-safe."""
 
-    def __init__(self, database: Database, sink: SpanSink) -> None:
+    def __init__(self, database: Database, sink: SpanSink, *, redactor: Redactor | None = None) -> None:
+        """``redactor`` hides secrets in texts; ``None``: no text gets into a span."""
+        self.redactor = redactor
         self._sink = sink
         self._root = lru_cache(_ROOTS_KEPT)(lambda run_id: root_of(database, run_id))
 
@@ -82,7 +98,8 @@ class Recorder:
     def submitted(self, run_id: str, source: str) -> None:
         """A run was accepted, here and now."""
         attributes: dict[str, Value] = {names.RUN: run_id, names.SOURCE: source}
-        self._put(names.SUBMIT, run_id, step_span_id(f"submit:{run_id}"), (time.time(), attributes, None))
+        made = (time.time(), attributes, None)
+        self._put(names.SUBMIT, run_id, step_span_id(f"submit:{run_id}"), made, link=_caller.get())
 
     def ended(self, ends: Sequence[RunEnd]) -> None:
         """Hand over the spans of runs that are over; when this returns they are out of this process, if the collector
@@ -102,7 +119,15 @@ class Recorder:
     def flush(self) -> None:
         self._sink.flush()
 
-    def _put(self, name: str, run_id: str, span: int, made: tuple[float, dict[str, Value], str | None]) -> None:
+    def _put(
+        self,
+        name: str,
+        run_id: str,
+        span: int,
+        made: tuple[float, dict[str, Value], str | None],
+        *,
+        link: CallersSpan | None = None,
+    ) -> None:
         began_at, attributes, error = made
         try:
             trace = trace_id(self._root(run_id))
@@ -117,6 +142,7 @@ class Recorder:
             ended_at=time.time(),
             attributes=attributes,
             error=error,
+            link=link,
         )
         self._sink.put(record)
 
@@ -203,3 +229,28 @@ def note(**attributes: Value) -> None:
     opened = _current.get()
     if opened is not None:
         opened.attributes.update({getattr(names, name.upper()): value for name, value in attributes.items()})
+
+
+def note_messages(rows: Sequence[Message], reply: ModelReply) -> None:
+    """Add what a model was told and what it answered to the span of the step that this thread does, if the settings
+    want texts in spans."""
+    if _recorder is not None and _recorder.redactor is not None:
+        hides = _recorder.redactor
+        note(input_messages=texts.told(rows, hides), output_messages=texts.replied(reply, hides))
+
+
+def note_call(arguments: str, result: str) -> None:
+    """Add what a tool was given and what it returned, likewise."""
+    if _recorder is not None and _recorder.redactor is not None:
+        hides = _recorder.redactor
+        note(tool_arguments=texts.plain(arguments, hides), tool_result=texts.plain(result, hides))
+
+
+@contextmanager
+def called_from(caller: CallersSpan) -> Iterator[None]:
+    """Runs that are submitted in this block were caused by ``caller``."""
+    before = _caller.set(caller)
+    try:
+        yield
+    finally:
+        _caller.reset(before)

@@ -14,10 +14,14 @@ from hermes_worker.tracing.identity import trace_id
 
 pytestmark = pytest.mark.e2e
 
+CALLER_TRACE, CALLER_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
 
 def test_what_one_request_causes_is_one_trace(tmp_path: Path) -> None:
     with collecting() as collector:
-        hermes = CommandLine(tmp_path / "home", {"HERMES_TRACING_ENDPOINT": collector.url})
+        hermes = CommandLine(
+            tmp_path / "home", {"HERMES_TRACING_ENDPOINT": collector.url, "HERMES_TRACING_TEXTS": "true"}
+        )
         with hermes.up() as up:
             url = up.wait_for_line(r"API +(http://\S+)")[1]
             asked = {
@@ -26,6 +30,8 @@ def test_what_one_request_causes_is_one_trace(tmp_path: Path) -> None:
             }
             headers = {
                 "Content-Type": "application/json",
+                "traceparent": f"00-{CALLER_TRACE}-{CALLER_SPAN}-01",
+                "tracestate": "shop=basket",
                 "Authorization": f"Bearer {(hermes.home / 'api.key').read_text().strip()}",
             }
             request = urllib.request.Request(f"{url}/v1/runs", json.dumps(asked).encode(), headers)
@@ -36,3 +42,17 @@ def test_what_one_request_causes_is_one_trace(tmp_path: Path) -> None:
         assert {span.trace_id for span in collector.spans()} == {trace_id(run_id).to_bytes(16, "big")}
         assert collector.orphans() == []
         assert {"hermes-worker-api", "hermes-worker-worker"} <= collector.services()
+        [submit] = collector.spans("submit")
+        [link] = submit.links
+        assert (link.trace_id.hex(), link.span_id.hex()) == (CALLER_TRACE, CALLER_SPAN)
+        assert [each.value.string_value for each in link.attributes] == ["shop=basket"]
+        tool = {each.key: each.value.string_value for each in collector.spans("execute_tool")[0].attributes}
+        assert tool["gen_ai.tool.call.arguments"] == "{}"
+        assert tool["gen_ai.tool.call.result"]
+        said = [
+            each.value.string_value
+            for span in collector.spans("chat")
+            for each in span.attributes
+            if each.key == "gen_ai.output.messages"
+        ]
+        assert any("Done." in each for each in said)

@@ -35,7 +35,7 @@ from hermes_worker.tasks.iteration.planning import tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
-from hermes_worker.tracing.recording import note
+from hermes_worker.tracing.recording import note, note_call
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.sandbox.network import UNKNOWN, RunOrigin
 
@@ -72,6 +72,7 @@ def _run_and_settle(parts: Parts, claim: CallClaim, abort: AbortSignal) -> StepD
         claim, stand_in = before_call(parts, claim, parts.runs.session_of(claim.session_pk), abort)
         consulted = parts.auxiliary_calls.consulted(claim) if claim.has_asked else ()
         result = stand_in or _run(parts, claim, abort, consulted)
+        note_call(claim.request.arguments, result.text)
         waited_s = claim.claimed_at - consulted[0].asked_at if consulted else 0.0
         write = partial(_write, parts, claim, result, waited_s + time.monotonic() - began, abort)
     else:

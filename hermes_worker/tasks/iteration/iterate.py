@@ -28,7 +28,7 @@ from hermes_worker.tasks.iteration.titles import give_title
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.parts import Parts
 from hermes_worker.tasks.steps import RunStep, StepDone, take, written
-from hermes_worker.tracing.recording import note
+from hermes_worker.tracing.recording import note, note_messages
 
 
 def iterate(parts: Parts, effect: Iterate, at: float) -> None:
@@ -55,6 +55,7 @@ def _take_iteration(parts: Parts, claim: IterationClaim, abort: AbortSignal) -> 
     if isinstance(asked, Answered):
         usage = asked.reply.usage
         note(input_tokens=usage.input, output_tokens=usage.output)
+        note_messages(asked.rows, asked.reply)
         with parts.fair_semaphore:
             judged = _judged(parts, claim, asked)
         judged = rewritten(parts, claim, judged, asked.memory.context, abort)

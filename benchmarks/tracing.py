@@ -1,0 +1,56 @@
+"""What traces cost a step while they are off: ``python -m benchmarks.tracing``.
+
+The places of a model call and of a tool call that ask whether anybody records, as the code calls them, by turns with a
+loop that calls nothing. Quick and slow minutes of a machine hit both, so the least difference of many rounds counts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from hermes_worker.core.messages import ModelReply
+from hermes_worker.tracing import names, recording
+
+_CALLS = 20_000
+_ROUNDS = 60
+_REPLY = ModelReply(text="")
+
+
+def _without(number: int) -> None:
+    for _ in range(number):
+        pass
+
+
+def _steps_off(number: int) -> None:
+    """A model call and a tool call, and the two messages that lead to them."""
+    for iteration in range(number):
+        recording.traceparent("run_1")
+        place = {names.ITERATION: iteration, names.ATTEMPT: 1}
+        with recording.step("run_1", "token", {names.OPERATION: names.CHAT, **place}):
+            recording.note(request_model="m")
+            recording.note(input_tokens=1, output_tokens=1)
+            recording.note_messages((), _REPLY)
+        recording.traceparent("run_1")
+        place = {names.ITERATION: iteration, names.ATTEMPT: 1}
+        with recording.step("run_1", "token", {names.OPERATION: names.EXECUTE_TOOL, names.POSITION: 0, **place}):
+            recording.note(tool="t")
+            recording.note_call("", "")
+
+
+def _seconds(loop: Callable[[int], None]) -> float:
+    began = time.process_time()
+    loop(_CALLS)
+    return time.process_time() - began
+
+
+def main() -> int:
+    assert recording.recorder() is None
+    least = min(_seconds(_steps_off) - _seconds(_without) for _ in range(_ROUNDS))
+    sys.stdout.write(f"a model call and a tool call: {least / _CALLS * 1e6:.2f} us of CPU while nobody records\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
