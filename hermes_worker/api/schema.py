@@ -10,6 +10,7 @@ from hermes_worker import __version__
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TextFormat, text, text_or_nothing
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
+from hermes_worker.core.explaining import Because
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
@@ -378,6 +379,25 @@ class StandingObject(BaseModel):
     since: float | None = None
     until: float | None = None
     """When it is looked at again by itself."""
+
+
+class ExplanationObject(BaseModel):
+    """Why a run is where it is, at this moment. Times are epoch seconds."""
+
+    object: Literal["hermes.explanation"] = "hermes.explanation"
+    run_id: str
+    because: Because
+    text: str
+    """A sentence for people."""
+    since: float | None = None
+    until: float | None = None
+    """When it goes on by itself, where that is known."""
+    facts: dict[str, str | int | float | bool]
+    """What is known beside: ``tenant``, ``queue`` and how many steps are ``ahead`` in it, ``worker``, ``held_since``,
+    ``lease_until``, ``active_run`` of its session, ``parent_run``, ``child_number`` of ``siblings``,
+    ``children_ended`` of ``children_total``, ``wait_id`` and ``who`` may answer, ``resume_at``, ``retry_at``,
+    ``not_before``, ``deadline_at``, ``budget_dimension``, ``exit_reason``, ``failure``, ``hooks_owed``,
+    ``deliveries_open``."""
 
 
 class RunObject(BaseModel):

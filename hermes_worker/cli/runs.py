@@ -14,6 +14,7 @@ import click
 
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.explaining import explain
 from hermes_worker.cli.family import FamilyWatch, family_lines
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.layout import clock, moment, table
@@ -41,6 +42,7 @@ def runs() -> None:
 
 
 runs.add_command(list_runs)
+runs.add_command(explain)
 
 
 @runs.command(epilog="Example: hermes-worker runs show run_0123...")

@@ -26,6 +26,8 @@ class StandingReason(StrEnum):
     """Another run is at work in its session."""
     BEHIND_SIBLINGS = "behind_siblings"
     """As many children of its parent work as may."""
+    PUT_OFF = "put_off"
+    """It is to begin later."""
     NO_WORKER = "no_worker"
     """Its next step is due, and no live worker consumes the queue."""
     DUE = "due"
@@ -74,6 +76,7 @@ class StandingFacts:
     active_run: str | None = None
     """The run that is at work in its session, if that is another."""
     parent_run: str | None = None
+    not_before: float | None = None
     calls: Sequence[CallFacts] = ()
     """The open calls of the current iteration that may run now, or run."""
     children_total: int = 0
@@ -174,6 +177,8 @@ def _at_work(facts: StandingFacts) -> Standing:
 
 def _held_back(facts: StandingFacts) -> Standing:
     """It has not begun, and is not due."""
+    if facts.not_before is not None and facts.not_before > facts.now:
+        return Standing(reason=StandingReason.PUT_OFF, text="it is to begin later", until=facts.not_before)
     if facts.active_run is not None:
         return Standing(reason=StandingReason.BEHIND_SESSION, text=f"run {facts.active_run} of its session goes first")
     if facts.parent_run is not None:

@@ -97,3 +97,13 @@ def test_several_filters_hold_together(api: Served, store: Store) -> None:
     assert [run["run_id"] for run in api.http.get(f"/v1/runs?{query}").json()["data"]] == [one]
     assert api.http.get("/v1/runs?tag=t&model=a&status=failed").json()["data"] == []
     assert api.http.get("/v1/runs?job_id=nope").json()["data"] == []
+
+
+def test_a_run_says_why_it_waits(api: Served, store: Store) -> None:
+    first, second = api.submit(session_id="s"), api.submit(session_id="s")
+
+    said = api.http.get(f"/v1/runs/{second}/explain").json()
+
+    assert (said["run_id"], said["because"], said["facts"]["active_run"]) == (second, "session_at_work", first)
+    assert said["text"] == f"run {first} of its session goes first"
+    assert api.http.get("/v1/runs/run_nope/explain").status_code == 404

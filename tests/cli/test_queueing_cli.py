@@ -56,3 +56,14 @@ def test_runs_are_found_by_what_was_noted_on_them(hermes: CommandLine, store: St
     assert listed(hermes, "--until", "2h") == []
     assert listed(hermes, "--before", plain) == [tagged]
     assert listed(hermes, "--limit", "1") == [plain]
+
+
+def test_a_run_says_why_it_waits(hermes: CommandLine, store: Store) -> None:
+    run_id = store.submit(delay_s=3600.0).run_id
+
+    shown = hermes.inline("runs", "explain", run_id)
+    said = json.loads(hermes.inline("runs", "explain", run_id, "--json").out)
+
+    assert shown.code == 0, shown.said
+    assert f"{run_id}: it is to begin later" in shown.out
+    assert (said["because"], said["until"]) == ("not_before", said["facts"]["not_before"])

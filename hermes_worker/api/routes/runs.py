@@ -23,6 +23,7 @@ from hermes_worker.core.urgency import Priority
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.results import TurnResult, turn_result
 from hermes_worker.services.submission import Submission, accept, announce
+from hermes_worker.store.runs.explanations import Explanations
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.runs import Created, Multitask, RunNotFound
 from hermes_worker.store.runs.views import RunView
@@ -188,6 +189,30 @@ async def get_run(context: Context, run_id: OwnRun) -> schema.RunObject:
 async def get_result(context: Context, run_id: OwnRun) -> TurnResult:
     """What a run left so far, under the names of Hermes Agent's result: answer, messages, usage, cost, flags."""
     return await context.store(turn_result, context.client.views, run_id)
+
+
+@router.get(
+    "/{run_id}/explain",
+    response_model=schema.ExplanationObject,
+    response_model_exclude_none=True,
+    responses=schema.errors(404, 410),
+    dependencies=[READS],
+)
+async def explain_run(context: Context, run_id: OwnRun) -> schema.ExplanationObject:
+    """Why a run is where it is: one sentence, and the facts behind it."""
+    found = await context.store(Explanations(context.client.database).of, run_id)
+    return schema.ExplanationObject(
+        run_id=run_id,
+        because=found.because,
+        text=redact(found.text),
+        since=found.since,
+        until=found.until,
+        facts={
+            name: redact(value) if isinstance(value, str) else value
+            for name, value in found.facts.items()
+            if value is not None
+        },
+    )
 
 
 def _inspect(client: Client, run_id: str) -> schema.RunObject:

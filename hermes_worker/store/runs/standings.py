@@ -37,6 +37,7 @@ class _RunRow(NamedTuple):
     worker: str | None
     active_run: str | None
     parent_run: str | None
+    not_before: float | None
     now: float
 
 
@@ -65,6 +66,7 @@ _RUN = (
         workers.c.name.label("worker"),
         sa.case((_active.c.pk != runs.c.pk, _active.c.run_id)).label("active_run"),
         _parent.c.run_id.label("parent_run"),
+        runs.c.not_before,
         db_now().label("now"),
     )
     .join(sessions, sessions.c.pk == runs.c.session_pk)
@@ -104,6 +106,14 @@ _WAITING = (
 _QUEUES = sa.select(workers.c.queues).where(workers.c.state == "alive", workers.c.expires_at > db_now())
 
 
+def facts_of(connection: Connection, run_id: str) -> tuple[int, StandingFacts]:
+    """The run's number and what is known of where it stands. Raises ``RunNotFound``."""
+    row = row_of(connection.execute(_RUN, {"run_id": run_id}), _RunRow)
+    if row is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    return row.pk, _facts(connection, row)
+
+
 class Standings:
     """Answers why a run is where it is. Thread-safe; reads only."""
 
@@ -113,10 +123,7 @@ class Standings:
     def of(self, run_id: str) -> Standing:
         """Raises ``RunNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
-            row = row_of(connection.execute(_RUN, {"run_id": run_id}), _RunRow)
-            if row is None:
-                raise RunNotFound(f"there is no run {run_id!r}")
-            return standing(_facts(connection, row))
+            return standing(facts_of(connection, run_id)[1])
 
 
 def _facts(connection: Connection, row: _RunRow) -> StandingFacts:
@@ -132,6 +139,7 @@ def _facts(connection: Connection, row: _RunRow) -> StandingFacts:
         "resume_at": row.resume_at,
         "active_run": row.active_run,
         "parent_run": row.parent_run,
+        "not_before": row.not_before,
     }
     if status.is_terminal:
         return StandingFacts(**facts)

@@ -1,0 +1,322 @@
+"""Why a run is where it is, in one sentence and with the facts behind it. Pure.
+
+``core.standing`` says what a run does or waits for. Here stands what is known around that: what goes before it, who
+holds it and until when, who may let it go on. ``explain`` is total: there is an answer for every state that the core
+can be in (a test goes through them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
+from hermes_worker.core.standing import MODEL_QUEUE, TOOLS_QUEUE, Standing, StandingFacts, StandingReason, standing
+
+AHEAD_COUNTED_MAX = 10_000
+"""How many steps before its own are counted; more are "at least" so many."""
+
+
+class Because(StrEnum):
+    """Why a run is where it is."""
+
+    ENDED = "ended"
+    QUARANTINED = "quarantined"
+    """It has ended, because one of its steps took down its worker again and again."""
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    ORPHANED = "orphaned"
+    """The run that caused it has ended; the sweeper stops it."""
+    OVERDUE = "overdue"
+    """Its deadline has passed; the sweeper ends it."""
+    NOT_BEFORE = "not_before"
+    """It is to begin later."""
+    SESSION_AT_WORK = "session_at_work"
+    CHILDREN_AT_WORK = "children_at_work"
+    """As many children of its parent work as may."""
+    FLEET_IS_SHARED = "fleet_is_shared"
+    """It waits for its tenant's next place in a fleet that several tenants share, or within its tenant's limits."""
+    ABOUT_TO_BEGIN = "about_to_begin"
+    NO_WORKER = "no_worker"
+    QUEUED = "queued"
+    """Its step waits in a queue."""
+    SUSPECT = "suspect"
+    """Its step waits for a lane, in which it is tried apart."""
+    RETRY_LATER = "retry_later"
+    """Its step was lost several times and is tried again at a time."""
+    WORKER_LOST = "worker_lost"
+    """Who holds its step has fallen silent; the sweeper takes the step away."""
+    ASKING_MODEL = "asking_model"
+    CALLING_TOOLS = "calling_tools"
+    PROVIDER = "provider"
+    """The provider, or the governor of its key, makes it wait until a time."""
+    APPROVAL = "approval"
+    QUESTION = "question"
+    CHILDREN = "children"
+    """It waits for the runs that it delegated to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderFacts:
+    """Who holds a step of the run."""
+
+    worker: str
+    since: float | None
+    lease_until: float
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionFacts:
+    """What it asks a person."""
+
+    wait_id: int
+    kind: WaitKind
+    tool: str
+    opened_at: float
+    expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What is known of a run and around it at one moment. Times are epoch seconds by the database's clock."""
+
+    run_id: str
+    standing: StandingFacts
+    tenant: str
+    exit_reason: str | None = None
+    failure: str | None = None
+    deadline_at: float | None = None
+    is_held: bool = False
+    """It could begin, and is not given a place in a fleet that tenants share."""
+    child_number: int | None = None
+    """Which task of its parent's call it is, from 1."""
+    siblings: int = 0
+    """How many tasks that call has."""
+    parent_ended_at: float | None = None
+    ahead: int | None = None
+    """Steps in its queue that became due before its own; ``None`` where its step is not in a queue."""
+    holder: HolderFacts | None = None
+    questions: Sequence[QuestionFacts] = ()
+    exhausted: str | None = None
+    """The dimension of its budget that is used up."""
+    hooks_owed: int = 0
+    """Observers that are still to be told."""
+    deliveries_open: int = 0
+
+
+Fact = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a run is where it is."""
+
+    because: Because
+    text: str
+    """One sentence for people."""
+    since: float | None = None
+    until: float | None = None
+    """When it goes on by itself, where that is known."""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """What the sentence is made from, and more; never a text of the agent or of its tools."""
+
+
+def explain(facts: RunFacts) -> Explanation:
+    """Total and pure."""
+    base = standing(facts.standing)
+    found = _by_time(facts) or _by_reason(facts, base)
+    said = {**_all_facts(facts), **found.facts}
+    text = found.text
+    if facts.exhausted is not None and not facts.standing.status.is_terminal:
+        text += f"; the budget of {facts.exhausted.replace('_', ' ')} is used up, so it only sums up"
+    return Explanation(
+        because=found.because,
+        text=text,
+        since=found.since if found.since is not None else base.since,
+        until=found.until if found.until is not None else base.until,
+        facts={name: value for name, value in said.items() if value is not None},
+    )
+
+
+def _all_facts(facts: RunFacts) -> dict[str, Fact]:
+    """Whatever is known, whether or not it is the reason."""
+    seen = facts.standing
+    return {
+        "tenant": facts.tenant,
+        "deadline_at": facts.deadline_at,
+        "attempt": seen.attempt if seen.attempt > 1 else None,
+        "budget_dimension": facts.exhausted,
+        "parent_run": seen.parent_run,
+        "child_number": facts.child_number,
+        "siblings": facts.siblings or None,
+        "hooks_owed": facts.hooks_owed or None,
+        "deliveries_open": facts.deliveries_open or None,
+    }
+
+
+def _by_time(facts: RunFacts) -> Explanation | None:
+    """What the sweeper is about to do, whatever the run is doing."""
+    seen = facts.standing
+    if seen.status.is_terminal or seen.status is RunStatus.STOPPING:
+        return None
+    if facts.deadline_at is not None and facts.deadline_at <= seen.now:
+        return Explanation(
+            because=Because.OVERDUE, text="its deadline has passed; the sweeper ends it", since=facts.deadline_at
+        )
+    if facts.parent_ended_at is not None:
+        text = f"the run that caused it, {seen.parent_run}, has ended; the sweeper stops it"
+        return Explanation(because=Because.ORPHANED, text=text, since=facts.parent_ended_at)
+    return None
+
+
+def _by_reason(facts: RunFacts, base: Standing) -> Explanation:
+    match base.reason:
+        case StandingReason.ENDED:
+            return _ended(facts)
+        case StandingReason.PAUSED:
+            return Explanation(because=Because.PAUSED, text="it is paused; 'runs resume' lets it go on")
+        case StandingReason.STOPPING:
+            return _stopping(facts)
+        case StandingReason.WAITING_FOR_PROVIDER:
+            return _provider(facts, base)
+        case StandingReason.WAITING_FOR_PERSON:
+            return _person(facts)
+        case StandingReason.WAITING_FOR_CHILDREN:
+            return _children(facts, base)
+        case StandingReason.ASKING_MODEL | StandingReason.CALLING_TOOLS:
+            return _held(facts, base)
+        case StandingReason.NO_WORKER:
+            facts_of_queue: dict[str, Fact] = {"queue": queue_of(facts.standing), "ahead": facts.ahead}
+            return Explanation(because=Because.NO_WORKER, text=base.text, facts=facts_of_queue)
+        case StandingReason.PUT_OFF | StandingReason.BEHIND_SESSION | StandingReason.BEHIND_SIBLINGS:
+            return _not_begun(facts, base)
+        case StandingReason.DUE:
+            return _not_begun(facts, base) if queue_of(facts.standing) is None else _in_queue(facts, base)
+
+
+def _ended(facts: RunFacts) -> Explanation:
+    reason = facts.exit_reason or facts.standing.status.value
+    said: dict[str, Fact] = {"exit_reason": facts.exit_reason, "failure": facts.failure}
+    if facts.exit_reason == ExitReason.STEP_QUARANTINED:
+        text = "it was quarantined: one of its steps took down a worker that did nothing else, as often as is allowed"
+        return Explanation(because=Because.QUARANTINED, text=text, facts=said)
+    text = f"it has ended: {facts.standing.status.value} ({reason})"
+    if facts.deliveries_open:
+        text += f"; {_counted(facts.deliveries_open, 'delivery', 'deliveries')} of its answer not settled"
+    return Explanation(because=Because.ENDED, text=text, facts=said)
+
+
+def _stopping(facts: RunFacts) -> Explanation:
+    text = "a stop was asked for"
+    held = facts.holder
+    text += f"; it ends when {held.worker} lets go of its step" if held else "; it ends when its last step is given up"
+    return Explanation(because=Because.STOPPING, text=text, facts=_of_holder(held))
+
+
+def _provider(facts: RunFacts, base: Standing) -> Explanation:
+    until = f", until {_clock(base.until)}" if base.until is not None else ""
+    text = f"it waits for the provider{until}: {base.text}"
+    return Explanation(because=Because.PROVIDER, text=text, until=base.until, facts={"resume_at": base.until})
+
+
+def _person(facts: RunFacts) -> Explanation:
+    is_approval = facts.standing.status is RunStatus.WAITING_FOR_APPROVAL
+    wanted = WaitKind.APPROVAL if is_approval else WaitKind.INPUT
+    asked = [question for question in facts.questions if question.kind is wanted]
+    verb = "runs approve" if is_approval else "runs answer"
+    who = f"whoever has a key of the tenant {facts.tenant!r} with the scope 'approve', or '{verb}' on the command line"
+    what = "somebody has to allow a command" if is_approval else "somebody has to answer a question"
+    because = Because.APPROVAL if is_approval else Because.QUESTION
+    if not asked:
+        return Explanation(because=because, text=f"{what}: {who}", facts={"who": who})
+    first = asked[0]
+    more = f" and {len(asked) - 1} more" if len(asked) > 1 else ""
+    until = f", until {_clock(first.expires_at)}" if first.expires_at is not None else ""
+    return Explanation(
+        because=because,
+        text=f"{what} (of {first.tool}{more}){until}: {who}",
+        since=first.opened_at,
+        until=first.expires_at,
+        facts={"wait_id": first.wait_id, "tool": first.tool, "questions": len(asked), "who": who},
+    )
+
+
+def _children(facts: RunFacts, base: Standing) -> Explanation:
+    seen = facts.standing
+    said: dict[str, Fact] = {"children_total": seen.children_total, "children_ended": seen.children_ended}
+    return Explanation(because=Because.CHILDREN, text=base.text, facts=said)
+
+
+def _held(facts: RunFacts, base: Standing) -> Explanation:
+    held = facts.holder
+    if held is not None and not held.is_alive:
+        text = f"{held.worker}, which holds its step, has fallen silent; the sweeper takes the step away"
+        return Explanation(because=Because.WORKER_LOST, text=text, since=held.lease_until, facts=_of_holder(held))
+    is_model = base.reason is StandingReason.ASKING_MODEL
+    because = Because.ASKING_MODEL if is_model else Because.CALLING_TOOLS
+    tools = [call.name for call in facts.standing.calls if call.status is CallStatus.RUNNING]
+    said = _of_holder(held) | {"tools": ", ".join(tools[:10]) or None}
+    return Explanation(because=because, text=base.text, facts=said)
+
+
+def _of_holder(held: HolderFacts | None) -> dict[str, Fact]:
+    if held is None:
+        return {}
+    return {"worker": held.worker, "held_since": held.since, "lease_until": held.lease_until}
+
+
+def _not_begun(facts: RunFacts, base: Standing) -> Explanation:
+    seen = facts.standing
+    if base.reason is StandingReason.PUT_OFF:
+        text = f"it is to begin later, not before {_clock(seen.not_before)}"
+        return Explanation(because=Because.NOT_BEFORE, text=text, facts={"not_before": seen.not_before})
+    if base.reason is StandingReason.BEHIND_SESSION:
+        return Explanation(because=Because.SESSION_AT_WORK, text=base.text, facts={"active_run": seen.active_run})
+    if base.reason is StandingReason.BEHIND_SIBLINGS:
+        which = f"it is child {facts.child_number} of {facts.siblings}, and " if facts.child_number else ""
+        return Explanation(because=Because.CHILDREN_AT_WORK, text=f"{which}{base.text}")
+    if facts.is_held:
+        text = f"it waits for the next place of the tenant {facts.tenant!r}: the fleet is shared, or a limit is reached"
+        return Explanation(because=Because.FLEET_IS_SHARED, text=text)
+    return Explanation(because=Because.ABOUT_TO_BEGIN, text="the sweeper is about to begin it")
+
+
+def _in_queue(facts: RunFacts, base: Standing) -> Explanation:
+    queue = queue_of(facts.standing)
+    said: dict[str, Fact] = {"queue": queue, "ahead": facts.ahead}
+    if base.until is not None:
+        text = f"its step was lost several times and is tried again at {_clock(base.until)}"
+        return Explanation(because=Because.RETRY_LATER, text=text, facts=said | {"retry_at": base.until})
+    if is_step_suspect(facts.standing):
+        return Explanation(because=Because.SUSPECT, text=base.text, facts=said)
+    text = base.text
+    if facts.ahead is not None:
+        count = f"at least {facts.ahead}" if facts.ahead >= AHEAD_COUNTED_MAX else f"{facts.ahead}"
+        text += f"; {count} before it"
+    return Explanation(because=Because.QUEUED, text=text, facts=said)
+
+
+def queue_of(facts: StandingFacts) -> str | None:
+    """The queue in which the step waits that is due next; ``None`` when none is due."""
+    pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
+    if pending:
+        return TOOLS_QUEUE if any(not call.asks for call in pending) else MODEL_QUEUE
+    return MODEL_QUEUE if facts.due_since is not None else None
+
+
+def is_step_suspect(facts: StandingFacts) -> bool:
+    """Whether the step that is due next is to be tried apart."""
+    pending = [call for call in facts.calls if call.status is CallStatus.PENDING]
+    tools = [call for call in pending if not call.asks] or pending
+    return all(call.is_suspect for call in tools) if tools else facts.is_suspect
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"1 {one} is" if count == 1 else f"{count} {many} are"
+
+
+def _clock(at: float | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,203 @@
+"""What is known around a run, for ``core.explaining``: read at one moment, and little of it. Counting stops where a
+number says no more."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.explaining import (
+    AHEAD_COUNTED_MAX,
+    Explanation,
+    HolderFacts,
+    QuestionFacts,
+    RunFacts,
+    explain,
+    is_step_suspect,
+    queue_of,
+)
+from hermes_worker.core.run import WaitKind
+from hermes_worker.core.standing import MODEL_QUEUE, StandingFacts
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import one_of, rows_of
+from hermes_worker.store.runs.standings import facts_of
+from hermes_worker.store.tables import deliveries, firings, hook_calls, runs, tool_calls, waits, workers
+
+_parent = runs.alias("parent")
+_sibling = runs.alias("sibling")
+
+
+class _AroundRow(NamedTuple):
+    tenant: str
+    exit_reason: str | None
+    failure_message: str | None
+    deadline_at: float | None
+    exhausted: str | None
+    child_index: int | None
+    siblings: int
+    parent_ended_at: float | None
+    hooks_owed: int
+    deliveries_open: int
+
+
+class _HoldingRow(NamedTuple):
+    name: str
+    claimed_at: float | None
+    expires_at: float
+    state: str
+
+
+class _WaitingQuestion(NamedTuple):
+    pk: int
+    kind: str
+    name: str
+    opened_at: float
+    expires_at: float | None
+
+
+_SIBLINGS = (
+    sa.select(sa.func.count())
+    .where(
+        _sibling.c.parent_pk == runs.c.parent_pk,
+        _sibling.c.parent_iteration == runs.c.parent_iteration,
+        _sibling.c.parent_position == runs.c.parent_position,
+    )
+    .correlate(runs)
+    .scalar_subquery()
+)
+_IS_LEFT_ALONE = sa.and_(
+    _parent.c.status.in_(("completed", "failed", "cancelled", "expired", "stopping")),
+    # As the sweeper finds orphans (``store.runs.children``).
+    sa.or_(runs.c.is_background == 0, _parent.c.status.in_(("cancelled", "stopping"))),
+)
+_AROUND = (
+    sa.select(
+        runs.c.tenant,
+        runs.c.exit_reason,
+        runs.c.failure_message,
+        runs.c.deadline_at,
+        runs.c.exhausted,
+        runs.c.child_index,
+        sa.case((runs.c.parent_pk.is_(None), 0), else_=_SIBLINGS).label("siblings"),
+        sa.case((_IS_LEFT_ALONE, sa.func.coalesce(_parent.c.finished_at, _parent.c.updated_at))).label(
+            "parent_ended_at"
+        ),
+        sa.select(sa.func.count())
+        .where(hook_calls.c.run_pk == runs.c.pk, hook_calls.c.settled_at.is_(None))
+        .correlate(runs)
+        .scalar_subquery()
+        .label("hooks_owed"),
+        sa.select(sa.func.count())
+        .where(deliveries.c.run_pk == runs.c.pk, deliveries.c.settled_at.is_(None))
+        .correlate(runs)
+        .scalar_subquery()
+        .label("deliveries_open"),
+    )
+    .outerjoin(_parent, _parent.c.pk == runs.c.parent_pk)
+    .where(runs.c.pk == sa.bindparam("run"))
+)
+
+
+def _holder_of(table: sa.Table, run_pk: sa.Column[int]) -> sa.Select[tuple[str, float | None, float, str]]:
+    return (
+        sa.select(workers.c.name, table.c.claimed_at, workers.c.expires_at, workers.c.state)
+        .join(workers, workers.c.pk == table.c.lease_owner)
+        .where(run_pk == sa.bindparam("run"), table.c.lease_owner.is_not(None))
+    )
+
+
+_HOLDERS = (_holder_of(runs, runs.c.pk), _holder_of(tool_calls, tool_calls.c.run_pk).order_by(tool_calls.c.claimed_at))
+_QUESTIONS = (
+    sa.select(waits.c.pk, waits.c.kind, tool_calls.c.name, waits.c.opened_at, waits.c.expires_at)
+    .join(
+        tool_calls,
+        (tool_calls.c.run_pk == waits.c.run_pk)
+        & (tool_calls.c.iteration == waits.c.iteration)
+        & (tool_calls.c.position == waits.c.position),
+    )
+    .where(waits.c.run_pk == sa.bindparam("run"), waits.c.closed_at.is_(None))
+    .order_by(waits.c.pk)
+    .limit(100)
+)
+
+
+class Explanations:
+    """Says why the runs of one database are where they are. Thread-safe; reads only."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, run_id: str) -> Explanation:
+        """Raises ``RunNotFound``, ``UnavailableError``."""
+        with self._database.read() as connection:
+            pk, seen = facts_of(connection, run_id)
+            return explain(_facts(connection, pk, run_id, seen))
+
+
+def _facts(connection: Connection, pk: int, run_id: str, seen: StandingFacts) -> RunFacts:
+    around = one_of(connection.execute(_AROUND, {"run": pk}), _AroundRow)
+    is_over = seen.status.is_terminal
+    return RunFacts(
+        run_id=run_id,
+        standing=seen,
+        tenant=around.tenant,
+        exit_reason=around.exit_reason,
+        failure=around.failure_message,
+        deadline_at=None if is_over else around.deadline_at,
+        child_number=None if around.child_index is None else around.child_index + 1,
+        siblings=around.siblings,
+        parent_ended_at=around.parent_ended_at,
+        ahead=None if is_over else _ahead(connection, seen),
+        holder=None if is_over else _holder(connection, pk, seen.now),
+        questions=() if is_over else _questions(connection, pk),
+        exhausted=around.exhausted,
+        hooks_owed=around.hooks_owed,
+        deliveries_open=around.deliveries_open,
+    )
+
+
+def _holder(connection: Connection, pk: int, now: float) -> HolderFacts | None:
+    for statement in _HOLDERS:
+        found = rows_of(connection.execute(statement, {"run": pk}), _HoldingRow)
+        if found:
+            row = found[0]
+            is_alive = row.state == "alive" and row.expires_at > now
+            return HolderFacts(worker=row.name, since=row.claimed_at, lease_until=row.expires_at, is_alive=is_alive)
+    return None
+
+
+def _questions(connection: Connection, pk: int) -> list[QuestionFacts]:
+    return [
+        QuestionFacts(
+            wait_id=row.pk, kind=WaitKind(row.kind), tool=row.name, opened_at=row.opened_at, expires_at=row.expires_at
+        )
+        for row in rows_of(connection.execute(_QUESTIONS, {"run": pk}), _WaitingQuestion)
+    ]
+
+
+def _ahead(connection: Connection, seen: StandingFacts) -> int | None:
+    """How many steps became due before the next one of this run, in the same queue."""
+    queue = queue_of(seen)
+    since = min((call.since for call in seen.calls if call.since is not None), default=None) if seen.calls else None
+    since = since if since is not None else seen.due_since
+    if queue is None or since is None:
+        return None
+    tables = (runs, tool_calls) if queue == MODEL_QUEUE else (tool_calls, firings, hook_calls)
+    return min(
+        AHEAD_COUNTED_MAX,
+        sum(_due_before(connection, table, queue, since, is_apart=is_step_suspect(seen)) for table in tables),
+    )
+
+
+def _due_before(connection: Connection, table: sa.Table, queue: str, since: float, *, is_apart: bool) -> int:
+    wanted = sa.select(sa.literal(1).label("one")).where(table.c.hinted_at.is_not(None), table.c.hinted_at < since)
+    if "deaths" in table.c:
+        wanted = wanted.where(table.c.deaths.is_not(None) if is_apart else table.c.deaths.is_(None))
+    elif is_apart:
+        return 0
+    if table is tool_calls:
+        wanted = wanted.where(sa.func.coalesce(tool_calls.c.asks, 0) == (1 if queue == MODEL_QUEUE else 0))
+    few = wanted.limit(AHEAD_COUNTED_MAX).subquery()
+    return int(connection.execute(sa.select(sa.func.count()).select_from(few)).scalar_one())

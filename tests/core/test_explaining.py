@@ -1,0 +1,205 @@
+"""Every state that the core can be in has an explanation, and each reason is given for a state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hermes_worker.core.effects import AskAuxiliary, Iterate, RunTool, outstanding
+from hermes_worker.core.explaining import (
+    Because,
+    Explanation,
+    HolderFacts,
+    QuestionFacts,
+    RunFacts,
+    explain,
+    queue_of,
+)
+from hermes_worker.core.replay import Replay
+from hermes_worker.core.run import TERMINAL, Call, CallStatus, Run, RunStatus, WaitKind
+from hermes_worker.core.standing import CallFacts, StandingFacts
+
+NOW = 1_000.0
+HOLDER = HolderFacts(worker="w1", since=990.0, lease_until=1_010.0, is_alive=True)
+
+
+def facts(seen: dict[str, Any] | None = None, **changes: Any) -> RunFacts:
+    standing = StandingFacts(
+        status=RunStatus.RUNNING, now=NOW, due_since=None, asking_since=None, worker=None, queues=("model", "tools")
+    )
+    found = RunFacts(run_id="run_1", tenant="acme", standing=replace(standing, **(seen or {})))
+    return replace(found, **changes)
+
+
+def call(status: CallStatus, **changes: Any) -> CallFacts:
+    return replace(CallFacts(name="terminal", status=status, since=990.0, worker=None), **changes)
+
+
+PENDING, HELD = call(CallStatus.PENDING), call(CallStatus.RUNNING, worker="w1")
+QUEUED: dict[str, Any] = {"status": RunStatus.QUEUED}
+QUESTION = QuestionFacts(wait_id=7, kind=WaitKind.APPROVAL, tool="terminal", opened_at=980.0, expires_at=1_300.0)
+CASES: list[tuple[Because, str, RunFacts]] = [
+    (Because.ENDED, "completed (text_response)", facts({"status": RunStatus.COMPLETED}, exit_reason="text_response")),
+    (
+        Because.ENDED,
+        "2 deliveries are of its answer not settled",
+        facts({"status": RunStatus.FAILED}, exit_reason="x", deliveries_open=2),
+    ),
+    (Because.QUARANTINED, "quarantined", facts({"status": RunStatus.FAILED}, exit_reason="step_quarantined")),
+    (Because.PAUSED, "'runs resume'", facts({"status": RunStatus.PAUSED})),
+    (Because.STOPPING, "when w1 lets go", facts({"status": RunStatus.STOPPING}, holder=HOLDER)),
+    (Because.ORPHANED, "run_p, has ended", facts({"parent_run": "run_p"}, parent_ended_at=999.0)),
+    (Because.OVERDUE, "deadline has passed", facts({"due_since": 990.0}, deadline_at=999.0)),
+    (Because.NOT_BEFORE, "not before 1970-01-01 00:33:20 UTC", facts(QUEUED | {"not_before": 2_000.0})),
+    (Because.SESSION_AT_WORK, "run run_a of its session", facts(QUEUED | {"active_run": "run_a"})),
+    (
+        Because.CHILDREN_AT_WORK,
+        "it is child 3 of 5, and as many children of run_p",
+        facts(QUEUED | {"parent_run": "run_p"}, child_number=3, siblings=5),
+    ),
+    (Because.FLEET_IS_SHARED, "the next place of the tenant 'acme'", facts(QUEUED, is_held=True)),
+    (Because.ABOUT_TO_BEGIN, "about to begin", facts(QUEUED)),
+    (Because.ABOUT_TO_BEGIN, "about to begin", facts(QUEUED | {"not_before": 999.0})),
+    (Because.NO_WORKER, "no worker consumes the queue 'model'", facts({"due_since": 990.0, "queues": ()})),
+    (Because.QUEUED, "its model call waits in the queue 'model' for", facts({"due_since": 990.0}, ahead=4)),
+    (Because.QUEUED, "; 4 before it", facts({"calls": [PENDING]}, ahead=4)),
+    (Because.QUEUED, "; at least 10000 before it", facts({"calls": [PENDING]}, ahead=10_000)),
+    (Because.QUEUED, "a question of terminal to a model", facts({"calls": [replace(PENDING, asks=True)]})),
+    (Because.SUSPECT, "apart from all other work", facts({"due_since": 990.0, "is_suspect": True})),
+    (Because.SUSPECT, "apart from all other work", facts({"calls": [replace(PENDING, is_suspect=True)]})),
+    (Because.RETRY_LATER, "tried again at 1970-01-01 00:25:00", facts({"due_since": 1_500.0, "is_suspect": True})),
+    (Because.WORKER_LOST, "w1, which holds", facts({"calls": [HELD]}, holder=replace(HOLDER, is_alive=False))),
+    (Because.ASKING_MODEL, "asking the model on w1", facts({"asking_since": 990.0, "worker": "w1"}, holder=HOLDER)),
+    (Because.CALLING_TOOLS, "running terminal on w1", facts({"calls": [HELD]}, holder=HOLDER)),
+    (
+        Because.PROVIDER,
+        "until 1970-01-01 00:33:20 UTC: the provider answered 429",
+        facts(
+            {
+                "status": RunStatus.WAITING_FOR_CAPACITY,
+                "resume_at": 2_000.0,
+                "waits_because": "the provider answered 429",
+            }
+        ),
+    ),
+    (
+        Because.APPROVAL,
+        "somebody has to allow a command (of terminal), until 1970-01-01 00:21:40 UTC: whoever has a key of the tenant "
+        "'acme' with the scope 'approve'",
+        facts({"status": RunStatus.WAITING_FOR_APPROVAL}, questions=[QUESTION]),
+    ),
+    (Because.QUESTION, "'runs answer'", facts({"status": RunStatus.WAITING_FOR_INPUT})),
+    (
+        Because.CHILDREN,
+        "2 of 5 children have ended",
+        facts({"status": RunStatus.WAITING_FOR_CHILDREN, "children_total": 5, "children_ended": 2}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("because", "words", "known"), CASES, ids=lambda each: str(each)[:30])
+def test_each_reason_says_why(because: Because, words: str, known: RunFacts) -> None:
+    found = explain(known)
+
+    assert found.because is because
+    assert words in found.text
+
+
+def test_every_reason_is_given_for_a_state() -> None:
+    assert {because for because, _, _ in CASES} == set(Because)
+
+
+def test_a_used_up_budget_is_named() -> None:
+    found = explain(facts({"due_since": 990.0}, exhausted="tokens"))
+
+    assert (found.because, found.facts["budget_dimension"]) == (Because.QUEUED, "tokens")
+    assert found.text.endswith("the budget of tokens is used up, so it only sums up")
+
+
+def test_the_facts_say_who_holds_it_and_until_when() -> None:
+    found = explain(facts({"asking_since": 990.0, "worker": "w1", "attempt": 2}, holder=HOLDER, deadline_at=5_000.0))
+
+    assert (found.facts["worker"], found.facts["held_since"], found.facts["lease_until"]) == ("w1", 990.0, 1_010.0)
+    assert (found.facts["attempt"], found.facts["deadline_at"], found.since) == (2, 5_000.0, 990.0)
+
+
+# --- whatever the core can be in -------------------------------------------------------------------------------------
+
+
+def states() -> Iterator[tuple[Run, str]]:
+    """A run of each status, with each kind of step due, held, waiting for each thing, or suspected."""
+    for status in RunStatus:
+        bare = Run(run_id="run_1", status=status, iteration=1)
+        yield bare, "nothing"
+        yield replace(bare, is_asking=True), "asking"
+        yield replace(bare, deaths=0), "suspect"
+        for call_status in CallStatus:
+            for asks in (False, True):
+                for kind in WaitKind if call_status is CallStatus.WAITING else (None,):
+                    one = Call(
+                        position=0,
+                        name="t",
+                        replay=Replay.ONCE,
+                        segment=0,
+                        timeout_s=1.0,
+                        status=call_status,
+                        asks=asks,
+                    )
+                    yield replace(bare, calls=(replace(one, waits_for=kind, deaths=0 if asks else None),)), "call"
+
+
+def seen_of(run: Run, *, queues: tuple[str, ...]) -> StandingFacts:
+    """As the rows would tell it."""
+    due = outstanding(run)
+    return StandingFacts(
+        status=run.status,
+        now=NOW,
+        due_since=990.0 if any(isinstance(effect, Iterate) for effect in due) else None,
+        asking_since=990.0 if run.is_asking else None,
+        worker="w1" if run.is_asking else None,
+        is_suspect=run.is_suspect,
+        calls=[
+            CallFacts(name=c.name, status=c.status, since=990.0, worker=None, is_suspect=c.is_suspect, asks=c.asks)
+            for c in run.unsettled
+        ],
+        queues=queues,
+    )
+
+
+@pytest.mark.parametrize("queues", [(), ("model", "tools")])
+@pytest.mark.parametrize("with_parent", [False, True])
+def test_every_state_of_the_core_is_explained(queues: tuple[str, ...], with_parent: bool) -> None:
+    kinds = set()
+    for run, what in states():
+        seen = seen_of(run, queues=queues)
+        seen = replace(seen, parent_run="run_p" if with_parent else None)
+        found = explain(RunFacts(run_id="run_1", tenant="default", standing=seen))
+        due = outstanding(run)
+        kinds |= {type(effect) for effect in due}
+
+        assert found.text, (run, what)
+        assert (found.because in (Because.ENDED, Because.QUARANTINED)) == (run.status in TERMINAL), run
+        if due and not run.is_held and run.status is not RunStatus.STOPPING:
+            assert found.because in (Because.QUEUED, Because.NO_WORKER, Because.SUSPECT), (run, found)
+            expected = "tools" if any(isinstance(effect, RunTool) for effect in due) else "model"
+            assert queue_of(seen) == expected
+        if run.status.is_parked:
+            assert found.because in PARKED_BECAUSE[run.status], (run, found)
+    assert kinds == {Iterate, RunTool, AskAuxiliary}
+
+
+PARKED_BECAUSE = {
+    RunStatus.PAUSED: {Because.PAUSED},
+    RunStatus.WAITING_FOR_APPROVAL: {Because.APPROVAL},
+    RunStatus.WAITING_FOR_INPUT: {Because.QUESTION},
+    RunStatus.WAITING_FOR_CHILDREN: {Because.CHILDREN},
+    RunStatus.WAITING_FOR_CAPACITY: {Because.PROVIDER},
+}
+
+
+def test_an_explanation_holds_no_fact_that_nobody_knows() -> None:
+    assert None not in explain(facts()).facts.values()
+    assert isinstance(explain(facts()), Explanation)

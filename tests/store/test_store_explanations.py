@@ -1,0 +1,124 @@
+"""Why a run is where it is, as rows tell it."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from support.questions import DANGER
+from support.store import Store
+
+from hermes_worker.core import events as ev
+from hermes_worker.core.explaining import Because, Explanation
+from hermes_worker.core.replay import Replay
+from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.explanations import Explanations
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.tables import runs
+
+
+def of(store: Store, run_id: str) -> Explanation:
+    return Explanations(store.database).of(run_id)
+
+
+def test_a_step_in_a_queue_says_how_many_are_before_it(store: Store) -> None:
+    first, last = store.submit().run_id, store.submit().run_id
+    assert of(store, first).because is Because.NO_WORKER
+    store.worker("here")
+
+    with_tools = store.with_tools(Replay.ONCE, Replay.ONCE)
+    found = of(store, last)
+
+    assert (found.because, found.facts["queue"], found.facts["ahead"]) == (Because.QUEUED, "model", 1)
+    assert of(store, first).facts["ahead"] == 0
+    assert of(store, with_tools).facts["queue"] == "tools"
+
+
+def test_a_run_says_what_it_waits_for_before_it_begins(store: Store) -> None:
+    store.worker("here")
+    active = store.submit(session_id="s").run_id
+    behind, later = store.submit(session_id="s").run_id, store.submit(session_id="s", delay_s=600.0).run_id
+
+    assert of(store, behind).facts["active_run"] == active
+    assert of(store, behind).because is Because.SESSION_AT_WORK
+    found = of(store, later)
+    assert (found.because, found.until) == (Because.NOT_BEFORE, found.facts["not_before"])
+    Control(store.database).pause(behind)
+    assert of(store, behind).because is Because.PAUSED
+
+
+def test_a_held_step_names_its_holder_until_that_is_lost(store: Store) -> None:
+    run_id, worker = store.submit().run_id, store.worker("w7")
+    store.turn(run_id, worker.pk)
+    found = of(store, run_id)
+    assert (found.because, found.facts["worker"]) == (Because.ASKING_MODEL, "w7")
+    assert found.facts["held_since"] == found.since
+    lease_until = found.facts["lease_until"]
+    assert isinstance(lease_until, float)
+    assert lease_until > store.database.now()
+
+    store.vanish(worker)
+    assert of(store, run_id).because is Because.WORKER_LOST
+    store.sweep()
+    store.worker("here")
+    assert of(store, run_id).because is Because.SUSPECT
+    store.runs.stop_tree(run_id)
+    assert of(store, run_id).facts["exit_reason"] == "interrupted_by_user"
+
+
+def test_a_parked_run_says_until_when_and_for_whom(store: Store) -> None:
+    store.worker("here")
+    parked, until = store.submit().run_id, store.database.now() + 60
+    store.runs.commit_failure(
+        store.turn(parked), ev.CapacityAwaited(resume_at=until, recovery="{}", reason="the key rests")
+    )
+    asking = store.with_tools(Replay.ONCE)
+    Waits(store.database).ask(store.call(asking), DANGER)
+
+    found = of(store, parked)
+    assert (found.because, found.until, found.facts["resume_at"]) == (Because.PROVIDER, until, until)
+    assert "the key rests" in found.text
+    found = of(store, asking)
+    [wait] = Waits(store.database).open(run_id=asking)
+    assert (found.because, found.facts["wait_id"], found.facts["tool"]) == (Because.APPROVAL, wait.wait_id, "tool0")
+    assert "scope 'approve'" in found.text
+
+
+def test_children_say_which_they_are_and_whom_they_wait_for(store: Store) -> None:
+    store.worker("here")
+    parent = store.with_tools(Replay.ONCE)
+    children = store.delegate(parent, 3, children_max=1)
+    found = of(store, children[2])
+    assert (found.because, found.facts["child_number"], found.facts["siblings"]) == (Because.CHILDREN_AT_WORK, 3, 3)
+    assert found.facts["parent_run"] == parent
+    store.answer(children[0])
+    found = of(store, parent)
+    assert (found.because, found.facts["children_ended"], found.facts["children_total"]) == (Because.CHILDREN, 1, 3)
+
+    with store.database.write() as connection:
+        connection.execute(
+            sa.update(runs).where(runs.c.run_id == parent).values(status="failed", exit_reason="x", finished_at=1.0)
+        )
+    assert of(store, children[1]).because is Because.ORPHANED
+
+
+@pytest.mark.parametrize("is_past", [True, False])
+def test_a_deadline_is_told(store: Store, is_past: bool) -> None:
+    run_id = store.submit().run_id
+    at = store.database.now() + (-5 if is_past else 500)
+    with store.database.write() as connection:
+        connection.execute(sa.update(runs).values(deadline_at=at))
+
+    found = of(store, run_id)
+
+    assert (found.because is Because.OVERDUE) == is_past
+    assert found.facts["deadline_at"] == at
+
+
+def test_what_has_ended_says_what_is_left_to_send(store: Store) -> None:
+    run_id = store.submit(deliver=("telegram:1",)).run_id
+    store.answer(run_id)
+
+    found = of(store, run_id)
+
+    assert (found.because, found.facts["exit_reason"]) == (Because.ENDED, "text_response")
+    assert found.facts["deliveries_open"] == 1
