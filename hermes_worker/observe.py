@@ -60,6 +60,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "run.finished": "A run reached a terminal status.",
         "run.delegated": "A run handed a task to a child run.",
         "run.stop_requested": "Somebody asked for a run to be cancelled or interrupted.",
+        "places.put_off": "The database was away when a held run was to begin; the sweeper begins it.",
         "run.broken": "A stored run could not be read; it was ended as failed.",
         "context.left_out": "A context source failed, hung or was busy; the session began without its text.",
         "iteration.claimed": "This worker took a model call.",

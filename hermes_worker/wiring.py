@@ -131,6 +131,8 @@ class WorkerOptions:
     """Shown to people, and known to a supervisor; ``None`` for host and process number."""
     queues: Sequence[str] = tuple(name.value for name in STANDING_QUEUES)
     """The queues this process consumes."""
+    slots: int = 1
+    """Tasks that it does at once."""
     alive_file: Path | None = None
     """Touched at every heartbeat, for a liveness probe that only looks at its age."""
     ready_file: Path | None = None
@@ -717,6 +719,7 @@ def _shared_parts(settings: Settings, options: WorkerOptions) -> _Shared:
         name=options.name or f"{socket.gethostname()}:{os.getpid()}",
         queues=",".join(options.queues),
         ttl_s=settings.lease.ttl_s,
+        slots=options.slots if QueueName.MODEL in options.queues else None,
     )
     leases.register()
     return _Shared(

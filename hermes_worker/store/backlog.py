@@ -120,6 +120,10 @@ due(queue, steps, since) as (
     where hinted_at is not null and hinted_at <= (select now from clock)
     group by 1
     union all
+    select 'model', count(*), min(created_at)
+    from runs
+    where place = 0
+    union all
     select case when asks = 1 then case when deaths is null then 'model' else 'suspect_model' end
                 else case when deaths is null then 'tools' else 'suspect_tools' end end, count(*), min(hinted_at)
     from tool_calls

@@ -99,6 +99,8 @@ class RunRecord:
     """From when it could begin until its deadline."""
     steers: int = 0
     """How many things the user said that still wait for a tool result to be appended to."""
+    place: int | None = None
+    """``core.sharing.FleetPlace``; ``None`` for a run that shares the fleet with no other tenant's."""
 
     @property
     def usual(self) -> Usual:
@@ -167,6 +169,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.exhausted,
     runs.c.steers,
     (runs.c.watched_until > db_now()).label("is_watched"),
+    runs.c.place,
 )
 
 
@@ -216,6 +219,7 @@ class RunRow(NamedTuple):
     exhausted: str | None
     steers: int
     is_watched: bool | None
+    place: int | None
 
 
 def is_suspect(table: sa.Table) -> sa.ColumnElement[int]:
@@ -338,6 +342,7 @@ def _facts_of(row: RunRow) -> dict[str, Any]:
         "left_s": float(row.left_s),
         "wall_s": float(row.wall_s),
         "steers": row.steers,
+        "place": row.place,
     }
 
 

@@ -26,6 +26,7 @@ from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.pricing import Pricing
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
@@ -38,6 +39,7 @@ from hermes_worker.store.run_ends import RunEnd, uncounted_ends
 from hermes_worker.store.runs.chains import finish_stops
 from hermes_worker.store.runs.children import orphans
 from hermes_worker.store.runs.joining import begin_put_off, break_off, save
+from hermes_worker.store.runs.places import sweep_places
 from hermes_worker.store.runs.stepping import Additions
 from hermes_worker.store.runs.waits import expire, expired
 from hermes_worker.store.statistics import STEPS_RETRIED, add, count_what_is_over
@@ -132,6 +134,7 @@ class Sweeper:
         lost_deliveries = lose_deliveries(self._database)
         woken = wake_deliveries(self._database)
         woken += lose_hook_calls(self._database)
+        woken += sweep_places(self._database)
         self._count()
         return Swept(
             hints=(*call_hints, *iteration_hints, *resumed, *ended, *idle, *stopped, *unanswered, *again, *woken),
@@ -479,6 +482,7 @@ _beginning = (
         sa.text(f"runs.{PUT_OFF}".replace(" and ", " and runs.")),
         runs.c.not_before <= db_now_once(),
         sessions.c.active_run_pk.is_(None),
+        sa.func.coalesce(runs.c.place, FleetPlace.WAITS.value) == FleetPlace.WAITS.value,
         runs.c.state_version <= STATE_VERSION,
     )
     .order_by(runs.c.not_before, runs.c.pk)

@@ -64,13 +64,15 @@ workers = sa.Table(
     sa.Column("expires_at", Seconds, nullable=False),
     sa.Column("watermarks", sa.Text(), nullable=False, server_default="{}"),
     sa.Column("version", sa.String(60)),
+    sa.Column("slots", sa.Integer()),
     sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name="state"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
 """One row per worker process. ``expires_at`` is the term of *every* lease the process holds: a claim names its owner,
 and is live while the owner's term is. One statement on one row renews them all, however many there are. A process that
 is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``).
-``version`` is that of its code, with the revision that it is written for: ``0.1.0/0103``."""
+``version`` is that of its code, with the revision that it is written for: ``0.1.0/0103``. ``slots`` is how many model
+calls it makes at once, for a process that makes any."""
 
 schema_revisions = sa.Table(
     "schema_revisions",
@@ -204,6 +206,8 @@ runs = sa.Table(
     sa.Column("failure_message", sa.Text()),
     sa.Column("deliver", sa.Text()),
     sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.Column("place", sa.SmallInteger()),
+    sa.Column("place_rank", sa.SmallInteger()),
     sa.CheckConstraint(f"(status in {_TERMINAL}) = (exit_reason is not null)", name="exit_reason"),
     sa.CheckConstraint(
         f"status not in {_TERMINAL} or (lease_token is null and hinted_at is null)", name="terminal_is_at_rest"
@@ -262,6 +266,9 @@ runs = sa.Table(
     _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
     _partial("ix_runs_uncounted", "pk", where="exit_reason is not null and is_counted = 0"),
     _partial("ix_runs_ended", "tenant", "finished_at", "pk", where="finished_at is not null"),
+    _partial("ix_runs_held", "tenant", "place_rank", "pk", where="place = 0"),
+    _partial("ix_runs_placed", "tenant", "status", where="place = 2"),
+    _partial("ix_runs_left", "pk", where="place = 4"),
     sa.Index("ix_runs_session_pk", "session_pk", "pk"),
     postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
@@ -276,6 +283,9 @@ while it is set, nothing that the run caused begins. ``stopping`` becomes ``stop
 
 ``not_before`` is when it may begin, if that was later than its submission; ``priority`` how urgent it is
 (``core.urgency``); ``retry_of_pk`` the run whose submission it repeats, which may have been deleted.
+
+``place`` is null for a run that shares nothing, which is every run of an installation with one tenant and no limits;
+``core.sharing.FleetPlace`` says what else it may be, and ``place_rank`` which of a tenant's runs goes first.
 
 ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
 ``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
@@ -832,6 +842,57 @@ audit_log = sa.Table(
 )
 """What people did (``store.access.audit``). ``facts`` is JSON: ``before`` and ``after``. Triggers refuse changes, and
 the deletion of what is younger than thirty days; a number is never given twice."""
+
+tenant_shares = sa.Table(
+    "tenant_shares",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("weight", sa.Double(), nullable=False, server_default="1"),
+    sa.Column("virtual", sa.Double(), nullable=False, server_default="0"),
+    sa.Column("mean", sa.Double()),
+    sa.Column("is_busy", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.CheckConstraint("weight > 0", name="weight"),
+    postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
+)
+"""What tenants have used of a fleet that they share (``core.sharing.Account``). The row ``*`` is the fleet's: its clock
+and the usual cost of a run. Whoever gives places away holds it."""
+
+limits = sa.Table(
+    "limits",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("key_id", sa.String(20), primary_key=True),
+    sa.Column("name", sa.String(20), primary_key=True),
+    sa.Column("value", sa.BigInteger(), nullable=False),
+    sa.Column("waits", sa.SmallInteger(), nullable=False, server_default="0"),
+    sa.CheckConstraint("value >= 0", name="value"),
+)
+"""What a tenant, or one of its keys, may use at most (``core.limits``); ``key_id`` is empty for the tenant. ``waits``:
+what is beyond it is taken in and waits, and is not refused. The tenant ``*`` is the fleet."""
+
+spending = sa.Table(
+    "spending",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("key_id", sa.String(20), primary_key=True),
+    sa.Column("period", sa.String(10), primary_key=True),
+    sa.Column("tokens", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("nano_usd", sa.BigInteger(), nullable=False, server_default="0"),
+    postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
+)
+"""What ended runs of a tenant, and of each of its keys, took in a day (``2026-11-23``) and in a month (``2026-11``) of
+UTC. Only runs with a place are added."""
+
+submit_rates = sa.Table(
+    "submit_rates",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("key_id", sa.String(20), primary_key=True),
+    sa.Column("tokens", sa.Double(), nullable=False),
+    sa.Column("at", Seconds, nullable=False),
+    postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
+)
+"""How many submissions a tenant or a key may still make at once: a bucket that its limit fills."""
 
 retention_rules = sa.Table(
     "retention_rules",

@@ -73,8 +73,9 @@ class Workers:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def register(self, *, name: str, queues: str, ttl_s: float) -> Registration:
-        """Enter a process; its leases run for ``ttl_s`` seconds from now."""
+    def register(self, *, name: str, queues: str, ttl_s: float, slots: int | None = None) -> Registration:
+        """Enter a process; its leases run for ``ttl_s`` seconds from now. ``slots`` is how many model calls it makes at
+        once, if it makes any."""
         worker_id = uuid.uuid4().hex
         with self._database.write() as connection:
             pk = connection.execute(
@@ -87,6 +88,7 @@ class Workers:
                     started_at=db_now(),
                     expires_at=db_now() + ttl_s,
                     version=code_version(),
+                    slots=slots,
                 )
                 .returning(workers.c.pk)
             ).scalar_one()

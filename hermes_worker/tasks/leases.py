@@ -47,8 +47,10 @@ class Holding:
 class Leases:
     """The claims of this process. Thread-safe."""
 
-    def __init__(self, workers: Workers, *, name: str, queues: str, ttl_s: float) -> None:
+    def __init__(self, workers: Workers, *, name: str, queues: str, ttl_s: float, slots: int | None = None) -> None:
+        """``slots`` is how many model calls the process makes at once, if it makes any."""
         self._workers = workers
+        self._slots = slots
         self._name = name
         self._queues = queues
         self._ttl_s = ttl_s
@@ -97,7 +99,9 @@ class Leases:
         with self._lock:
             if self._registration is None:
                 began = time.monotonic()
-                self._registration = self._workers.register(name=self._name, queues=self._queues, ttl_s=self._ttl_s)
+                self._registration = self._workers.register(
+                    name=self._name, queues=self._queues, ttl_s=self._ttl_s, slots=self._slots
+                )
                 self._renewed_at = began
             return self._registration
 

@@ -10,6 +10,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: Pool, concur
     """
     if {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
         _require_model(settings)
+    options = replace(options, slots=1 if pool is Pool.PREFORK else concurrency)  # a prefork child is a process each
     if options.is_lane:
         _require_apart(options, pool, concurrency)
         _bound_memory(settings.lease.lane_memory_mb)

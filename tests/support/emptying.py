@@ -51,3 +51,4 @@ def emptied_database(database: Database) -> Iterator[None]:
         with database.write() as connection:
             connection.exec_driver_sql(_EMPTY.replace("%", "%%"))
             connection.exec_driver_sql("select pg_stat_reset()")
+        database.remembered.forget()

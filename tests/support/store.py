@@ -19,6 +19,7 @@ from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, RunTool, o
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Prepared, columns_of
@@ -390,6 +391,9 @@ def check(store: Store) -> None:
         waiting = [row for row in waiting if row.status != "paused" or row.pk == session.active_run_pk]
         # The sweeper begins what was put off.
         waiting = [row for row in waiting if row.not_before is None or row.pk == session.active_run_pk]
+        # A run that is held for want of a place leaves its session free.
+        if any(row.place == FleetPlace.HELD and row.status == "queued" for row in waiting):
+            waiting = [row for row in waiting if row.pk == session.active_run_pk]
         assert (session.active_run_pk is None) == (not waiting), f"session {session.session_id} lost its active run"
 
 

@@ -160,6 +160,7 @@ class Tenants:
             if name == DEFAULT_TENANT or connection.execute(made).first() is None:
                 raise TenantExists(f"there is a tenant {name!r} already")
             record(connection, Act.TENANT_CREATE, name, tenant=name)
+        self._database.remembered.forget()
 
     def require_tenant(self, name: str) -> str:
         """Raises ``TenantNotFound``."""
@@ -200,6 +201,7 @@ class Tenants:
             if changed.rowcount == 0:
                 raise _no_tenant(name)
             record(connection, act, name, tenant=name)
+        self._database.remembered.forget()
 
     def has_others(self) -> bool:
         """Whether there is a tenant beside the default one."""

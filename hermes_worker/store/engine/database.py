@@ -7,9 +7,10 @@ our own, and every write transaction begins IMMEDIATE so that it cannot fail hal
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -60,6 +61,30 @@ def db_now_once() -> sa.ScalarSelect[float]:
     return sa.select(db_now()).scalar_subquery()
 
 
+T = TypeVar("T")
+
+
+class Remembered:
+    """Facts of the whole installation that seldom change: read at most every half second. Thread-safe."""
+
+    def __init__(self, every_s: float = 0.5) -> None:
+        self.every_s = every_s
+        self._facts: dict[str, tuple[float, Any]] = {}
+
+    def get(self, name: str, read: Callable[[], T]) -> T:
+        """What ``read`` said when it was last asked for ``name``, or says now."""
+        known = self._facts.get(name)
+        now = time.monotonic()
+        if known is None or now - known[0] >= self.every_s:
+            known = self._facts[name] = (now, read())
+        fact: T = known[1]
+        return fact
+
+    def forget(self) -> None:
+        """Ask again for each of them: this process has changed some."""
+        self._facts.clear()
+
+
 _IDLE_LIMIT = "idle_in_transaction_session_timeout"
 _IS_POOLED = "hermes_is_pooled"
 
@@ -98,7 +123,10 @@ class Database:
             keep_texts_plain(engine)
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
         self.observed = observed
-        self._writer = self.engine.execution_options(hermes_write=True, hermes_observed=observed)
+        self.remembered = Remembered()
+        self._writer = self.engine.execution_options(
+            hermes_write=True, hermes_observed=observed, hermes_remembered=self.remembered
+        )
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -130,6 +158,12 @@ class Database:
         """``observed`` of the database in whose transaction ``connection`` is."""
         observed: Observed = connection.get_execution_options().get("hermes_observed", NOT_OBSERVED)
         return observed
+
+    @staticmethod
+    def remembered_in(connection: Connection) -> Remembered:
+        """``remembered`` of the database in whose transaction ``connection`` is."""
+        remembered: Remembered = connection.get_execution_options()["hermes_remembered"]
+        return remembered
 
     def statement(self) -> AbstractContextManager[Connection]:
         """For a single statement that is its own transaction; saves the round trips of BEGIN and COMMIT."""

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.delegation import background_message, delegation_id
 from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import db_now
@@ -36,6 +37,8 @@ class CausedTurn:
     """The length of the session's transcript."""
     is_next: bool
     """The session is free and the chain is not paused; otherwise the turn waits, however long that is."""
+    place: int | None
+    """It shares the fleet, as the run does that caused it."""
 
 
 class _OriginRow(NamedTuple):
@@ -56,6 +59,7 @@ class _OriginRow(NamedTuple):
     idle_s_max: float | None
     deliver: str | None
     priority: int
+    place_rank: int | None
     spec: str
 
 
@@ -85,6 +89,7 @@ _INHERITED = (
     "idle_s_max",
     "deliver",
     "priority",
+    "place_rank",
 )
 """Columns of a run that a turn it causes has as well."""
 _SESSION = (
@@ -120,6 +125,7 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
     )
     session = one_of(connection.execute(_SESSION, {"session": origin.session_pk}), _NextOfSession)
     run_id = f"run_{uuid.uuid4().hex}"
+    place = None if origin.place_rank is None else FleetPlace.WAITS.value
     run_pk = connection.execute(
         sa.insert(runs)
         .values(
@@ -129,6 +135,7 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
             cause_pk=origin.pk,
             root_pk=origin.root_pk or origin.pk,
             has_budget=1,
+            place=place,
             state_version=STATE_VERSION,
             iterations_max=spec.iterations_max,
             created_at=db_now(),
@@ -143,4 +150,5 @@ def insert_turn(connection: Connection, parent: ParentCall) -> CausedTurn | None
         session_pk=origin.session_pk,
         message_seq=session.message_seq,
         is_next=session.active_run_pk is None and not is_paused,
+        place=place,
     )

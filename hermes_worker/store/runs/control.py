@@ -19,7 +19,7 @@ from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.chains import is_any_caused_open, is_halted, pause_caused, resume_caused
 from hermes_worker.store.runs.children import begun_children, cap_of, caused_turns, lock_background, lock_waiting
-from hermes_worker.store.runs.joining import activate, save, start_children
+from hermes_worker.store.runs.joining import save, start, start_children
 from hermes_worker.store.runs.runs import find
 from hermes_worker.store.runs.stepping import Additions
 from hermes_worker.store.tables import runs, sessions
@@ -150,7 +150,7 @@ def _resume(connection: Connection, loaded: LoadedRun, by: str | None) -> tuple[
         return after.status, _take_place(connection, loaded.parent)
     if active is not None or _is_put_off(connection, loaded.pk):
         return after.status, []
-    return after.status, [activate(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq)]
+    return after.status, start(connection, loaded.session_pk, loaded.pk, after.run_id, message_seq, loaded.place)
 
 
 def _is_put_off(connection: Connection, pk: int) -> bool:

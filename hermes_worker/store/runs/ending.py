@@ -20,6 +20,7 @@ from hermes_worker.core.notices import result_without_a_run
 from hermes_worker.core.pricing import NOTHING_SPENT, CostStatus, Spent, doubtful_nano_usd_of, unpriced_calls_of
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, row_of, rows_of
@@ -57,6 +58,8 @@ class _Owed(NamedTuple):
     deliver: str | None
 
 
+LEFT_PLACE = sa.case((runs.c.place.is_(None), sa.null()), else_=FleetPlace.LEFT.value)
+"""Of a run that ends: whoever gives its place away adds what it cost to its tenant's account."""
 _END = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
@@ -67,6 +70,7 @@ _END = Prepared(
         failure_message=sa.bindparam("message"),
         output_seq=sa.bindparam("answer"),
         finished_at=db_now(),
+        place=LEFT_PLACE,
     )
     .returning(runs.c.deliver),
     takes=_End,
@@ -206,6 +210,7 @@ def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> 
             event_seq=runs.c.event_seq + 1,
             finished_at=db_now(),
             updated_at=db_now(),
+            place=LEFT_PLACE,
             **_booked(lost),
         )
         .returning(

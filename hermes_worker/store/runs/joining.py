@@ -21,12 +21,13 @@ from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.messages import Message, Role, tool_body
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.step import apply
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, row_of
 from hermes_worker.store.hooks.owed import owe_hooks
-from hermes_worker.store.row_keys import CallKey, SessionKey
+from hermes_worker.store.row_keys import CallKey, RunKey, SessionKey
 from hermes_worker.store.rows import (
     ACTIVATE_RUN,
     Hint,
@@ -238,6 +239,7 @@ def _force_end(connection: Connection, pk: int, event: ev.Broken) -> list[Hint]:
 class _NextRun(NamedTuple):
     pk: int
     run_id: str
+    place: int | None
 
 
 class _ActiveRunKey(TypedDict):
@@ -255,7 +257,7 @@ class _BegunRow(NamedTuple):
 
 
 _NEXT_RUN = Prepared(
-    sa.select(runs.c.pk, runs.c.run_id)
+    sa.select(runs.c.pk, runs.c.run_id, runs.c.place)
     .where(
         runs.c.session_pk == sa.bindparam("session"),
         sa.text("runs.status = 'queued'"),
@@ -296,12 +298,41 @@ def release_session(connection: Connection, session_pk: int, run_pk: int, messag
         return []  # it was not its session's active run yet
     while (waiting := _NEXT_RUN.first(connection, {"session": session_pk})) is not None:
         try:
-            return [activate(connection, session_pk, waiting.pk, waiting.run_id, message_seq)]
+            return start(connection, session_pk, waiting.pk, waiting.run_id, message_seq, waiting.place)
         except CorruptInput as error:
             # It ends; the run that is ending here and the one after it have no part in that.
             log.error("run.broken", run_id=waiting.run_id, error=str(error))
-            _force_end(connection, waiting.pk, _INPUT_UNREADABLE)
+            end_unreadable(connection, waiting.pk)
     return []
+
+
+def end_unreadable(connection: Connection, run_pk: int) -> list[Hint]:
+    """End a run that cannot begin, because its input makes no sense."""
+    return _force_end(connection, run_pk, _INPUT_UNREADABLE)
+
+
+_HOLD = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk == sa.bindparam("run"), runs.c.place == FleetPlace.WAITS.value)
+    .values(place=FleetPlace.HELD.value, updated_at=db_now()),
+    takes=RunKey,
+)
+
+
+def start(
+    connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int, place: int | None
+) -> list[Hint]:
+    """Begin a queued run whose session is free. One that shares the fleet waits for a place from now on
+    (``store.runs.places``). As ``activate``."""
+    if place is None:
+        return [activate(connection, session_pk, run_pk, run_id, message_seq)]
+    hold(connection, run_pk)
+    return []
+
+
+def hold(connection: Connection, run_pk: int) -> None:
+    """Let a run wait for a place whose session is free. Idempotent."""
+    _HOLD.run(connection, {"run": run_pk})
 
 
 def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, message_seq: int) -> Hint:
@@ -326,7 +357,8 @@ def begin_put_off(connection: Connection, loaded: LoadedRun) -> list[Hint] | Non
     if loaded.lease_token is not None or loaded.run.is_asking:
         return None
     try:
-        return [activate(connection, loaded.session_pk, loaded.pk, loaded.run.run_id, session.message_seq)]
+        message_seq = session.message_seq
+        return start(connection, loaded.session_pk, loaded.pk, loaded.run.run_id, message_seq, loaded.place)
     except CorruptInput as error:
         log.error("run.broken", run_id=loaded.run.run_id, error=str(error))
         return _force_end(connection, loaded.pk, _INPUT_UNREADABLE)
@@ -400,7 +432,7 @@ def _join_background(connection: Connection, parent: ParentCall) -> list[Hint]:
     turn = background.insert_turn(connection, parent)
     if turn is None or not turn.is_next:
         return hints
-    return [*hints, activate(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq)]
+    return [*hints, *start(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq, turn.place)]
 
 
 def _go_on(
@@ -432,6 +464,6 @@ def _start_children(connection: Connection, parent_pk: int, children_max: int) -
             hints.append(activate(connection, child.session_pk, child.pk, child.run_id, child.message_seq))
         except CorruptInput as error:
             log.error("run.broken", run_id=child.run_id, error=str(error))
-            hints += _force_end(connection, child.pk, _INPUT_UNREADABLE)
+            hints += end_unreadable(connection, child.pk)
             has_broken = True
     return hints, has_broken

@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.budget import last_words_s
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.run import STATE_VERSION, RunStatus
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import PkRow, Prepared, Values
@@ -56,6 +57,7 @@ class _ParentRow(NamedTuple):
     tenant: str
     principal: str | None
     priority: int
+    place_rank: int | None
     started: int
     tools: str | None
     """The hash, when the definitions are stored already."""
@@ -72,6 +74,7 @@ _PARENT = Prepared(
         runs.c.tenant,
         runs.c.principal,
         runs.c.priority,
+        runs.c.place_rank,
         started_count.scalar_subquery().label("started"),
         sa.select(blobs.c.hash)
         .where(blobs.c.hash == sa.bindparam("tools"), blobs.c.released_at.is_(None))
@@ -156,6 +159,8 @@ def _run_of(child: NewChild, index: int, siblings: _Siblings, found: _ParentRow,
         "tenant": found.tenant,
         "principal": found.principal,
         "priority": found.priority,
+        "place": None if found.place_rank is None else FleetPlace.PART.value,
+        "place_rank": found.place_rank,
         "model": child.spec.model,
         "endpoint": child.spec.endpoint,
         "origin": parent.origin,

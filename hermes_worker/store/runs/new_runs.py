@@ -20,9 +20,17 @@ from hermes_worker.core.sources import is_session_id
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.rows import ACTIVATE_RUN, Hint, insert_ignoring, message_values, store_blob
-from hermes_worker.store.runs import budgets
+from hermes_worker.store.runs import budgets, sharing
 from hermes_worker.store.runs.inputs import first_message, keep_specs
-from hermes_worker.store.runs.runs import Created, NewRun, asked_values, insert_run, new_run_id, session_values
+from hermes_worker.store.runs.runs import (
+    Created,
+    NewRun,
+    asked_values,
+    insert_run,
+    new_run_id,
+    place_values,
+    session_values,
+)
 from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
 from hermes_worker.store.tables import runs, sessions
 
@@ -90,7 +98,8 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
 def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tuple[int, Created]]:
     """Runs by the number of the conversation each opens; returns them by the identity of their request."""
     run_ids = {session_pk: str(new.run_id) for session_pk, new in fresh.items()}
-    values = [_run_values(session_pk, run_ids[session_pk], new) for session_pk, new in fresh.items()]
+    is_shared = sharing.is_shared(connection)
+    values = [_run_values(session_pk, run_ids[session_pk], new, is_shared) for session_pk, new in fresh.items()]
     rows = rows_of(connection.execute(_INSERT_RUNS, values), _InsertedRun)
     specs = [(int(row.pk), fresh[row.session_pk].spec) for row in rows]
     keep_specs(connection, specs)
@@ -110,21 +119,30 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
     for row in rows:
         new, run_id = fresh[row.session_pk], run_ids[row.session_pk]
         hints = [] if row.hinted_at is None else [_hint(run_id, row.hinted_at)]
-        created = Created(run_id=run_id, session_id=str(new.session_id), hints=hints, was_replayed=False)
+        created = Created(
+            run_id=run_id,
+            session_id=str(new.session_id),
+            hints=hints,
+            was_replayed=False,
+            is_held=is_shared and not new.is_held,
+        )
         written[id(new)] = (int(row.pk), created)
     return written
 
 
-def _run_values(session_pk: int, run_id: str, new: NewRun) -> dict[str, object]:
+def _run_values(session_pk: int, run_id: str, new: NewRun, is_shared: bool) -> dict[str, object]:
     spec = new.spec
+    waits = new.is_held or is_shared
+    places = place_values(new, begins=not new.is_held) if is_shared else {"place": None, "place_rank": None}
     return {
+        **places,
         "run_id": run_id,
         "session_pk": session_pk,
         **asked_values(new),
         "has_budget": int(budgets.has_limits(spec)),
-        "message_seq": 0 if new.is_held else 1,
+        "message_seq": 0 if waits else 1,
         "wall_s": spec.wall_s_max,
-        "due_in_s": None if new.is_held else 0.0,
+        "due_in_s": None if waits else 0.0,
     }
 
 

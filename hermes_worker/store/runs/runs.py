@@ -34,6 +34,7 @@ from hermes_worker.core.pricing import (
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
@@ -57,10 +58,11 @@ from hermes_worker.store.rows import (
     to_loaded,
     with_calls,
 )
-from hermes_worker.store.runs import budgets, steering
+from hermes_worker.store.runs import budgets, sharing, steering
 from hermes_worker.store.runs.chains import stop_caused, stop_run
 from hermes_worker.store.runs.inputs import keep_specs
-from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, save
+from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, hold, save, start
+from hermes_worker.store.runs.places import fill_places
 from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
 from hermes_worker.store.runs.steps import INSERT_EVENT
 from hermes_worker.store.runs.transcripts import SESSIONS_KEPT
@@ -96,6 +98,8 @@ class _ActiveRunChanged(Exception):
     """Another run became the session's active one between two looks at it; look again."""
 
 
+GOES_FIRST = -100
+"""The rank of a run for which another was stopped: before all others of its tenant."""
 SESSION_QUEUE_MAX = 32
 """Runs that may wait in one session (docs/behaviour.md, "Busy sessions")."""
 
@@ -192,6 +196,8 @@ class Created:
     """The run that is being stopped for this one."""
     not_before: float | None = None
     """When it begins, if that is later."""
+    is_held: bool = False
+    """It could begin, and waits for a place in a fleet that several tenants share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +265,7 @@ class _SessionRow(NamedTuple):
 class _HeldRow(NamedTuple):
     run_id: str
     session_pk: int
+    place: int | None
     message_seq: int
 
 
@@ -337,6 +344,10 @@ class Runs:
         32 runs already wait in the session, ``SessionActive`` when it has an active run and ``new.multitask`` is
         reject, and ``SessionMoved`` when it is not where ``new.after`` says.
         """
+        created = self._create(new)
+        return replace(created, hints=fill_places(self._database)) if created.is_held else created
+
+    def _create(self, new: NewRun) -> Created:
         while True:
             try:
                 with self._database.write() as connection:
@@ -535,9 +546,13 @@ class Runs:
         while True:
             after, added = apply(loaded.run, event), replace(additions(loaded), is_of_holder=True)
             try:
-                return commit(self._database, loaded, after, added)
+                hints = commit(self._database, loaded, after, added)
             except StateMoved:
                 loaded = self._reload(claim)
+                continue
+            if loaded.place is not None and after.status.is_terminal:
+                hints += fill_places(self._database)
+            return hints
 
     def _reload(self, claim: IterationClaim) -> LoadedRun:
         with self._database.write() as connection:
@@ -769,7 +784,7 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     seen = connection.execute(sa.select(sessions.c.active_run_pk).where(this)).scalar()
     if seen is None:
         _, created = insert_run(connection, new)
-        if not created.hints:
+        if not created.hints and not created.is_held:
             raise _ActiveRunChanged  # another run became active before ours; nothing of ours is kept
         return created
     loaded = lock_run(connection, seen)
@@ -789,7 +804,8 @@ def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
     if new.multitask is not Multitask.INTERRUPT:
         return insert_run(connection, new)[1]
     pk, created = insert_run(connection, new)
-    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(goes_first=True))
+    first_rank = sa.case((runs.c.place_rank.is_(None), None), else_=GOES_FIRST)
+    connection.execute(sa.update(runs).where(runs.c.pk == pk).values(goes_first=True, place_rank=first_rank))
     _, hints = stop_run(connection, loaded)
     return replace(created, hints=hints, interrupted=loaded.run.run_id)
 
@@ -827,6 +843,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     run_id = new.run_id or new_run_id()
     session_pk, active, message_seq = _session_for(connection, run_id, new)
     spec = new.spec
+    is_free, is_shared = active is None and not new.is_held, sharing.is_shared(connection)
     inserted = connection.execute(
         sa.insert(runs)
         .values(
@@ -836,6 +853,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
             state_version=STATE_VERSION,
             **asked_values(new),
             **_times(new),
+            **(place_values(new, begins=is_free and not new.is_put_off) if is_shared else {}),
             retry_of_pk=_repeated(new),
         )
         .returning(runs.c.pk, runs.c.not_before)
@@ -848,14 +866,18 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
         budgets.open_budget(connection, int(run_pk), spec)
     keys.claim(connection, new.keys, int(run_pk))
     hints: list[Hint] = []
-    if active is None and not new.is_held and not_before is None:
+    begins = is_free and not_before is None
+    if begins and not is_shared:
         hints = [activate(connection, session_pk, int(run_pk), run_id, message_seq)]
+    elif begins:
+        hold(connection, int(run_pk))
     created = Created(
         run_id=run_id,
         session_id=new.session_id or run_id,
         hints=hints,
         was_replayed=False,
         not_before=not_before,
+        is_held=begins and is_shared,
     )
     return int(run_pk), created
 
@@ -887,10 +909,18 @@ def keep_tags(connection: Connection, news: Iterable[tuple[int, NewRun]]) -> Non
         connection.execute(sa.insert(run_tags), rows)
 
 
+def place_values(new: NewRun, *, begins: bool) -> dict[str, int]:
+    """The columns of a new run that shares the fleet. What is urgent goes first; of what is equally urgent, what
+    does not run on a schedule."""
+    place = FleetPlace.HELD if begins else FleetPlace.WAITS
+    is_scheduled = new.spec.source_kind == "cron"
+    return {"place": place.value, "place_rank": int(is_scheduled) - 2 * new.spec.priority}
+
+
 def start_held(connection: Connection, run_pk: int) -> list[Hint]:
     """Begin a run that was written as held. Nothing happens when it has ended or begun."""
     found = connection.execute(
-        sa.select(runs.c.run_id, runs.c.session_pk, sessions.c.message_seq)
+        sa.select(runs.c.run_id, runs.c.session_pk, runs.c.place, sessions.c.message_seq)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .where(
             runs.c.pk == run_pk,
@@ -902,7 +932,9 @@ def start_held(connection: Connection, run_pk: int) -> list[Hint]:
         .with_for_update()
     )
     row = row_of(found, _HeldRow)
-    return [activate(connection, row.session_pk, run_pk, row.run_id, row.message_seq)] if row else []
+    if row is None:
+        return []
+    return start(connection, row.session_pk, run_pk, row.run_id, row.message_seq, row.place)
 
 
 def session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
@@ -942,7 +974,7 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
         raise SessionNotFound(f"no session has the id {reference!r}; a name of your own must not look like an id")
     if new.after is not None:
         _require_newest(connection, row.pk, new.after)
-    if row.active_run_pk is not None:
+    if row.active_run_pk is not None or sharing.is_shared(connection):
         _refuse_overflow(connection, row.pk, reference)
     return row.pk, row.active_run_pk, row.message_seq
 

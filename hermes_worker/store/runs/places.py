@@ -1,0 +1,321 @@
+"""Give away the places of a fleet that tenants share: by the rows, by whoever comes by, without a leader.
+
+A run that shares a fleet is written as *held*: its session is free, and it waits for a place. Whoever accepts a run, or
+ends one, looks afterwards, in a transaction of its own, whether somebody can begin; the sweeper looks as well. So a
+process that dies in between costs time and nothing else. ``core.sharing`` decides whose turn it is, on what the rows
+say: who is at work, who is held, and what the ended runs have cost. Nothing is counted up and down.
+
+One at a time gives places away: it holds the row ``*`` of ``tenant_shares``. Nobody waits for that row. Whoever finds
+it held leaves the work to its holder, who looks once more after letting go of it, and so finds what was committed
+meanwhile. Whatever else it locks it takes only if it is free, so it never waits for the end of a run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypedDict
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.sharing import USUAL_NANO_USD, Account, Admitted, FleetPlace, Used, admit
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import Nothing, Prepared
+from hermes_worker.store.row_keys import RunKey
+from hermes_worker.store.rows import Hint, insert_ignoring
+from hermes_worker.store.runs.inputs import CorruptInput
+from hermes_worker.store.runs.joining import activate, end_unreadable
+from hermes_worker.store.runs.sharing import FLEET, places_of
+from hermes_worker.store.tables import runs, sessions, tenant_shares
+
+_ROUNDS_MAX = 8
+_BATCH = 16
+"""Runs that begin in one transaction."""
+_ENDED_MAX = 500
+_AT_WORK = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING_FOR_CHILDREN, RunStatus.STOPPING)
+_PARKED = RunStatus.WAITING_FOR_CAPACITY
+"""The others wait for people: they use no place until somebody answers."""
+
+
+class _HeldOf(NamedTuple):
+    tenant: str | None
+    held: int
+
+
+class _CostRow(NamedTuple):
+    tenant: str
+    status: str
+    tokens: int
+    nano_usd: int
+    iteration: int
+    unpriced_calls: int
+
+
+class _TenantShareRow(NamedTuple):
+    tenant: str
+    weight: float
+    virtual: float
+    mean: float | None
+    is_busy: int
+
+
+class _WrittenShare(TypedDict):
+    tenant: str
+    virtual: float
+    mean: float | None
+    is_busy: int
+
+
+class _FleetClock(NamedTuple):
+    virtual: float
+    mean: float | None
+
+
+class _WantedRuns(TypedDict):
+    tenant: str
+    most: int
+
+
+class _HeldRun(NamedTuple):
+    pk: int
+    run_id: str
+    status: str
+    session_pk: int
+    active_run_pk: int | None
+    message_seq: int
+
+
+class _AnyPlaces(NamedTuple):
+    is_held: bool
+    has_left: bool
+
+
+_IS_HELD, _IS_AT_WORK, _HAS_LEFT = sa.text("place = 0"), sa.text("place = 2"), sa.text("place = 4")
+"""As in the partial indexes."""
+
+
+def _held_tenants() -> sa.Select[tuple[str, int]]:
+    """Every tenant with a held run, found by one look into the index each, however many runs that are."""
+    first = sa.select(sa.func.min(runs.c.tenant).label("tenant")).where(_IS_HELD).cte("held_tenants", recursive=True)
+    following = sa.select(sa.func.min(runs.c.tenant)).where(_IS_HELD, runs.c.tenant > first.c.tenant).scalar_subquery()
+    names = first.union_all(sa.select(following).where(first.c.tenant.is_not(None)))
+    few = sa.select(runs.c.pk).where(_IS_HELD, runs.c.tenant == names.c.tenant).limit(_BATCH).correlate(names)
+    counted = sa.select(sa.func.count()).select_from(few.subquery()).scalar_subquery()
+    return sa.select(names.c.tenant, counted.label("held")).where(names.c.tenant.is_not(None))
+
+
+_nano = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
+_tokens = sum(
+    (
+        runs.c[name]
+        for name in (
+            "output_tokens",
+            "cache_read_tokens",
+            "cache_write_tokens",
+            "unknown_input_tokens",
+            "unknown_output_tokens",
+        )
+    ),
+    start=runs.c.input_tokens,
+)
+_USED = (
+    runs.c.tenant,
+    runs.c.status,
+    _tokens.label("tokens"),
+    _nano.label("nano_usd"),
+    runs.c.iteration,
+    runs.c.unpriced_calls,
+)
+_IS_ANY = Prepared(
+    sa.select(
+        sa.exists(sa.select(runs.c.pk).where(_IS_HELD)).label("is_held"),
+        sa.exists(sa.select(runs.c.pk).where(_HAS_LEFT)).label("has_left"),
+    ),
+    gives=_AnyPlaces,
+)
+_HELD: Prepared[Nothing, _HeldOf] = Prepared(_held_tenants(), gives=_HeldOf)
+_WORKING = Prepared(
+    sa.select(*_USED).where(
+        _IS_AT_WORK, sa.text(f"status in ({', '.join(repr(status.value) for status in (*_AT_WORK, _PARKED))})")
+    ),
+    gives=_CostRow,
+)
+_SHARES = Prepared(
+    sa.select(*(tenant_shares.c[name] for name in _TenantShareRow._fields)).where(tenant_shares.c.tenant != FLEET),
+    gives=_TenantShareRow,
+)
+_is_fleet = tenant_shares.c.tenant == FLEET
+_READ_CLOCK = Prepared(sa.select(tenant_shares.c.virtual, tenant_shares.c.mean).where(_is_fleet), gives=_FleetClock)
+_TAKE_CLOCK = Prepared(
+    sa.select(tenant_shares.c.virtual, tenant_shares.c.mean).where(_is_fleet).with_for_update(skip_locked=True),
+    gives=_FleetClock,
+)
+_WRITE_SHARE = Prepared(
+    sa.update(tenant_shares)
+    .where(tenant_shares.c.tenant == sa.bindparam("tenant"))
+    .values(virtual=sa.bindparam("virtual"), mean=sa.bindparam("mean"), is_busy=sa.bindparam("is_busy")),
+    takes=_WrittenShare,
+)
+_SETTLE = Prepared(
+    sa.update(runs)
+    .where(runs.c.pk.in_(sa.select(runs.c.pk).where(_HAS_LEFT).limit(_ENDED_MAX).with_for_update(skip_locked=True)))
+    .values(place=None)
+    .returning(*_USED),
+    gives=_CostRow,
+)
+_NEXT = Prepared(
+    sa.select(
+        runs.c.pk, runs.c.run_id, runs.c.status, runs.c.session_pk, sessions.c.active_run_pk, sessions.c.message_seq
+    )
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .where(sa.text("runs.place = 0"), runs.c.tenant == sa.bindparam("tenant"))
+    .order_by(runs.c.place_rank, runs.c.pk)
+    .limit(sa.bindparam("most"))
+    .with_for_update(skip_locked=True),
+    takes=_WantedRuns,
+    gives=_HeldRun,
+)
+_this = runs.c.pk == sa.bindparam("run")
+_TAKE_PLACE = Prepared(sa.update(runs).where(_this).values(place=FleetPlace.TAKEN.value), takes=RunKey)
+_WAIT = Prepared(sa.update(runs).where(_this).values(place=FleetPlace.WAITS.value), takes=RunKey)
+
+
+def fill_places(database: Database) -> list[Hint]:
+    """Begin runs for which there is a place; what to send. For after the end of a transaction that wrote a held run or
+    ended one. Never raises for a database that is away: the sweeper does it again."""
+    hints: list[Hint] = []
+    try:
+        for _ in range(_ROUNDS_MAX):
+            if not _is_anything_due(database):
+                break
+            begun = _round(database)
+            if begun is None:
+                break  # its holder looks again when it is done
+            hints += begun
+    except UnavailableError as error:
+        log.warning("places.put_off", error=str(error))
+    return hints
+
+
+def sweep_places(database: Database) -> list[Hint]:
+    """The same for the sweeper, and what has ended is added to the accounts, also when nobody waits."""
+    with database.read() as connection:
+        found = _IS_ANY.one(connection, {})
+    if not (found.is_held or found.has_left):
+        return []
+    return [*((_round(database) or ()) if found.has_left else ()), *fill_places(database)]
+
+
+def _is_anything_due(database: Database) -> bool:
+    with database.read() as connection:
+        held = _HELD.all(connection, {})
+        if not held:
+            return False
+        clock = _READ_CLOCK.first(connection, {})
+        return clock is None or bool(_admitted(database, connection, held, clock, {}).tenants)
+
+
+def _round(database: Database) -> list[Hint] | None:
+    """One transaction; ``None`` when somebody else is at it."""
+    with database.write() as connection:
+        clock = _TAKE_CLOCK.first(connection, {})
+        if clock is None:
+            made = insert_ignoring(connection, tenant_shares).values(tenant=FLEET).returning(tenant_shares.c.tenant)
+            return None if connection.execute(made).first() is None else []
+        ended = _ended(connection)
+        decided = _admitted(database, connection, _HELD.all(connection, {}), clock, ended)
+        hints: list[Hint] = []
+        busy_sessions: set[int] = set()
+        for tenant in dict.fromkeys(decided.tenants):
+            wanted: _WantedRuns = {"tenant": tenant, "most": decided.tenants.count(tenant)}
+            for candidate in _NEXT.all(connection, wanted):
+                hints += _begin(connection, candidate, busy_sessions)
+        _write(connection, decided, clock, ended)
+        return hints
+
+
+def _begin(connection: Connection, candidate: _HeldRun, busy_sessions: set[int]) -> list[Hint]:
+    """Let a held run begin, whose row and session are locked. One that cannot begin now waits for what lets it: the end
+    of its session's active run, or somebody who ends its pause."""
+    is_free = candidate.active_run_pk is None and candidate.session_pk not in busy_sessions
+    if not is_free or candidate.status != RunStatus.QUEUED.value:
+        _WAIT.run(connection, {"run": candidate.pk})
+        return []
+    try:
+        hint = activate(connection, candidate.session_pk, candidate.pk, candidate.run_id, candidate.message_seq)
+    except CorruptInput as error:
+        log.error("run.broken", run_id=candidate.run_id, error=str(error))
+        return end_unreadable(connection, candidate.pk)
+    busy_sessions.add(candidate.session_pk)
+    _TAKE_PLACE.run(connection, {"run": candidate.pk})
+    return [hint]
+
+
+def _cost(row: _CostRow) -> float:
+    return Used(
+        tokens=int(row.tokens), nano_usd=int(row.nano_usd), calls=row.iteration, unpriced_calls=row.unpriced_calls
+    ).cost
+
+
+def _ended(connection: Connection) -> Mapping[str, Sequence[float]]:
+    """What runs have cost that have ended, by tenant. They are taken for added by this."""
+    costs: dict[str, list[float]] = defaultdict(list)
+    for row in _SETTLE.all(connection, {}):
+        known = costs[row.tenant]
+        if cost := _cost(row):  # of nothing, where it ended before it began: that says nothing about the next one
+            known.append(cost)
+    return costs
+
+
+def _admitted(
+    database: Database,
+    connection: Connection,
+    held: Sequence[_HeldOf],
+    clock: _FleetClock,
+    ended: Mapping[str, Sequence[float]],
+) -> Admitted:
+    shares = {row.tenant: row for row in _SHARES.all(connection, {})}
+    working: dict[str, list[_CostRow]] = defaultdict(list)
+    for row in _WORKING.all(connection, {}):
+        working[row.tenant].append(row)
+    waiting = {row.tenant: int(row.held) for row in held if row.tenant is not None}
+    busy = {tenant for tenant, share in shares.items() if share.is_busy}
+    accounts = [
+        _account(tenant, shares.get(tenant), waiting.get(tenant, 0), working.get(tenant, ())).charged(
+            ended.get(tenant, ())
+        )
+        for tenant in sorted({*waiting, *working, *busy, *ended})
+    ]
+    usual = USUAL_NANO_USD if clock.mean is None else clock.mean
+    places = places_of(connection, database)
+    return admit(accounts, places=places, clock=clock.virtual, usual=usual, most=_BATCH)
+
+
+def _account(tenant: str, share: _TenantShareRow | None, held: int, working: Iterable[_CostRow]) -> Account:
+    found = list(working)
+    account = Account(
+        tenant=tenant,
+        held=held,
+        costs_so_far=tuple(_cost(row) for row in found if row.status != _PARKED.value),
+        parked=sum(row.status == _PARKED.value for row in found),
+    )
+    if share is None:
+        return account
+    return replace(account, weight=share.weight, virtual=share.virtual, mean=share.mean, was_busy=bool(share.is_busy))
+
+
+def _write(connection: Connection, decided: Admitted, clock: _FleetClock, ended: Mapping[str, Sequence[float]]) -> None:
+    if new := sorted(decided.accounts):
+        connection.execute(insert_ignoring(connection, tenant_shares), [{"tenant": tenant} for tenant in new])
+    usual = Account(tenant=FLEET, mean=clock.mean).charged([cost for costs in ended.values() for cost in costs])
+    rows: list[_WrittenShare] = [
+        {"tenant": each.tenant, "virtual": each.virtual, "mean": each.mean, "is_busy": int(each.was_busy)}
+        for each in decided.accounts.values()
+    ]
+    rows.append({"tenant": FLEET, "virtual": decided.clock, "mean": usual.mean, "is_busy": 0})
+    _WRITE_SHARE.run_each(connection, rows)

@@ -1,0 +1,61 @@
+"""Whether runs of this installation wait for places, and how many places there are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.sharing import PLACES_PER_SLOT
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.tables import limits, tenants, workers
+
+FLEET = "*"
+"""The tenant of rows that are about all of them."""
+PLACES_MIN = 16
+"""Places of a fleet of which no worker has said yet how much it does at once."""
+
+
+class _Sharing(NamedTuple):
+    is_shared: bool
+
+
+class _FleetSize(NamedTuple):
+    slots: int
+    places: int | None
+
+
+_is_others: sa.ColumnElement[bool] = sa.and_(tenants.c.name != DEFAULT_TENANT, tenants.c.disabled_at.is_(None))
+_IS_SHARED = Prepared(
+    sa.select(sa.or_(sa.exists().where(_is_others), sa.exists().where(limits.c.tenant != FLEET)).label("is_shared")),
+    gives=_Sharing,
+)
+_FLEET_SIZE = Prepared(
+    sa.select(
+        sa.select(sa.func.coalesce(sa.func.sum(workers.c.slots), 0))
+        .where(workers.c.state == "alive")
+        .scalar_subquery()
+        .label("slots"),
+        sa.select(limits.c.value)
+        .where(limits.c.tenant == FLEET, limits.c.key_id == "", limits.c.name == "places")
+        .scalar_subquery()
+        .label("places"),
+    ),
+    gives=_FleetSize,
+)
+
+
+def is_shared(connection: Connection) -> bool:
+    """Whether new runs wait for a place: there is more than one tenant that may begin something, or somebody has a
+    limit. At most half a second old. The connection is that of a transaction."""
+    remembered = Database.remembered_in(connection)
+    return remembered.get("is_shared", lambda: bool(_IS_SHARED.one(connection, {}).is_shared))
+
+
+def places_of(connection: Connection, database: Database) -> int:
+    """Runs that may be at work at once, in the whole fleet. At most half a second old."""
+    found = database.remembered.get("fleet", lambda: _FLEET_SIZE.one(connection, {}))
+    return found.places or max(PLACES_MIN, PLACES_PER_SLOT * int(found.slots))
