@@ -21,6 +21,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="webhooks", implementation="hermes_worker.api.routes.webhooks:router"),
         RouterDeclaration(name="backlog", implementation="hermes_worker.api.routes.backlog:router"),
         RouterDeclaration(name="sessions", implementation="hermes_worker.api.routes.sessions:router"),
+        RouterDeclaration(name="session_turns", implementation="hermes_worker.api.routes.session_turns:router"),
         RouterDeclaration(name="capabilities", implementation="hermes_worker.api.routes.capabilities:router"),
         RouterDeclaration(name="audit", implementation="hermes_worker.api.routes.audit:router"),
         RouterDeclaration(name="trees", implementation="hermes_worker.api.routes.trees:router"),

@@ -12,6 +12,7 @@ from fastapi import Depends
 
 from hermes_worker.api.auth import Caller
 from hermes_worker.api.context import Context
+from hermes_worker.store.sessions import Sessions
 
 
 async def own_run(context: Context, caller: Caller, run_id: str) -> str:
@@ -24,5 +25,13 @@ async def own_delivery(context: Context, caller: Caller, delivery_id: str) -> st
     return await context.store(context.tenants.require_delivery, caller.tenant, delivery_id)
 
 
+async def own_session(context: Context, caller: Caller, session_id: str) -> str:
+    """Raises ``SessionNotFound``."""
+    await context.store(Sessions(context.client.database, caller.tenant).require, session_id)
+    return session_id
+
+
 OwnRun = Annotated[str, Depends(own_run)]
 OwnDelivery = Annotated[str, Depends(own_delivery)]
+OwnSession = Annotated[str, Depends(own_session)]
+"""An id, or a name that the API's callers gave."""

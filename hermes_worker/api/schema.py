@@ -107,6 +107,8 @@ _ADDRESS_CHARS_MAX = 8_192
 SESSION_FORM = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
 _TOOLSET = text(TextFormat.TOOLSET, minLength=1, maxLength=64)
 _TAG = f"^{TAG.pattern}$"
+KEY_FORM = r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"
+"""Of an idempotency key."""
 MODEL_FORM = r"^[A-Za-z0-9_.:/@+-]{1,200}$"
 
 

@@ -217,6 +217,11 @@ class Sessions:
         with self._database.read() as connection:
             return _views(connection, [self._found(connection, reference)])[0]
 
+    def require(self, reference: str) -> None:
+        """Raises ``SessionNotFound``."""
+        with self._database.read() as connection:
+            self._found(connection, reference)
+
     def open(self, new: NewRun, *, title: str | None, model: str | None) -> SessionView:
         """Open the session that ``new`` would open, without a run. Raises ``SessionExists``."""
         with self._database.write() as connection:
@@ -327,6 +332,16 @@ def _is_from(kind: str) -> sa.ColumnElement[bool]:
     named = sa.or_(sessions.c.source == kind, sessions.c.source.startswith(f"{kind}:", autoescape=True))
     first = sa.exists().where(runs.c.run_id == sessions.c.session_id, runs.c.origin == kind).correlate(sessions)
     return sa.or_(named, sa.and_(sessions.c.source.is_(None), first))
+
+
+def turn_messages(database: Database, run_id: str) -> list[dict[str, Any]]:
+    """What a run added to the transcript, in order, in chat-completions form."""
+    its = _ROWS.join(runs, runs.c.pk == messages.c.run_pk).where(
+        runs.c.run_id == run_id, messages.c.session_pk == runs.c.session_pk
+    )
+    with database.read() as connection:
+        rows = rows_of(connection.execute(its.order_by(messages.c.seq)), _MessageFacts)
+    return [json.loads(row.body) for row in rows]
 
 
 # --- what a session looks like ---------------------------------------------------------------------------------------

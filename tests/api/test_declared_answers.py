@@ -176,6 +176,8 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /api/sessions": {"title": "x"},
     "PATCH /api/sessions/{session_id}": {"title": "x"},
     "POST /api/sessions/{session_id}/fork": {"title": "x"},
+    "POST /api/sessions/{session_id}/chat": {"message": "x"},
+    "POST /api/sessions/{session_id}/chat/stream": {"message": "x"},
     "POST /v1/runs/{run_id}/steer": {"text": "x"},
     "POST /v1/runs/{run_id}/approval": {"choice": "once"},
     "POST /v1/runs/{run_id}/input": {"text": "x"},
@@ -197,6 +199,17 @@ def _event(place: Place, name: str, delivery: str, text: str) -> Asked:
 
 
 def _conflict(place: Place, label: str) -> Answer:
+    found = _in_the_way(place, label)
+    if found.status == 409:
+        return found
+    # Another request came under this key.
+    keyed = {**HOLDER, "idempotency-key": "k"}
+    place.ask("POST", Asked("/api/sessions", keyed).json(title="x"))
+    asked = usual(label)
+    return place.ask("POST", replace(asked, headers={**asked.headers, **keyed}))
+
+
+def _in_the_way(place: Place, label: str) -> Answer:
     method = label.partition(" ")[0]
     if label == "POST /v1/runs":
         place.run(session_id="s")

@@ -32,7 +32,7 @@ from hermes_worker.wiring import Client
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.errors(503))
 
 _ATTENTION_MAX = 100
-_Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"})]
+_Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": schema.KEY_FORM})]
 
 
 # --- submit ----------------------------------------------------------------------------------------------------------

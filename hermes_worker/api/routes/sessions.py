@@ -14,6 +14,7 @@ from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid, wrong_field
+from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.wire.session_objects import (
     CreateSession,
     ForkSession,
@@ -130,7 +131,7 @@ def _open(client: Client, caller: Principal, name: str, body: CreateSession) -> 
 
 
 @router.get("/{session_id}", response_model=OneSession, responses=schema.errors(404), dependencies=[READS])
-async def get_session(context: Context, caller: Caller, session_id: str) -> OneSession:
+async def get_session(context: Context, caller: Caller, session_id: OwnSession) -> OneSession:
     """A session and what its runs come to."""
     view = await context.store(Sessions(context.client.database, caller.tenant).get, session_id)
     return OneSession(session=session_object(view))
@@ -144,7 +145,7 @@ async def get_session(context: Context, caller: Caller, session_id: str) -> OneS
     dependencies=[WRITES],
 )
 async def change_session(
-    context: Context, caller: Caller, session_id: str, body: Annotated[PatchSession, Depends(_patch)]
+    context: Context, caller: Caller, session_id: OwnSession, body: Annotated[PatchSession, Depends(_patch)]
 ) -> OneSession:
     """Change its title, or note that it is over."""
     given = body.model_fields_set
@@ -158,7 +159,7 @@ async def change_session(
 
 @router.get("/{session_id}/messages", response_model=MessageList, responses=schema.errors(404), dependencies=[READS])
 async def list_messages(
-    context: Context, caller: Caller, session_id: str, wanted: Annotated[ListMessages, Query()]
+    context: Context, caller: Caller, session_id: OwnSession, wanted: Annotated[ListMessages, Query()]
 ) -> MessageList:
     """The transcript, oldest first."""
     sessions = Sessions(context.client.database, caller.tenant)
@@ -176,7 +177,7 @@ async def list_messages(
     dependencies=[WRITES],
 )
 async def fork_session(
-    context: Context, caller: Caller, session_id: str, body: Annotated[ForkSession, Depends(_fork)]
+    context: Context, caller: Caller, session_id: OwnSession, body: Annotated[ForkSession, Depends(_fork)]
 ) -> OneSession:
     """Open a session that begins with a copy of this one's transcript."""
     fork = Sessions(context.client.database, caller.tenant).fork

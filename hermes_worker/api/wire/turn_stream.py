@@ -1,0 +1,231 @@
+"""A turn of a session as the original streams it: named events, told by one reader's view of the run. Pure.
+
+An event's ``id`` says how many were told, how many of those that the end of the run makes are among them, and what the
+reader of the run has been told (``stream.sse``). So a client that comes back to any replica with its ``Last-Event-ID``
+goes on with the next event, under the next ``seq``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run_events import RunEventName, StoredEvent
+from hermes_worker.stream import sse
+from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_PROGRESS, UsageObject
+from hermes_worker.stream.live import LiveEntry
+
+THINKING = "_thinking"
+"""The name under which thinking is told as progress, as in the original."""
+_OPENING = 2
+"""Events before the first of the run itself."""
+TURN_CURSOR_FORM = rf"^[0-9]{{1,10}}~[0-9]~{sse.CURSOR_FORM[1:-1]}$"
+_TURN_CURSOR = re.compile(r"(?P<told>[0-9]{1,10})~(?P<part>[0-9])~(?P<run>.+)")
+EVENT_NAMES = (
+    "run.started",
+    "message.started",
+    "assistant.delta",
+    "tool.progress",
+    "tool.started",
+    "tool.completed",
+    "tool.failed",
+    "assistant.completed",
+    "run.completed",
+    "error",
+    "done",
+)
+"""The original's; events of a run that it does not have keep the names that they have in the run's own stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCursor:
+    """What a reader has been told of a turn."""
+
+    told: int = 0
+    part: int = 0
+    """Events of the run's end among them, while they are not all told."""
+    run: sse.Cursor = field(default_factory=sse.Cursor)
+
+    def __str__(self) -> str:
+        return f"{self.told}~{self.part}~{self.run}"
+
+    @classmethod
+    def parse(cls, text: str) -> TurnCursor:
+        """Raises ``ValueError`` for anything that ``str`` of a cursor does not give."""
+        match = _TURN_CURSOR.fullmatch(text) if text.isascii() else None
+        if match is None:
+            raise ValueError("not the id of an event")
+        return cls(told=int(match["told"]), part=int(match["part"]), run=sse.Cursor.parse(match["run"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTurn:
+    """What every event of a turn says."""
+
+    session_id: str
+    run_id: str
+    user_content: Any
+    began_at: float
+
+    @property
+    def message_id(self) -> str:
+        """One for all that the assistant says in a turn."""
+        return f"msg_{self.run_id.removeprefix('run_')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnd:
+    """How a turn ended."""
+
+    at: float
+    content: str
+    completed: bool
+    partial: bool
+    interrupted: bool
+    error: str | None
+    """Why there is no answer; ``None`` where there is one, or the turn was stopped."""
+    code: str | None
+    messages: Sequence[Mapping[str, Any]]
+    """What the turn added to the transcript."""
+    usage: UsageObject
+
+
+class TurnTeller:
+    """One reader's view of a turn, as frames. The end is told last, by ``closing``: it needs rows."""
+
+    def __init__(self, turn: SessionTurn, told: TurnCursor, start: sse.StreamStart) -> None:
+        self._turn = turn
+        self._merge = sse.Merge(told.run, start)
+        self._told = told
+        self._skips = told.part
+        self._last: sse.WireEvent | None = None
+
+    @property
+    def seq(self) -> int:
+        return self._merge.seq
+
+    @property
+    def is_over(self) -> bool:
+        return self._merge.is_over
+
+    @property
+    def wants_rows(self) -> bool:
+        return self._merge.wants_rows
+
+    def opening(self) -> list[bytes]:
+        """What comes before the run's own events."""
+        turn = self._turn
+        fields: list[tuple[str, Mapping[str, Any]]] = [
+            ("run.started", {"user_message": {"role": "user", "content": turn.user_content}}),
+            ("message.started", {"message": {"id": turn.message_id, "role": "assistant"}}),
+        ]
+        return [self._frame(name, turn.began_at, told) for name, told in fields[self._told.told : _OPENING]]
+
+    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[bytes]:
+        return self._frames(self._merge.rows(rows, usage))
+
+    def live(self, entry: LiveEntry, at: float) -> list[bytes]:
+        return self._frames(self._merge.live(entry, at))
+
+    def closing(self, end: TurnEnd) -> list[bytes]:
+        """The last events; none where they were told on an earlier connection."""
+        if self._last is None:
+            return []
+        told = _closing(self._turn, end)
+        frames = []
+        for number, (name, fields) in enumerate(told, start=1):
+            if number <= self._skips:
+                continue
+            is_all = number == len(told)
+            run = sse.Cursor.parse(self._last.id) if is_all else self._told.run
+            frames.append(self._frame(name, end.at, fields, run=run, part=0 if is_all else number))
+        return frames
+
+    def _frames(self, events: Iterable[sse.WireEvent]) -> list[bytes]:
+        frames = []
+        for event in events:
+            if event.is_last:
+                self._last = event
+                continue
+            name, fields = _translated(self._turn, event)
+            frames.append(self._frame(name, event.at, fields, run=sse.Cursor.parse(event.id)))
+        return frames
+
+    def _frame(
+        self, name: str, at: float, fields: Mapping[str, Any], *, run: sse.Cursor | None = None, part: int = 0
+    ) -> bytes:
+        self._told = TurnCursor(told=self._told.told + 1, part=part, run=run or self._told.run)
+        turn = self._turn
+        same = {"session_id": turn.session_id, "run_id": turn.run_id, "seq": self._told.told, "ts": at}
+        line = json.dumps({**same, **fields}, ensure_ascii=False, separators=(",", ":"))
+        body = (name.encode(), str(self._told).encode("ascii"), line.encode("utf-8", "replace"))
+        return b"event: %b\nid: %b\ndata: %b\n\n" % body
+
+
+def _translated(turn: SessionTurn, event: sse.WireEvent) -> tuple[str, Mapping[str, Any]]:
+    fields = event.fields
+    of_message = {"message_id": turn.message_id}
+    match event.name:
+        case name if name == MESSAGE_DELTA:
+            return "assistant.delta", {**of_message, "delta": fields["delta"]}
+        case name if name == REASONING_AVAILABLE:
+            return "tool.progress", {**of_message, "tool_name": THINKING, "delta": fields["text"]}
+        case name if name == TOOL_PROGRESS:
+            return "tool.progress", {**of_message, "tool_name": fields["tool"], "delta": fields["text"]}
+        case RunEventName.TOOL_STARTED:
+            preview = fields["preview"]
+            return "tool.started", {**of_message, **_of_tool(fields), "preview": preview, "args": _arguments(preview)}
+        case RunEventName.TOOL_COMPLETED:
+            more = {"duration": fields["duration"], **_of_tool(fields)}
+            return "tool.failed" if fields["error"] else "tool.completed", {**of_message, **more}
+        case name:
+            return name, fields
+
+
+def _of_tool(fields: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"tool_name": fields["tool"]}
+    return named | {name: fields[name] for name in ("tool_call_id", "position", "outcome") if name in fields}
+
+
+def _arguments(preview: str) -> Mapping[str, Any]:
+    """The arguments of a call, where the preview is all of them."""
+    try:
+        found = json.loads(preview)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _closing(turn: SessionTurn, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:
+    of_message = {"message_id": turn.message_id}
+    how = {"completed": end.completed, "partial": end.partial, "interrupted": end.interrupted}
+    if end.error is not None:
+        return [("error", {"message": end.error, "code": end.code, **how, "usage": end.usage}), ("done", {})]
+    return [
+        ("assistant.completed", {**of_message, "content": end.content, **how}),
+        ("run.completed", {**of_message, **how, "messages": end.messages, "usage": end.usage}),
+        ("done", {}),
+    ]
+
+
+def item_schema() -> dict[str, Any]:
+    """What one event of the stream looks like (OpenAPI 3.2, section 4.14.4)."""
+    data = {
+        "type": "object",
+        "properties": {
+            "session_id": {"type": "string"},
+            "run_id": {"type": "string"},
+            "seq": {"type": "integer", "description": "Number of the event in the stream, from 1."},
+            "ts": {"type": "number", "description": "Epoch seconds."},
+        },
+        "required": ["session_id", "run_id", "seq", "ts"],
+    }
+    named = {"type": "string", "examples": [*EVENT_NAMES]}
+    identity = {"type": "string", "pattern": TURN_CURSOR_FORM, "description": "For 'Last-Event-ID'."}
+    told = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    properties = {"event": named, "id": identity, "data": told}
+    return {"type": "object", "properties": properties, "required": [*properties]}

@@ -1,0 +1,190 @@
+"""Streams that break at any byte, and go on at another server: what their reader has in the end is what one has who was
+never cut off.
+
+CI cuts a few; at length:
+
+    pytest -m slow -n 0 tests/api/test_stream_cuts.py
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from serving import PATIENCE_S, Served, until
+from support.store import Store, asks, settlement
+
+from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.replay import Replay
+from hermes_worker.stream.live import Live, LiveEntry
+
+SEED = 17
+TEXT = "Ein längerer Text, in Stücken: 1 \u2192 2 \U0001f40d " * 6
+DELTAS = ("message.delta", "assistant.delta", "reasoning.available")
+
+
+@dataclass
+class CutReader:
+    """Reads a stream at one server after the other, each time so many bytes."""
+
+    servers: list[Served]
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    last_id: str | None = None
+    run_id: str | None = None
+    connections: int = 0
+    is_closed: bool = False
+
+    def read(self, bytes_max: int | None) -> None:
+        """Until the server ends the stream, or so many bytes came."""
+        server = self.servers[self.connections % len(self.servers)]
+        self.connections += 1
+        headers = {"Authorization": server.authorization, **self.headers}
+        if self.last_id is not None:
+            headers["Last-Event-ID"] = self.last_id
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE_S)
+        try:
+            connection.request(self.method, self.path, body=self.body, headers=headers)
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            self.run_id = response.headers.get("X-Hermes-Run-Id", self.run_id)
+            self._take(response, bytes_max)
+        finally:
+            connection.close()
+
+    def _take(self, response: http.client.HTTPResponse, bytes_max: int | None) -> None:
+        got = b""
+        while bytes_max is None or len(got) < bytes_max:
+            more = response.read1(4096 if bytes_max is None else min(4096, bytes_max - len(got)))
+            if not more:
+                self.is_closed = got.endswith(b": stream closed\n\n")
+                break
+            got += more
+        # What is behind the last empty line was cut off in the middle.
+        for block in got.split(b"\n\n")[:-1]:
+            lines = dict(line.split(": ", 1) for line in block.decode().splitlines() if not line.startswith(":"))
+            if lines:
+                self.last_id = lines["id"]
+                fields = json.loads(lines["data"])
+                self.events.append({"event": lines.get("event", fields.get("event")), **fields})
+
+
+def final(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a client holds in the end: its texts, and what happened, in order."""
+    texts = {
+        name: "".join(str(each.get("delta", each.get("text"))) for each in events if each["event"] == name)
+        for name in DELTAS
+    }
+    thought = "".join(each["delta"] for each in events if each["event"] == "tool.progress")
+    left_out = (*DELTAS, "tool.progress")
+    rows = [
+        {name: value for name, value in each.items() if name not in ("seq", "ts", "timestamp")}
+        for each in events
+        if each["event"] not in left_out
+    ]
+    return {"texts": texts, "thought": thought, "rows": rows}
+
+
+def play(api: Served, store: Store, run_id: str, die: random.Random) -> None:
+    """A turn with thinking, words in pieces, and tools, as a worker does it."""
+    live = Live(api.client.redis)
+
+    def say(text: str, kind: str, iteration: int) -> None:
+        at = 0
+        while at < len(text):
+            size = die.randint(1, 40)
+            entry = LiveEntry(kind=kind, text=text[at : at + size], iteration=iteration, attempt=1, offset=at)
+            live.append(run_id, entry)
+            at += size
+
+    say("Let me think.", "reasoning", 1)
+    say("I look.", "text", 1)
+    asked = asks(Replay.PURE, Replay.PURE)
+    reply = ModelReply(text="I look.", reasoning="Let me think.", tool_requests=asked.reply.tool_requests)
+    store.runs.commit_reply(store.turn(run_id), reply, asked.calls)
+    live.nudge(run_id)
+    for position in range(2):
+        store.calls.settle(store.call(run_id, position), settlement())
+    say(TEXT, "text", 2)
+    store.answer(run_id, ModelReply(text=TEXT, usage=Usage(input=3, output=2)))
+    live.nudge(run_id)
+
+
+def cut_and_compare(reader: CutReader, uncut: CutReader, die: random.Random, work: Callable[[], None]) -> int:
+    """Returns how often the stream was cut."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while not reader.is_closed:
+        reader.read(None if reader.connections >= 40 else die.randint(1, 1_500))
+    thread.join(timeout=PATIENCE_S)
+    uncut.read(None)
+    assert uncut.is_closed
+    assert final(reader.events) == final(uncut.events)
+    assert final(uncut.events)["rows"][-1]["event"] in ("run.completed", "done")
+    return reader.connections - 1
+
+
+def cut_run_events(servers: list[Served], store: Store, die: random.Random) -> int:
+    run_id = servers[0].submit()
+    path = f"/v1/runs/{run_id}/events"
+    reader, uncut = (CutReader(servers, "GET", path) for _ in range(2))
+    return cut_and_compare(reader, uncut, die, lambda: play(servers[0], store, run_id, die_of(die)))
+
+
+def cut_chat_stream(servers: list[Served], store: Store, die: random.Random) -> int:
+    name = f"s{die.getrandbits(64):x}"
+    assert servers[0].http.post("/api/sessions", json={"id": name}).status_code == 201
+    body = json.dumps({"message": "hello"}).encode()
+    headers = {"Content-Type": "application/json", "Idempotency-Key": name}
+    path = f"/api/sessions/{name}/chat/stream"
+    reader, uncut = (CutReader(servers, "POST", path, body, headers) for _ in range(2))
+    worker_die = die_of(die)
+
+    def work() -> None:
+        run_id = str(until(lambda: reader.run_id, "the run"))
+        play(servers[0], store, run_id, worker_die)
+
+    cuts = cut_and_compare(reader, uncut, die, work)
+    assert [each["seq"] for each in reader.events] == list(range(1, len(reader.events) + 1))
+    assert len(store.views.runs(session_id=name)) == 1
+    return cuts
+
+
+def die_of(die: random.Random) -> random.Random:
+    """One for another thread."""
+    return random.Random(die.getrandbits(64))
+
+
+STREAMS = {"/v1/runs/{id}/events": cut_run_events, "/api/sessions/{id}/chat/stream": cut_chat_stream}
+
+
+def cut(serve: Callable[..., Served], stream: str, cuts: int) -> None:
+    servers = [serve(), serve()]
+    store = Store.over(servers[0].client.database)
+    die = random.Random(SEED)
+    done = 0
+    while done < cuts:
+        done += STREAMS[stream](servers, store, die)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_that_is_cut_a_few_times_loses_and_repeats_nothing(serve: Callable[..., Served], stream: str) -> None:
+    cut(serve, stream, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_that_is_cut_five_hundred_times_loses_and_repeats_nothing(
+    serve: Callable[..., Served], stream: str
+) -> None:
+    cut(serve, stream, 500)
