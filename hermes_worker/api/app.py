@@ -21,6 +21,7 @@ from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
 from hermes_worker.api.limits import BodyLimit, OneLength
 from hermes_worker.api.operations import unknown_parameter
+from hermes_worker.api.repeating import Repeats
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import load
 from hermes_worker.settings.server_key import keep_server_key, keyring_of
@@ -61,8 +62,9 @@ class Api(FastAPI):
     """FastAPI, with our guards around everything it does, its handling of defects included."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        stack = super().build_middleware_stack()
-        return DefectLog(SecurityHeaders(OneLength(Guard(BodyLimit(TracedCaller(stack)), holders=self.state.holders))))
+        repeats = Repeats(super().build_middleware_stack(), document=self.openapi, state=self.state)
+        inner = BodyLimit(TracedCaller(repeats))
+        return DefectLog(SecurityHeaders(OneLength(Guard(inner, holders=self.state.holders))))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

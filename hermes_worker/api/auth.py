@@ -147,6 +147,12 @@ def _actor(principal: Principal, scope: Scope) -> Actor:
 _PRINCIPAL = "principal"
 
 
+def principal_in(scope: Scope) -> Principal | None:
+    """Who sent the request of this scope; ``None`` where nobody is asked for a key."""
+    found: Principal | None = scope.get("state", {}).get(_PRINCIPAL)
+    return found
+
+
 async def principal_of(request: Request) -> Principal:
     """Who sent a request that the guard let through with a key."""
     return cast("Principal", request.scope["state"][_PRINCIPAL])

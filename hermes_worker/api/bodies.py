@@ -13,12 +13,14 @@ from starlette.responses import Response
 from hermes_worker.api.errors import ApiError, invalid
 
 
-async def read_json(request: Request) -> Any:
-    """The body. Raises ``ApiError``."""
+async def read_json(request: Request, *, without_body: Any = None) -> Any:
+    """The body; ``without_body`` where there is none and that is no mistake. Raises ``ApiError``."""
     try:
         body = await request.body()
     except ClientDisconnect:
         raise ApiError(400, "The connection was closed before the body was complete.", code="incomplete_body") from None
+    if not body and without_body is not None:
+        return without_body
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except RecursionError:

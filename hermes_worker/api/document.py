@@ -6,6 +6,7 @@ from typing import Any
 
 from hermes_worker.api.auth import needs_key
 from hermes_worker.api.limits import JSON
+from hermes_worker.api.repeating import describe
 from hermes_worker.stream.events import event_schemas
 
 OPENAPI_VERSION = "3.2.0"
@@ -21,10 +22,11 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     components["schemas"] |= event_schemas()
     components["responses"] = {"MethodNotAllowed": _METHOD_NOT_ALLOWED}
     for path, operations in document["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             operation["security"] = [{KEY_SCHEME: []}] if needs_key(path) else []
             if needs_key(path):
                 operation["responses"]["401"] = _WRONG_KEY
+            describe(path, method, operation)
             _correct(operation)
     return document
 

@@ -140,7 +140,7 @@ def _delivery_busy(_request: Request, error: DeliveryBusy) -> ApiError:
     return ApiError(409, f"{error}.", code="delivery_not_settled")
 
 
-def _idempotency_conflict(_request: Request, _error: IdempotencyConflict) -> ApiError:
+def key_reused() -> ApiError:
     message = "This Idempotency-Key was used with another request. Use a new key for a new request."
     return ApiError(409, message, code="idempotency_key_reused", param="Idempotency-Key")
 
@@ -184,7 +184,7 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
     DeliveryBusy: _delivery_busy,
     RunNotFound: lambda request, _error: run_not_found(str(request.path_params.get("run_id", ""))),
     RunDeleted: lambda request, _error: run_deleted(str(request.path_params.get("run_id", ""))),
-    IdempotencyConflict: _idempotency_conflict,
+    IdempotencyConflict: lambda _request, _error: key_reused(),
     SessionActive: _session_active,
     SessionNotFound: _session_not_found,
     SessionBusy: _session_busy,

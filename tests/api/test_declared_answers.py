@@ -20,7 +20,7 @@ from test_webhooks_api import add, signed
 from hermes_worker.api.app import create_app
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
 from hermes_worker.api.openai import chat, models
-from hermes_worker.api.routes import capabilities, health
+from hermes_worker.api.routes import capabilities, health, session_turns
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
@@ -215,10 +215,12 @@ def _in_the_way(place: Place, label: str) -> Answer:
         place.run(session_id="s")
         return place.ask(method, Asked("/v1/runs").json(input="x", session_id="s", multitask="reject"))
     if "chat" in label:
-        asked = usual(label)
+        place.run(session_id="s")
+        asked = usual(label, session_id="s")
         asked = replace(asked, headers={**asked.headers, "idempotency-key": "k"})
         place.ask(method, asked)
-        return place.ask(method, asked.json(messages=[{"role": "user", "content": "y"}]))
+        other = {"message": "y"} if "sessions" in label else {"messages": [{"role": "user", "content": "y"}]}
+        return place.ask(method, asked.json(**other))
     if "webhooks" in label:
         place.ask(method, _event(place, "open", "g-1", "this"))
         return place.ask(method, _event(place, "open", "g-1", "that"))
@@ -239,7 +241,8 @@ def _too_many(place: Place, label: str) -> Answer:
         place.ask(method, _event(place, "busy", "g-1", "this"))
         return place.ask(method, _event(place, "busy", "g-2", "that"))
     if "chat" in label:
-        return place.ask(method, usual(label))  # nobody may follow its run
+        place.run(session_id="s")
+        return place.ask(method, usual(label, session_id="s"))  # nobody may follow its run
     if label == "POST /v1/runs":
         for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
             place.run(session_id="full")
@@ -289,11 +292,14 @@ def _incomplete(place: Place, label: str) -> Answer:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chat, "wait_for_end", failed)
-        return place.ask(label.partition(" ")[0], usual(label))
+        patch.setattr(session_turns, "wait_for_end", failed)
+        place.run(session_id="s")
+        return place.ask(label.partition(" ")[0], usual(label, session_id="s"))
 
 
 def _slow(place: Place, label: str) -> Answer:
-    asked = replace(usual(label, name="open"), body=b"{", is_endless=True)
+    place.run(session_id="s")
+    asked = replace(usual(label, name="open", session_id="s"), body=b"{", is_endless=True)
     return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "content-length": "9"}))
 
 
@@ -374,6 +380,7 @@ def test_a_probe_may_add_parameters(place: Place, path: str) -> None:
 
 
 def test_a_number_that_json_does_not_know_is_refused_wherever_a_body_is_read(place: Place) -> None:
+    place.run(session_id=FLEETING["session_id"])
     for label, document in BODIES.items():
         if "webhooks" in label:
             continue

@@ -69,7 +69,11 @@ TOOLS = (
     '[{"type":"function","function":{"name":"tool0","description":"","parameters":'
     '{"type":"object","properties":{"n":{"type":"integer"}}}}}]'
 )
-ANSWERED = {"/v1/chat/completions"}
+ANSWERED = {
+    "/v1/chat/completions",
+    "/api/sessions/{session_id}/chat",
+    "/api/sessions/{session_id}/chat/stream",
+}
 """Requests that wait until somebody has worked for them."""
 ABSENT = {"run_not_found", "delivery_not_found"}
 
@@ -198,6 +202,11 @@ class World:
             body["model"] = PRICED
         if isinstance(body.get("input"), list):
             body["input"].append("hello")  # the last message is the user's
+        for name in ("message", "input"):
+            if isinstance(body.get(name), list) and "chat" in path:
+                body[name].append("hello")  # some of it is said
+        if case.headers.get("Last-Event-ID") and case.method == "POST":
+            case.headers["Idempotency-Key"] = "k"  # by which the stream is known
         if isinstance(body.get("messages"), list):
             body["messages"].append({"role": "user", "content": "hello"})
         if path.startswith("/api/jobs"):

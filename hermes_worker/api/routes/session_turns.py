@@ -18,6 +18,7 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.following import follow, stream_start, watched
 from hermes_worker.api.messages import conversation
+from hermes_worker.api.openai.waiting import ClientLeft, going_away, has_room, wait_for_end
 from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.routes.events import EventStream
 from hermes_worker.api.routes.sessions import described, read_body
@@ -25,7 +26,7 @@ from hermes_worker.api.schema import KEY_FORM
 from hermes_worker.api.wire.session_objects import AssistantMessage, ChatCompletion, ChatTurn
 from hermes_worker.api.wire.turn_stream import (
     TURN_CURSOR_FORM,
-    SessionTurn,
+    ToldTurn,
     TurnCursor,
     TurnEnd,
     TurnTeller,
@@ -35,10 +36,9 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.runs.runs import Created
-from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.sessions import Sessions, SessionView, turn_messages
 from hermes_worker.stream import sse
-from hermes_worker.stream.followers import Feed, TooManyReaders
+from hermes_worker.stream.followers import Feed
 from hermes_worker.stream.sse import wire_usage
 from hermes_worker.wiring import Client
 
@@ -70,6 +70,7 @@ async def chat(
     caller: Caller,
     session_id: OwnSession,
     body: _Body,
+    request: Request,
     response: Response,
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> ChatCompletion:
@@ -79,7 +80,10 @@ async def chat(
     if not created.was_replayed:
         # Not after the answer: this one waits for what the announcement starts.
         await context.tell_broker(announce, context.client, created)
-    view = await _ended(context, created.run_id)
+    try:
+        view = await wait_for_end(context, request, created.run_id)
+    except ClientLeft:
+        raise going_away() from None  # nobody reads it
     if view.is_failed:
         message = redact(view.error) if view.error else f"The run ended without an answer: {view.exit_text}."
         raise ApiError(502, message, code="agent_incomplete", headers={"X-Hermes-Run-Id": created.run_id})
@@ -117,7 +121,7 @@ async def chat_stream(
         await context.tell_broker(announce, context.client, created)
     start = await context.store(stream_start, context.client.views, created.run_id)
     view = await context.store(context.client.views.run, created.run_id)
-    turn = SessionTurn(
+    turn = ToldTurn(
         session_id=session.label.known_to("api"),
         run_id=created.run_id,
         user_content=_said(body),
@@ -150,9 +154,8 @@ def _tell_who(response: Response, session: SessionView, created: Created) -> Non
 async def _begun(
     context: ApiContext, caller: Principal, session_id: str, body: ChatTurn, key: str | None
 ) -> tuple[SessionView, Created]:
-    """The session, and the run that was made in it. Raises ``ApiError``, and as ``accept``."""
-    if context.followers.count >= context.policy.readers_max:
-        raise TooManyReaders(is_of_run=False)
+    """The session, and the run that was made in it. Raises ``ApiError``, ``TooManyReaders``, and as ``accept``."""
+    has_room(context)
     said = _instructed(_said(body), body.system_message or body.instructions or "")
     return await context.store(_accept, context.client, caller, session_id, said, key)
 
@@ -198,19 +201,7 @@ def _accept(
     return session, accept(client, submission)
 
 
-async def _ended(context: ApiContext, run_id: str) -> RunView:
-    """The run, when it has ended. Raises ``ApiError`` when the server goes away before."""
-    merge = sse.Merge(sse.Cursor(), await context.store(stream_start, context.client.views, run_id))
-    with context.followers.follow(run_id) as feed:
-        async for _ in follow(context, run_id, merge, feed):
-            pass
-    if not merge.is_over:
-        message = "The server is going away before the turn has ended. Send the request again with its Idempotency-Key."
-        raise ApiError(503, message, code="gateway_draining", headers={"Retry-After": "1", "X-Hermes-Run-Id": run_id})
-    return await context.store(context.client.views.run, run_id)
-
-
-async def _frames(context: ApiContext, turn: SessionTurn, teller: TurnTeller, feed: Feed) -> AsyncIterator[bytes]:
+async def _frames(context: ApiContext, turn: ToldTurn, teller: TurnTeller, feed: Feed) -> AsyncIterator[bytes]:
     if opening := teller.opening():
         yield b"".join(opening)
     async with watched(context, turn.run_id, teller):

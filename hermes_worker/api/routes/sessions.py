@@ -41,7 +41,7 @@ _CODES = {"id": "invalid_session_id", "session_id": "invalid_session_id"}
 
 async def read_body(request: Request, kind: type[_Body]) -> _Body:
     """The body, or that of an empty object where there is none. Raises ``ApiError``, with the original's codes."""
-    document = await read_json(request) if await request.body() else {}
+    document = await read_json(request, without_body={})
     if not isinstance(document, dict):
         raise invalid("body", "The request body must be a JSON object.", "invalid_type")
     try:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK
-from hermes_worker.api.schema import MODEL_FORM, SESSION_FORM, Input
+from hermes_worker.api.messages import ITEMS_MAX
+from hermes_worker.api.schema import IMAGE_PART, MODEL_FORM, SESSION_FORM, TEXT, TEXT_PART
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
@@ -47,6 +48,17 @@ _Title = Annotated[
     str, Field(max_length=TITLE_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(_title)
 ]
 _Remark = AfterValidator(_one_line)
+_PARTS = {"type": "array", "minItems": 1, "maxItems": ITEMS_MAX, "items": {"anyOf": [TEXT, TEXT_PART, IMAGE_PART]}}
+_Said = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [{**TEXT, "pattern": NOT_BLANK}, _PARTS],
+            "description": "What the user says: a text, or parts with words or an image in them.",
+        }
+    ),
+]
+"""Checked by ``api.messages``."""
 _Model = Annotated[str, WithJsonSchema({"type": "string", "pattern": MODEL_FORM})]
 _IDS = "What its owner calls it. Default: api_, the time in seconds, and eight digits."
 
@@ -133,8 +145,8 @@ class ChatTurn(BaseModel):
         },
     )
 
-    message: Input = Field(None)
-    input: Input = Field(None, description="The same as 'message'.")
+    message: _Said = Field(None)
+    input: _Said = Field(None, description="The same as 'message'.")
     system_message: str | None = Field(
         None, max_length=_PROMPT_CHARS_MAX, description="Instructions; they stand in front of this message."
     )

@@ -63,7 +63,7 @@ class TurnCursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionTurn:
+class ToldTurn:
     """What every event of a turn says."""
 
     session_id: str
@@ -97,7 +97,7 @@ class TurnEnd:
 class TurnTeller:
     """One reader's view of a turn, as frames. The end is told last, by ``closing``: it needs rows."""
 
-    def __init__(self, turn: SessionTurn, told: TurnCursor, start: sse.StreamStart) -> None:
+    def __init__(self, turn: ToldTurn, told: TurnCursor, start: sse.StreamStart) -> None:
         self._turn = turn
         self._merge = sse.Merge(told.run, start)
         self._told = told
@@ -166,7 +166,7 @@ class TurnTeller:
         return b"event: %b\nid: %b\ndata: %b\n\n" % body
 
 
-def _translated(turn: SessionTurn, event: sse.WireEvent) -> tuple[str, Mapping[str, Any]]:
+def _translated(turn: ToldTurn, event: sse.WireEvent) -> tuple[str, Mapping[str, Any]]:
     fields = event.fields
     of_message = {"message_id": turn.message_id}
     match event.name:
@@ -200,7 +200,7 @@ def _arguments(preview: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _closing(turn: SessionTurn, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:
+def _closing(turn: ToldTurn, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:
     of_message = {"message_id": turn.message_id}
     how = {"completed": end.completed, "partial": end.partial, "interrupted": end.interrupted}
     if end.error is not None:

@@ -42,6 +42,7 @@ from hermes_worker.store.tables import (
     firings,
     idempotency_keys,
     jobs,
+    kept_answers,
     maintenance,
     retention_marks,
     runs,
@@ -149,7 +150,7 @@ class Pruner:
         self._defaults = defaults
         self._looks = 0
         self._steps: Mapping[RetentionKind, _Step] = {
-            RetentionKind.IDEMPOTENCY_KEYS: partial(self._rows, idempotency_keys, idempotency_keys.c.created_at),
+            RetentionKind.IDEMPOTENCY_KEYS: self._requests,
             RetentionKind.WEBHOOK_EVENTS: partial(self._rows, webhook_events, webhook_events.c.received_at),
             RetentionKind.TOMBSTONES: partial(self._rows, deleted_runs, deleted_runs.c.deleted_at),
             RetentionKind.DELIVERIES: self._deliveries,
@@ -297,6 +298,13 @@ class Pruner:
         with self._database.write() as connection:
             deleted = connection.execute(sa.delete(table).where(sa.tuple_(*keys).in_(some))).rowcount
         return _Batch(deleted, mark if deleted == _ROWS_AT_ONCE else None)
+
+    def _requests(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
+        """What is known of requests: those that began runs, and those whose answer was kept."""
+        tables = (idempotency_keys, kept_answers)
+        batches = [self._rows(table, table.c.created_at, scope, cut, mark) for table in tables]
+        later = mark if any(batch.next is not None for batch in batches) else None
+        return _Batch(sum(batch.count for batch in batches), later)
 
     def _deliveries(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         at = deliveries.c.settled_at

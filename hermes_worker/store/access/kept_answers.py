@@ -1,0 +1,128 @@
+"""What requests were answered in the last day, by the keys that their callers chose.
+
+For requests that change something and begin no run; those that do are known by ``idempotency_keys``. A request that is
+at work holds its row for a while, and moves that on as long as its process lives: when it died, the next one with the
+same key takes over and does it again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import columns_for, row_of
+from hermes_worker.store.engine.texts import plain
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import kept_answers
+
+HELD_S = 30.0
+"""How long a request counts as being at work after its process was last heard."""
+
+
+class RequestAtWork(HermesError):
+    """The same request is at work at this moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestName:
+    """By what a request is known again."""
+
+    tenant: str
+    principal: str
+    key: str
+    operation: str
+    fingerprint: str
+    """Hash of the body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAnswer:
+    """What a request was answered."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: str
+
+
+class _KeptRow(NamedTuple):
+    operation: str
+    fingerprint: str
+    status: int | None
+    headers: str | None
+    body: str | None
+    held_until: float | None
+
+
+class KeptAnswers:
+    """Those of one database. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def begin(self, name: RequestName) -> str | KeptAnswer:
+        """The token with which to do what is asked for, or what it was answered. Of two at once one gets a token.
+        Raises ``IdempotencyConflict``, ``RequestAtWork``."""
+        token = secrets.token_hex(16)
+        values = {"operation": name.operation, "fingerprint": name.fingerprint, "token": token}
+        ours = {"tenant": name.tenant, "principal": name.principal, "key": plain(name.key)}
+        with self._database.write() as connection:
+            made = insert_ignoring(connection, kept_answers).values(
+                **ours, **values, held_until=db_now() + HELD_S, created_at=db_now()
+            )
+            if connection.execute(made.returning(kept_answers.c.key)).first() is not None:
+                return token
+            found = self._known(connection, name)
+            if isinstance(found, KeptAnswer):
+                return found
+            taken = sa.update(kept_answers).where(_is(name), kept_answers.c.held_until <= db_now())
+            if connection.execute(taken.values(token=token, held_until=db_now() + HELD_S)).rowcount == 0:
+                raise RequestAtWork("the same request is at work; repeat it in a moment")
+        return token
+
+    def _known(self, connection: Connection, name: RequestName) -> KeptAnswer | None:
+        """What the request was answered; ``None`` while it was not. Raises ``IdempotencyConflict``."""
+        wanted = sa.select(*columns_for(kept_answers, _KeptRow)).where(_is(name)).with_for_update()
+        row = row_of(connection.execute(wanted), _KeptRow)
+        if row is None:
+            raise RequestAtWork("the same request was at work until now; repeat it")
+        if (row.operation, row.fingerprint) != (name.operation, name.fingerprint):
+            raise IdempotencyConflict(f"Idempotency-Key {name.key!r} was used with another request; use a new key")
+        if row.status is None:
+            return None
+        headers = [(str(each), str(value)) for each, value in json.loads(row.headers or "[]")]
+        return KeptAnswer(status=row.status, headers=headers, body=row.body or "")
+
+    def hold(self, name: RequestName, token: str) -> bool:
+        """Say that the request is still at work; whether it is still ours."""
+        with self._database.statement() as connection:
+            moved = sa.update(kept_answers).where(_is(name), kept_answers.c.token == token)
+            return connection.execute(moved.values(held_until=db_now() + HELD_S)).rowcount == 1
+
+    def keep(self, name: RequestName, token: str, answer: KeptAnswer) -> None:
+        """Write the answer. Nothing happens when somebody else has taken over."""
+        values = {"status": answer.status, "headers": json.dumps(list(answer.headers)), "body": answer.body}
+        with self._database.statement() as connection:
+            ours = sa.update(kept_answers).where(_is(name), kept_answers.c.token == token)
+            connection.execute(ours.values(**values, token=None, held_until=None))
+
+    def forget(self, name: RequestName, token: str) -> None:
+        """The request changed nothing: its key is free again."""
+        with self._database.statement() as connection:
+            connection.execute(sa.delete(kept_answers).where(_is(name), kept_answers.c.token == token))
+
+
+def _is(name: RequestName) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        kept_answers.c.tenant == name.tenant,
+        kept_answers.c.principal == name.principal,
+        kept_answers.c.key == plain(name.key),
+    )
