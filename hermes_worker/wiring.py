@@ -44,9 +44,11 @@ from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, named_model
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.servers import servers_url_of
+from hermes_worker.settings.text_keys import current_keys
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
+from hermes_worker.store.engine.sealing import PLAIN, Sealer, text_keys
 from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Runs
@@ -55,6 +57,7 @@ from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.runs.views import Views
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
+from hermes_worker.store.text_keys import begin as begin_sealing
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.store.workers import Workers
 from hermes_worker.stream.live import Live
@@ -174,12 +177,20 @@ class WorkerProcess:
         self.database.close()
 
 
-def database_of(settings: Settings, *, pool_size: int = 10, observed: Observed = NOT_OBSERVED) -> Database:
+def database_of(
+    settings: Settings, *, pool_size: int = 10, observed: Observed = NOT_OBSERVED, sealer: Sealer = PLAIN
+) -> Database:
     """The database of ``settings``, whatever schema it has; ``observed`` says which hooks are owed a call for what is
-    written. Nothing is connected yet. Raises ``ConfigurationError``."""
+    written. Who reads or writes texts needs ``sealer_of``. Nothing is connected yet. Raises ``ConfigurationError``."""
     url = settings.database.url or embedded_database_url(settings.home)
     prepares = settings.database.prepared_statements
-    return Database(url, pool_size=pool_size, prepares=prepares, observed=observed)
+    return Database(url, pool_size=pool_size, prepares=prepares, observed=observed, sealer=sealer)
+
+
+def sealer_of(settings: Settings) -> Sealer:
+    """What encrypts and decrypts texts in the database. Raises ``ConfigurationError``."""
+    keys, source = current_keys(settings)
+    return Sealer(text_keys(keys), source) if keys or source else PLAIN
 
 
 def broker_url_of(settings: Settings) -> str:
@@ -197,9 +208,10 @@ def open_database(settings: Settings) -> Database:
     """The database of ``settings``, at this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     found = plugins.begin(settings)  # before anything is connected: nobody waits for it in a transaction
     observed = observed_by((hook.name, hook.events) for hook in found.hooks.values())
-    database = database_of(settings, pool_size=_POOL_SIZE, observed=observed)
+    database = database_of(settings, pool_size=_POOL_SIZE, observed=observed, sealer=sealer_of(settings))
     require_current(database)
     require_statements_kept(database)
+    begin_sealing(database)
     return database
 
 

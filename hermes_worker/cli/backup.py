@@ -91,6 +91,8 @@ def _marked(home: Path | None) -> Epoch:
 def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int) -> Epoch:
     from hermes_worker.local.paths import embedded_database_url
     from hermes_worker.store.migrate import migrate
+    from hermes_worker.store.text_keys import begin as begin_sealing
+    from hermes_worker.wiring import sealer_of
 
     home = settings.home
     faults.arm(settings.faults)
@@ -101,9 +103,10 @@ def _restored(settings: Settings, archive: Path, force: bool, size_max_gb: int) 
     with holding_home(home), staging(home, RESTORING) as staged:
         unpack(archive, staged, bytes_max=size_max_gb * _GB)
         require_sound(staged / DATABASE)
-        database = Database(embedded_database_url(staged))
+        database = Database(embedded_database_url(staged), sealer=sealer_of(settings))
         try:
             migrate(database)
+            begin_sealing(database)
             found = mark_epoch(database, are_workers_gone=True)
         finally:
             database.close()

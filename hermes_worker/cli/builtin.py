@@ -108,6 +108,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.prune:retention",
         ),
         CommandDeclaration(
+            name="encryption",
+            summary="Encrypt texts in the database, and change the keys.",
+            implementation="hermes_worker.cli.encryption:encryption",
+        ),
+        CommandDeclaration(
             name="backup",
             summary="Write everything of a home into ARCHIVE, also while runs are at work.",
             implementation="hermes_worker.cli.backup:backup",

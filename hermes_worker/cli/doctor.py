@@ -111,6 +111,7 @@ def _findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFind
         *((("start", lambda: _start(failed)),) if failed else ()),
         ("disk", lambda: _disk(settings)),
         ("database", lambda: _database(settings)),
+        ("encryption", lambda: _encryption(settings)),
         ("broker", lambda: _broker(settings)),
         ("workers", lambda: _workers(settings)),
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
@@ -393,6 +394,28 @@ def _logins(settings: Settings) -> tuple[Grade, str]:
             return Grade.BROKEN, f"login {number} of {len(states)} is dead: {state.dead_reason}"
     renewed = sum(state.version for state in states)
     return Grade.OK, f"{len(states)} configured, renewed {renewed} times at {settings.model.token_url}"
+
+
+def _encryption(settings: Settings) -> tuple[Grade, str]:
+    from hermes_worker.store.engine.sealing import CLEAR
+    from hermes_worker.store.text_keys import uses
+    from hermes_worker.wiring import open_database
+
+    if settings.database.url is None and not (settings.home / "hermes-worker.db").exists():
+        return Grade.OK, "no texts yet"
+    database = open_database(settings)  # which refuses when a key is missing
+    try:
+        known = uses(database)
+    finally:
+        database.close()
+    keys = database.sealer.keys
+    if not known and not database.sealer.is_on:
+        return Grade.OK, "off: texts in the database are clear"
+    now = "new texts are clear" if keys.first == CLEAR else f"new texts are encrypted with the key {keys.first}"
+    if others := sorted(use.key_id for use in known if use.key_id != keys.first):
+        told = ", ".join("in clear" if name == CLEAR else f"by the key {name}" for name in others)
+        return Grade.NOTE, f"{now}; others may be stored {told}: 'hermes-worker encryption reseal' changes them"
+    return Grade.OK, now
 
 
 def _webhooks(settings: Settings) -> tuple[Grade, str]:

@@ -17,6 +17,7 @@ from hermes_worker.core.run import TERMINAL, ExitReason
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName
 from hermes_worker.lab.sink import Effect, read_sink
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.tables import blobs, budgets, events, messages, runs, sessions, tool_calls, waits
 
 
@@ -351,7 +352,7 @@ _PAID_AND_NOT_TOLD = [
 def _transcripts(connection: Connection) -> dict[int, list[tuple[int, dict[str, Any]]]]:
     found: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     rows = connection.execute(
-        sa.select(messages.c.session_pk, messages.c.seq, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
+        sa.select(messages.c.session_pk, messages.c.seq, either(messages.c.body, blobs.c.body).label("body"))
         .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
         .order_by(messages.c.session_pk, messages.c.seq)
     )

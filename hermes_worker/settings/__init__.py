@@ -45,6 +45,7 @@ from hermes_worker.settings.kinds import (
     FILE,
     HOST,
     NO_OPTIONS,
+    NO_TEXT_KEY,
     PRICES,
     PROVIDER_OPTIONS,
     RETENTION_RULES,
@@ -52,6 +53,7 @@ from hermes_worker.settings.kinds import (
     SECRETS,
     SERVER_KEY,
     SWITCH,
+    TEXT_KEYS,
     UMASK,
     WEB_URL,
     Kind,
@@ -80,6 +82,7 @@ __all__ = [
     "DatabaseSettings",
     "DelegationSettings",
     "DeliverySettings",
+    "EncryptionSettings",
     "ExtensionSettings",
     "LeaseSettings",
     "LogFormat",
@@ -143,6 +146,21 @@ class DatabaseSettings:
     )
     """Whether statements are prepared on PostgreSQL. `false` behind a pooler in transaction mode that does not keep
     them: PgBouncer before 1.21, or one with `max_prepared_statements` 0. Without it no process starts there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionSettings:
+    """Texts in the database."""
+
+    keys: tuple[Secret, ...] = _setting("encryption.keys", "HERMES_ENCRYPTION_KEYS", TEXT_KEYS, ())
+    """Keys that texts in the database are encrypted with: the first encrypts, all decrypt. The word `clear` in the
+    first place: texts are written in clear. HERMES_ENCRYPTION_KEYS_FILE names a file, which may be changed at any time.
+    Not set: nothing is encrypted. See docs/encryption.md."""
+    keys_command: str | None = _setting(
+        "encryption.keys_command", "HERMES_ENCRYPTION_KEYS_COMMAND", matching(r"[^\x00-\x1f]{1,2000}", "a command")
+    )
+    """A command that prints the keys instead, run by every process at its start and once a minute, without a shell and
+    without the secrets of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -727,6 +745,7 @@ class Settings:
     home: Path = _setting("home", "HERMES_HOME", DIRECTORY, MISSING)  # noqa: RUF009 - a field
     """Directory of state, `config.yaml` and `.env`. Not set: `~/.hermes-worker`."""
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
@@ -769,9 +788,11 @@ class Settings:
         logins = (*model.refresh_tokens, model.client_secret)
         served = (self.server.key, *self.server.previous_keys, self.flower.password)
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
+        texts = (key for key in self.encryption.keys if key.reveal() != NO_TEXT_KEY)
         others = (self.environ.get(name, "").strip() for name in installed.current().secret_variables)
         return (
             *(key for key in keys if key),
+            *texts,
             *(Secret(password) for password in passwords if password),
             *(Secret(value) for value in others if value),
         )
@@ -780,6 +801,7 @@ class Settings:
 _GROUPS: Mapping[str, type] = MappingProxyType(
     {
         "database": DatabaseSettings,
+        "encryption": EncryptionSettings,
         "broker": BrokerSettings,
         "model": ModelSettings,
         "server": ServerSettings,
@@ -1053,6 +1075,11 @@ def _check_together(settings: Settings, withheld: frozenset[str]) -> None:
             " because others than this machine can connect to that address."
         )
     _check_logins(settings.model)
+    if settings.encryption.keys and settings.encryption.keys_command:
+        raise ConfigurationError(
+            "encryption.keys and encryption.keys_command (HERMES_ENCRYPTION_KEYS_COMMAND) are both set; remove one of"
+            " them."
+        )
 
 
 def _check_logins(model: ModelSettings) -> None:

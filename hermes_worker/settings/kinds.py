@@ -38,6 +38,7 @@ __all__ = [
     "SECRET",
     "SECRETS",
     "SERVER_KEY",
+    "TEXT_KEYS",
     "UMASK",
     "WEB_URL",
     "Kind",
@@ -457,6 +458,29 @@ SECRET = Kind("printable ASCII text without spaces", _parse_secret, Secret.revea
 SECRETS: Kind[tuple[Secret, ...]] = Kind(
     "a list of keys without spaces, in YAML or separated by commas",
     lambda raw: tuple(dict.fromkeys(_parse_secret(item) for item in _as_list(raw))),
+    lambda keys: ",".join(key.reveal() for key in keys),
+    is_quotable=False,
+    is_secret=True,
+)
+_TEXT_KEY_CHARS_MIN = 32
+NO_TEXT_KEY = "clear"
+"""In place of a key: texts are not encrypted."""
+
+
+def _parse_text_keys(raw: object) -> tuple[Secret, ...]:
+    items = (
+        raw.replace(",", " ").split() if isinstance(raw, str) and not raw.lstrip().startswith("[") else _as_list(raw)
+    )
+    keys = tuple(dict.fromkeys(_parse_secret(item) for item in items))
+    if any(len(key.reveal()) < _TEXT_KEY_CHARS_MIN and key.reveal() != NO_TEXT_KEY for key in keys):
+        raise ValueError
+    return keys
+
+
+TEXT_KEYS: Kind[tuple[Secret, ...]] = Kind(
+    f"keys of at least {_TEXT_KEY_CHARS_MIN} printable ASCII characters, or the word {NO_TEXT_KEY}, separated by "
+    "commas or line ends",
+    _parse_text_keys,
     lambda keys: ",".join(key.reveal() for key in keys),
     is_quotable=False,
     is_secret=True,

@@ -55,6 +55,7 @@ class SecretSetting(NamedTuple):
 SECRET_SETTINGS: tuple[SecretSetting, ...] = (
     SecretSetting("database.url", ("HERMES_DATABASE_URL",), _WITH_STATE),
     SecretSetting("broker.url", ("HERMES_BROKER_URL",), _WITH_STATE),
+    SecretSetting("encryption.keys", ("HERMES_ENCRYPTION_KEYS",), _WITH_STATE),
     SecretSetting("model.api_key", ("HERMES_API_KEY",), _ASKS_MODELS),
     SecretSetting("model.more_keys", ("HERMES_MORE_API_KEYS",), _ASKS_MODELS),
     SecretSetting("model.refresh_tokens", ("HERMES_REFRESH_TOKENS",), _ASKS_MODELS),

@@ -23,6 +23,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.engine.texts import plain as plain
 from hermes_worker.store.row_keys import RunKey, SessionKey
 from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
@@ -580,7 +581,7 @@ class _StoredMessage(NamedTuple):
 
 
 _READ_MESSAGES = Prepared(
-    sa.select(messages.c.seq, messages.c.role, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
+    sa.select(messages.c.seq, messages.c.role, either(messages.c.body, blobs.c.body).label("body"))
     .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(messages.c.session_pk == sa.bindparam("session_pk"), messages.c.seq >= sa.bindparam("first"))
     .where(messages.c.seq <= sa.bindparam("last"))

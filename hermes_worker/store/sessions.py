@@ -24,6 +24,7 @@ from hermes_worker.core.titles import TITLE_CHARS_MAX
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.engine.sealing import beginning, either
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.rows import insert_ignoring, store_blob
 from hermes_worker.store.runs.runs import NewRun, SessionActive, SessionNotFound, new_run_id, session_is, session_values
@@ -177,11 +178,11 @@ class _Beginning(NamedTuple):
     text: str | None
 
 
-_body = sa.func.coalesce(messages.c.body, blobs.c.body)
+_body = either(messages.c.body, blobs.c.body)
 _STORED = messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
 _ROWS = sa.select(messages.c.seq, messages.c.role, _body.label("body"), messages.c.created_at).select_from(_STORED)
 _beginning = (
-    sa.select(sa.func.substr(_body, 1, _READ_FOR_PREVIEW))
+    sa.select(beginning(_body, _READ_FOR_PREVIEW))
     .select_from(_STORED)
     .where(messages.c.session_pk == sessions.c.pk, messages.c.role == Role.USER.value)
     .order_by(messages.c.seq)

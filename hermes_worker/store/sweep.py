@@ -31,6 +31,7 @@ from hermes_worker.core.step import apply, retry_delay_s
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import Nothing, PkRow, Prepared
+from hermes_worker.store.engine.sealing import KeyMissing
 from hermes_worker.store.hooks.owed import PRUNE_HOOK_CALLS, lose_hook_calls, resend_hook_calls
 from hermes_worker.store.outbox.deliveries import lose_deliveries, resend_deliveries, wake_deliveries
 from hermes_worker.store.row_keys import CallKey, LeaseTokenRow, LostHintsBounds, RunKey
@@ -235,11 +236,15 @@ class Sweeper:
         return lost, hints
 
     def _repair(self, pk: int, act: Callable[[Connection, LoadedRun], list[Hint] | None]) -> list[Hint] | None:
-        """Do ``act`` on one run under its lock. A run whose rows make no sense is ended, and holds up no other."""
+        """Do ``act`` on one run under its lock. A run whose rows make no sense is ended, one whose texts need a key
+        that is not here waits for it, and neither holds up another."""
         try:
             with self._database.write() as connection:
                 loaded = lock_run(connection, pk)
                 return None if loaded is None else act(connection, loaded)
+        except KeyMissing as error:
+            log.warning("encryption.key_missing", run_pk=pk, error=str(error))
+            return None
         except UnavailableError:
             raise
         except Exception as error:

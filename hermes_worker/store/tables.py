@@ -7,11 +7,16 @@ Times are epoch seconds (double precision) by the database's clock. Rows that gr
 ``tool_calls`` are updated. A row is *due* when ``hinted_at`` is set: a message for it was sent at that time and
 nobody has claimed it since. The partial indexes hold due and claimed rows only, so that looking for work costs what
 there is to do, not what there has been.
+
+What people, models and tools wrote is ``SealedText``, which may be encrypted at rest. ``docs/encryption.md`` has a row
+for each column that holds text, and says why it is clear if it is; a test compares.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
+
+from hermes_worker.store.engine.sealing import SealedText
 
 metadata = sa.MetaData(
     naming_convention={
@@ -94,14 +99,14 @@ sessions = sa.Table(
     sa.Column("name", sa.String(256)),
     sa.Column("active_run_pk", BigId),
     sa.Column("message_seq", sa.Integer(), nullable=False, server_default="0"),
-    sa.Column("system_prompt", sa.Text(), nullable=False),
+    sa.Column("system_prompt", SealedText("sessions.system_prompt"), nullable=False),
     sa.Column("tools_hash", sa.String(64), nullable=False),
     sa.Column("workspace", sa.Text(), nullable=False),
-    sa.Column("title", sa.String(80)),
+    sa.Column("title", SealedText("sessions.title", clear_chars=80)),
     sa.Column("model", sa.String(200)),
     sa.Column("forked_from", sa.String(40)),
     sa.Column("ended_at", Seconds),
-    sa.Column("end_reason", sa.String(40)),
+    sa.Column("end_reason", SealedText("sessions.end_reason", clear_chars=40)),
     sa.Column("created_at", Seconds, nullable=False),
     sa.UniqueConstraint("tenant", "source", "name"),
     sa.CheckConstraint("(source is null) = (name is null)", name="named_by_somebody"),
@@ -123,7 +128,7 @@ session_documents = sa.Table(
     metadata,
     sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
     sa.Column("key", sa.String(100), primary_key=True),
-    sa.Column("body", sa.Text(), nullable=False),
+    sa.Column("body", SealedText("session_documents.body"), nullable=False),
 )
 
 PUT_OFF = "not_before is not null and status = 'queued' and hinted_at is null"
@@ -164,7 +169,7 @@ runs = sa.Table(
     sa.Column("attempts_max", sa.SmallInteger(), nullable=False),
     sa.Column("deaths", sa.SmallInteger()),
     sa.Column("recovery", sa.Text()),
-    sa.Column("memory", sa.Text()),
+    sa.Column("memory", SealedText("runs.memory")),
     sa.Column("call_count", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("hinted_at", Seconds),
     sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
@@ -203,7 +208,7 @@ runs = sa.Table(
     sa.Column("finished_at", Seconds),
     sa.Column("exit_reason", sa.String(40)),
     sa.Column("failure_kind", sa.String(60)),
-    sa.Column("failure_message", sa.Text()),
+    sa.Column("failure_message", SealedText("runs.failure_message")),
     sa.Column("deliver", sa.Text()),
     sa.Column("is_counted", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("place", sa.SmallInteger()),
@@ -323,7 +328,7 @@ run_inputs = sa.Table(
     "run_inputs",
     metadata,
     sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
-    sa.Column("spec", sa.Text(), nullable=False),
+    sa.Column("spec", SealedText("run_inputs.spec"), nullable=False),
 )
 """What was submitted, as JSON (``core.spec.RunSpec``); written once."""
 
@@ -349,8 +354,8 @@ tool_calls = sa.Table(
     sa.Column("status", sa.String(10), nullable=False),
     sa.Column("waits_for", sa.String(8)),
     sa.Column("children_max", sa.SmallInteger()),
-    sa.Column("approved_arguments", sa.Text()),
-    sa.Column("rewritten_arguments", sa.Text()),
+    sa.Column("approved_arguments", SealedText("tool_calls.approved_arguments")),
+    sa.Column("rewritten_arguments", SealedText("tool_calls.rewritten_arguments")),
     sa.Column("asks", sa.SmallInteger()),
     sa.Column("attempt", sa.SmallInteger(), nullable=False, server_default="1"),
     sa.Column("deaths", sa.SmallInteger()),
@@ -389,9 +394,9 @@ auxiliary_calls = sa.Table(
     sa.Column("position", sa.SmallInteger(), primary_key=True),
     sa.Column("number", sa.SmallInteger(), primary_key=True),
     sa.Column("task", sa.String(12), nullable=False),
-    sa.Column("request", sa.Text()),
-    sa.Column("material", sa.Text()),
-    sa.Column("answer", sa.Text()),
+    sa.Column("request", SealedText("auxiliary_calls.request")),
+    sa.Column("material", SealedText("auxiliary_calls.material")),
+    sa.Column("answer", SealedText("auxiliary_calls.answer")),
     sa.Column("failure_kind", sa.String(40)),
     sa.Column("asked_at", Seconds, nullable=False),
     sa.Column("answered_at", Seconds),
@@ -412,13 +417,13 @@ waits = sa.Table(
     sa.Column("iteration", sa.Integer(), nullable=False),
     sa.Column("position", sa.SmallInteger(), nullable=False),
     sa.Column("kind", sa.String(8), nullable=False),
-    sa.Column("request", sa.Text(), nullable=False),
+    sa.Column("request", SealedText("waits.request"), nullable=False),
     sa.Column("opened_at", Seconds, nullable=False),
     sa.Column("expires_at", Seconds),
     sa.Column("closed_at", Seconds),
     sa.Column("outcome", sa.String(10)),
     sa.Column("answered_by", sa.String(200)),
-    sa.Column("reason", sa.Text()),
+    sa.Column("reason", SealedText("waits.reason")),
     sa.CheckConstraint("(closed_at is null) = (outcome is null)", name="outcome"),
     _partial("ix_waits_open", "run_pk", where="closed_at is null"),
     _partial("ix_waits_answered", "run_pk", where="closed_at is not null"),
@@ -441,7 +446,7 @@ steers = sa.Table(
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
-    sa.Column("text", sa.Text(), nullable=False),
+    sa.Column("text", SealedText("steers.text"), nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("message_seq", sa.Integer()),
     _partial("ix_steers_pending", "run_pk", "pk", where="message_seq is null"),
@@ -454,7 +459,7 @@ blobs = sa.Table(
     "blobs",
     metadata,
     sa.Column("hash", sa.String(64), primary_key=True),
-    sa.Column("body", sa.Text(), nullable=False),
+    sa.Column("body", SealedText("blobs.body"), nullable=False),
     sa.Column("released_at", Seconds),
     _partial("ix_blobs_released", "released_at", where="released_at is not null"),
 )
@@ -468,7 +473,7 @@ messages = sa.Table(
     sa.Column("seq", sa.Integer(), primary_key=True),
     sa.Column("run_pk", BigId, nullable=False),
     sa.Column("role", sa.String(9), nullable=False),
-    sa.Column("body", sa.Text()),
+    sa.Column("body", SealedText("messages.body")),
     sa.Column("blob_hash", sa.String(64)),
     sa.Column("created_at", Seconds, nullable=False),
     sa.CheckConstraint("(body is null) <> (blob_hash is null)", name="one_body"),
@@ -485,7 +490,7 @@ events = sa.Table(
     sa.Column("seq", sa.Integer(), primary_key=True),
     sa.Column("at", Seconds, nullable=False),
     sa.Column("event", sa.String(40), nullable=False),
-    sa.Column("data", sa.Text(), nullable=False),
+    sa.Column("data", SealedText("events.data"), nullable=False),
     postgresql_with=_OFTEN_ADDED,
 )
 """What happened to a run, numbered from 1 without gaps. Of a run that ended long ago only the end may be left."""
@@ -518,7 +523,7 @@ idempotency_keys = sa.Table(
     sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("source", sa.String(100), primary_key=True),
     sa.Column("key", sa.String(256), primary_key=True),
-    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("fingerprint", SealedText("idempotency_keys.fingerprint", clear_chars=64), nullable=False),
     sa.Column("run_pk", BigId),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Index("ix_idempotency_keys_created_at", "created_at"),
@@ -534,12 +539,12 @@ kept_answers = sa.Table(
     sa.Column("principal", sa.String(200), primary_key=True),
     sa.Column("key", sa.String(256), primary_key=True),
     sa.Column("operation", sa.String(300), nullable=False),
-    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("fingerprint", SealedText("kept_answers.fingerprint", clear_chars=64), nullable=False),
     sa.Column("token", sa.String(32)),
     sa.Column("held_until", Seconds),
     sa.Column("status", sa.SmallInteger()),
-    sa.Column("headers", sa.Text()),
-    sa.Column("body", sa.Text()),
+    sa.Column("headers", SealedText("kept_answers.headers")),
+    sa.Column("body", SealedText("kept_answers.body")),
     sa.Column("created_at", Seconds, nullable=False),
     sa.CheckConstraint("(token is null) = (status is not null)", name="at_work_or_answered"),
     sa.CheckConstraint("(token is null) = (held_until is null)", name="at_work_is_held"),
@@ -566,17 +571,17 @@ jobs = sa.Table(
     sa.Column("job_id", sa.String(12), nullable=False, unique=True),
     sa.Column("tenant", Tenant, nullable=False),
     sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("definition", sa.Text(), nullable=False),
+    sa.Column("definition", SealedText("jobs.definition"), nullable=False),
     sa.Column("state", sa.String(10), nullable=False),
     sa.Column("next_slot", Seconds),
     sa.Column("next_fire_at", Seconds),
     sa.Column("completed", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("consecutive_failures", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("paused_at", Seconds),
-    sa.Column("paused_reason", sa.Text()),
+    sa.Column("paused_reason", SealedText("jobs.paused_reason")),
     sa.Column("last_run_at", Seconds),
     sa.Column("last_status", sa.String(10)),
-    sa.Column("last_error", sa.Text()),
+    sa.Column("last_error", SealedText("jobs.last_error")),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("updated_at", Seconds, nullable=False),
     sa.Column("removed_at", Seconds),
@@ -596,7 +601,7 @@ firings = sa.Table(
     sa.Column("job_pk", BigId, sa.ForeignKey("jobs.pk"), nullable=False),
     sa.Column("slot", Seconds, nullable=False),
     sa.Column("outcome", sa.String(20), nullable=False),
-    sa.Column("reason", sa.Text(), nullable=False),
+    sa.Column("reason", SealedText("firings.reason"), nullable=False),
     sa.Column("run_pk", BigId),
     sa.Column("is_waiting", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Column("execution", sa.String(10)),
@@ -604,8 +609,8 @@ firings = sa.Table(
     sa.Column("lease_token", sa.String(32)),
     sa.Column("lease_owner", BigId),
     sa.Column("claimed_at", Seconds),
-    sa.Column("collected", sa.Text()),
-    sa.Column("remark", sa.Text()),
+    sa.Column("collected", SealedText("firings.collected")),
+    sa.Column("remark", SealedText("firings.remark")),
     sa.Column("owes_note", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Column("settled_at", Seconds, nullable=False),
     sa.Column("ended_at", Seconds),
@@ -647,7 +652,7 @@ deliveries = sa.Table(
     sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE")),
     sa.Column("job_pk", BigId, sa.ForeignKey("jobs.pk")),
     sa.Column("target", sa.Text(), nullable=False),
-    sa.Column("body", sa.Text()),
+    sa.Column("body", SealedText("deliveries.body")),
     sa.Column("state", sa.String(10), nullable=False),
     sa.Column("attempts", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("losses", sa.SmallInteger(), nullable=False, server_default="0"),
@@ -662,9 +667,9 @@ deliveries = sa.Table(
     sa.Column("lease_owner", BigId),
     sa.Column("claimed_at", Seconds),
     sa.Column("first_attempt_at", Seconds),
-    sa.Column("receipt", sa.Text()),
+    sa.Column("receipt", SealedText("deliveries.receipt")),
     sa.Column("error_kind", sa.String(20)),
-    sa.Column("error", sa.Text()),
+    sa.Column("error", SealedText("deliveries.error")),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("updated_at", Seconds, nullable=False),
     sa.Column("settled_at", Seconds),
@@ -699,7 +704,7 @@ hook_calls = sa.Table(
     sa.Column("event_seq", sa.Integer(), nullable=False),
     sa.Column("state", sa.String(10), nullable=False),
     sa.Column("attempts", sa.SmallInteger(), nullable=False, server_default="0"),
-    sa.Column("reason", sa.Text()),
+    sa.Column("reason", SealedText("hook_calls.reason")),
     sa.Column("hinted_at", Seconds),
     sa.Column("hints", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("lease_token", sa.String(32)),
@@ -725,7 +730,7 @@ dead_targets = sa.Table(
     metadata,
     sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("key", sa.String(300), primary_key=True),
-    sa.Column("reason", sa.Text(), nullable=False),
+    sa.Column("reason", SealedText("dead_targets.reason"), nullable=False),
     sa.Column("marked_at", Seconds, nullable=False),
 )
 """Targets that forbade us or are gone, as ``platform:chat``. Nothing is sent there until somebody replays a delivery
@@ -754,7 +759,7 @@ webhook_routes = sa.Table(
     sa.Column("tenant", Tenant, primary_key=True),
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("secret", sa.Text(), nullable=False),
-    sa.Column("definition", sa.Text(), nullable=False),
+    sa.Column("definition", SealedText("webhook_routes.definition"), nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
 )
 """Where others may send events. ``definition`` is what its owner wrote, as JSON."""
@@ -778,7 +783,7 @@ tool_sources = sa.Table(
     sa.Column("source", sa.String(64), primary_key=True),
     sa.Column("version", sa.Integer(), nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
-    sa.Column("definitions", sa.Text(), nullable=False),
+    sa.Column("definitions", SealedText("tool_sources.definitions"), nullable=False),
     sa.Column("changed_at", Seconds, nullable=False),
     sa.Column("listed_at", Seconds, nullable=False),
 )
@@ -910,7 +915,7 @@ legal_holds = sa.Table(
     sa.Column("tenant", Tenant, nullable=False),
     sa.Column("root_pk", BigId, sa.ForeignKey("runs.pk")),
     sa.Column("session_pk", BigId, sa.ForeignKey("sessions.pk")),
-    sa.Column("reason", sa.Text(), nullable=False),
+    sa.Column("reason", SealedText("legal_holds.reason"), nullable=False),
     sa.Column("placed_by", sa.String(200), nullable=False),
     sa.Column("placed_at", Seconds, nullable=False),
     sa.CheckConstraint("root_pk is null or session_pk is null", name="one_thing"),
@@ -940,3 +945,13 @@ deleted_runs = sa.Table(
     sa.Index("ix_deleted_runs_deleted_at", "tenant", "deleted_at"),
 )
 """Tombstones: who asks for a deleted run learns that it is gone, and not that it never was."""
+
+text_keys = sa.Table(
+    "text_keys",
+    metadata,
+    sa.Column("key_id", sa.String(20), primary_key=True),
+    sa.Column("first_used_at", Seconds, nullable=False),
+    sa.Column("last_used_at", Seconds, nullable=False),
+)
+"""The keys that texts here are encrypted with, by their ids, and when a process last said that it encrypts with one.
+Who does not have them all does not start. A key that no text needs any more has no row."""

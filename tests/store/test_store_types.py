@@ -18,6 +18,7 @@ UNTYPED = {
     "hooks/calls.py HookCalls": "columns to be written",
     "hooks/calls.py _texts": "the data of an event, as JSON",
     "hooks/owed.py _owe": "a statement, before it is prepared",
+    "engine/sealing.py SealedText": "what SQLAlchemy hands to a type",
     "engine/texts.py": "what SQLAlchemy hands to its listeners before it executes",
     "engine/pooler.py": "a connection of the driver, as above",
     "rows.py _facts_of": "the fields of a dataclass, spread into it and into the one that extends it",

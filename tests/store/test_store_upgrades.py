@@ -39,6 +39,7 @@ from hermes_worker.store.tables import (
     submit_rates,
     tenant_shares,
     tenants,
+    text_keys,
     tool_sources,
     tree_events,
     waits,
@@ -135,6 +136,7 @@ _OTHERS = {
     retention_rules: {"tenant": "default", "kind": "runs", "rule": "30d"},
     retention_marks: {"tenant": "default", "kind": "runs", "at": 1.0, "pk": 1},
     legal_holds: {"tenant": "default", "root_pk": 1, "reason": "r", "placed_by": "p", "placed_at": 1.0},
+    text_keys: {"key_id": "clear", "first_used_at": 1.0, "last_used_at": 1.0},
     deleted_runs: {"run_id": "run_0", "tenant": "default", "deleted_at": 1.0},
     api_keys: {
         "key_id": "key_1",

@@ -14,6 +14,8 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import Engine
 from sqlalchemy.util import LRUCache
 
+from hermes_worker.store.engine.sealing import PLAIN
+
 _STATEMENTS_MAX = 5_000
 
 
@@ -27,7 +29,12 @@ def share_compiled_statements() -> None:
 
 
 def _is_alike(dialect: object, other: object) -> bool:
-    return type(dialect) is type(other)
+    return type(dialect) is type(other) and _sealer(dialect) is _sealer(other)
+
+
+def _sealer(dialect: object) -> object:
+    """How texts are encrypted, which a compiled statement remembers."""
+    return getattr(dialect, "hermes_sealer", PLAIN)
 
 
 def _hash_of_class(dialect: object) -> int:

@@ -20,6 +20,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.store.engine.pool import ConnectionPool
+from hermes_worker.store.engine.sealing import PLAIN, KeyMissing, Sealer, seal_with
 from hermes_worker.store.engine.texts import keep_texts_plain
 
 _SQLITE_BUSY_TIMEOUT_MS = 20_000
@@ -93,12 +94,18 @@ class Database:
     """The state database. Thread-safe; build it after a fork, not before."""
 
     def __init__(
-        self, url: str, *, pool_size: int = 10, prepares: bool = True, observed: Observed = NOT_OBSERVED
+        self,
+        url: str,
+        *,
+        pool_size: int = 10,
+        prepares: bool = True,
+        observed: Observed = NOT_OBSERVED,
+        sealer: Sealer = PLAIN,
     ) -> None:
         """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
         connections at most are opened for transactions, and as many for single statements; ``prepares`` says whether
         the server keeps statements prepared for them. ``observed`` says which hooks are owed a call for what is
-        written.
+        written, ``sealer`` how texts are encrypted.
 
         Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
         """
@@ -121,6 +128,11 @@ class Database:
         self._autocommit = self.engine if self.is_sqlite else _autocommit_engine(parsed, options)
         for engine in self.engines:
             keep_texts_plain(engine)
+            seal_with(engine, sealer)
+            engine.hide_parameters = sealer.is_on  # in the texts of errors
+        self.sealer = sealer
+        self.before_writing: Callable[[], None] | None = None
+        """Called before every transaction that may write, if somebody wants to be: ``store.text_keys`` does."""
         self._singles = ConnectionPool(self._autocommit, size=pool_size, patience_s=_POOL_WAIT_S)
         self.observed = observed
         self.remembered = Remembered()
@@ -150,6 +162,8 @@ class Database:
         Raises ``UnavailableError`` when the server went away; the outcome of a COMMIT is then unknown, and the
         caller finds out by repeating its compare-and-set.
         """
+        if self.before_writing is not None:
+            self.before_writing()
         with self._translated(), self._write_lock, self._writer.begin() as connection:
             yield connection
 
@@ -167,7 +181,11 @@ class Database:
 
     def statement(self) -> AbstractContextManager[Connection]:
         """For a single statement that is its own transaction; saves the round trips of BEGIN and COMMIT."""
-        return self.write() if self.is_sqlite else self.read()
+        if self.is_sqlite:
+            return self.write()
+        if self.before_writing is not None:
+            self.before_writing()
+        return self.read()
 
     def end_idle_transactions(self, after_s: float) -> None:
         """Let the server end a transaction in which this process does nothing for so long: frozen in the middle of
@@ -226,6 +244,8 @@ class Database:
             raise UnavailableError(
                 f"{_advice(error) or 'the database did not answer'}: {_first_line(error)}"
             ) from error
+        except KeyMissing:
+            raise  # the connection is as good as before
         except UnavailableError:
             self._start_afresh()
             raise

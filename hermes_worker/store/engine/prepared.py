@@ -3,7 +3,8 @@
 Executing a Core statement costs about three times what the driver needs for the same SQL (``benchmarks/``). A step of
 an agent is a dozen small statements, so the ones on that path are compiled when first used with a dialect and then
 handed to the driver as text and parameters. They take plain values (numbers, text, ``None``, booleans) and return
-plain tuples with named fields; nothing else of SQLAlchemy is given up: same transactions, same pool, same errors.
+plain tuples with named fields; nothing else of SQLAlchemy is given up: same transactions, same pool, same errors. Of
+its types one matters here, ``SealedText``: such values are sealed and opened as SQLAlchemy would.
 
 A statement says what it takes, as a ``TypedDict``, and what it gives, as a ``NamedTuple``. The type checker holds the
 callers to both; the names are compared with those of the statement when it is compiled.
@@ -19,6 +20,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine.interfaces import Dialect
 
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.store.engine.sealing import MARK, SealedText, Sealer, sealer_of
 
 Takes = TypeVar("Takes", bound=Mapping[str, object])
 Gives = TypeVar("Gives", bound=tuple[Any, ...])
@@ -61,7 +63,7 @@ class Joined(Generic[Gives]):
 class _Compiled:
     """One statement in one dialect."""
 
-    __slots__ = ("fixed", "keeps_cursor", "positions", "query", "sql")
+    __slots__ = ("fixed", "keeps_cursor", "opens", "positions", "query", "seals", "sql")
 
     def __init__(self, statement: Any, dialect: Dialect, takes: Any, gives: Any) -> None:
         self.keeps_cursor = dialect.name == "postgresql"
@@ -80,10 +82,41 @@ class _Compiled:
             name: value for name, value in compiled.params.items() if value is not None or name in _explicit(compiled)
         }
         self.positions: Sequence[str] | None = compiled.positiontup
+        self.seals = [
+            (name, bind.type.places[0])
+            for bind, name in compiled.bind_names.items()
+            if isinstance(bind.type, SealedText)
+        ]
+        """Parameters whose values may have to be sealed, and where they go."""
+        returned = getattr(statement, "exported_columns", ())
+        self.opens = [
+            (index, column.type.places) for index, column in enumerate(returned) if isinstance(column.type, SealedText)
+        ]
+        """Columns of the result that may be sealed, and where they come from."""
 
-    def parameters(self, values: Mapping[str, Any]) -> Any:
+    def parameters(self, values: Mapping[str, Any], dialect: Dialect) -> Any:
         merged = {**self.fixed, **values} if self.fixed else values
+        if self.seals:
+            sealer = sealer_of(dialect)
+            merged = dict(merged)
+            for name, place in self.seals:
+                if (text := merged.get(name)) is not None:
+                    merged[name] = sealer.seal(text, place)
         return merged if self.positions is None else [merged[name] for name in self.positions]
+
+    def opened(self, row: Any, dialect: Dialect) -> Any:
+        """``row`` with clear texts; itself, if it has no other."""
+        for index, _ in self.opens:
+            value = row[index]
+            if value is not None and value.startswith(MARK):
+                return self._with_clear_texts(list(row), sealer_of(dialect))
+        return row
+
+    def _with_clear_texts(self, values: list[Any], sealer: Sealer) -> tuple[Any, ...]:
+        for index, places in self.opens:
+            if values[index] is not None:
+                values[index] = sealer.opened(values[index], places)
+        return tuple(values)
 
     def cursor(self, connection: Connection) -> Any:
         if not self.keeps_cursor:
@@ -162,6 +195,8 @@ class Prepared(Generic[Takes, Gives]):
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchone()
         compiled.release(cursor)
+        if found is not None and compiled.opens:
+            found = compiled.opened(found, connection.dialect)
         return None if found is None else self._make(found)
 
     def one(self, connection: Connection, values: Takes) -> Gives:
@@ -177,6 +212,8 @@ class Prepared(Generic[Takes, Gives]):
         cursor = self._run(connection, compiled, values)
         found = cursor.fetchall()
         compiled.release(cursor)
+        if compiled.opens:
+            found = [compiled.opened(row, connection.dialect) for row in found]
         return [self._make(row) for row in found]
 
     def run(self, connection: Connection, values: Takes) -> int:
@@ -208,7 +245,7 @@ class Prepared(Generic[Takes, Gives]):
     def _run(self, connection: Connection, compiled: _Compiled, values: Mapping[str, Any]) -> Any:
         cursor = compiled.cursor(connection)
         try:
-            cursor.execute(compiled.query, compiled.parameters(values))
+            cursor.execute(compiled.query, compiled.parameters(values, connection.dialect))
         except Exception as error:
             raise _translated(connection, compiled.sql, error) from error
         return cursor
@@ -216,7 +253,7 @@ class Prepared(Generic[Takes, Gives]):
     def _run_many(self, connection: Connection, compiled: _Compiled, rows: Sequence[Mapping[str, Any]]) -> None:
         cursor = compiled.cursor(connection)
         try:
-            cursor.executemany(compiled.query, [compiled.parameters(values) for values in rows])
+            cursor.executemany(compiled.query, [compiled.parameters(values, connection.dialect) for values in rows])
         except Exception as error:
             raise _translated(connection, compiled.sql, error) from error
         compiled.release(cursor)

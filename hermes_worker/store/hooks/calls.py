@@ -17,6 +17,7 @@ from hermes_worker.core.hooks import began
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.hooks.owed import HookCallState, owe_beginning
 from hermes_worker.store.rows import Hint, lock_run, plain
 from hermes_worker.store.runs.joining import save
@@ -285,7 +286,7 @@ def _texts(connection: Connection, claim: HookCallClaim, row: _FactsRow, data: M
         call = connection.execute(
             sa.select(
                 tool_calls.c.result_seq,
-                sa.func.coalesce(tool_calls.c.approved_arguments, tool_calls.c.rewritten_arguments).label("arguments"),
+                either(tool_calls.c.approved_arguments, tool_calls.c.rewritten_arguments).label("arguments"),
             ).where(
                 tool_calls.c.run_pk == claim.run_pk,
                 tool_calls.c.iteration == data["iteration"],
@@ -303,7 +304,7 @@ def _texts(connection: Connection, claim: HookCallClaim, row: _FactsRow, data: M
 
 def _body(connection: Connection, row: _FactsRow, seq: int | None) -> str | None:
     wanted = (
-        sa.select(sa.func.coalesce(messages.c.body, blobs.c.body))
+        sa.select(either(messages.c.body, blobs.c.body))
         .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
         .where(messages.c.session_pk == row.session_pk, messages.c.seq == seq)
     )

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.messages import Message, Role, canonical_json
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import columns_for, one_of, row_of, rows_of
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.jobs.executions import ExecutionState, collect_hint
 from hermes_worker.store.jobs.job_rows import (
     ALL_JOBS,
@@ -93,7 +94,7 @@ _RESULT = (
         runs.c.status,
         runs.c.exit_reason,
         runs.c.failure_message,
-        sa.func.coalesce(messages.c.body, blobs.c.body).label("body"),
+        either(messages.c.body, blobs.c.body).label("body"),
     )
     .join(runs, runs.c.pk == firings.c.run_pk)
     .outerjoin(messages, sa.and_(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq))

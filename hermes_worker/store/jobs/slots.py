@@ -46,7 +46,7 @@ _ADVANCE = (
     .where(jobs.c.pk == sa.bindparam("job"))
     .values(
         last_run_at=sa.func.coalesce(sa.bindparam("ran_at", type_=sa.Double()), jobs.c.last_run_at),
-        definition=sa.func.coalesce(sa.bindparam("written", type_=sa.Text()), jobs.c.definition),
+        definition=sa.func.coalesce(sa.bindparam("written", type_=jobs.c.definition.type), jobs.c.definition),
     )
 )
 _KNOWN = sa.select(firings.c.job_pk, firings.c.slot).where(

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.retention import USED_BY_JOBS_S, ChainFacts, SessionFacts
 from hermes_worker.store.engine.database import db_now_once
 from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.sealing import may_contain
 from hermes_worker.store.retention.holds import Holds
 from hermes_worker.store.tables import deliveries, firings, idempotency_keys, jobs, messages, runs, sessions
 
@@ -176,7 +177,7 @@ def sessions_of(connection: Connection, session_pks: Sequence[int], holds: Holds
 def _attached(connection: Connection, tenant: str) -> set[str]:
     """The sessions that jobs of a tenant write their answers into."""
     definitions = sa.select(jobs.c.definition).where(
-        jobs.c.tenant == tenant, jobs.c.removed_at.is_(None), jobs.c.definition.like("%attach_to%")
+        jobs.c.tenant == tenant, jobs.c.removed_at.is_(None), may_contain(jobs.c.definition, "%attach_to%")
     )
     named = (json.loads(text).get("attach_to") for text in connection.execute(definitions).scalars())
     return {str(name) for name in named if name}

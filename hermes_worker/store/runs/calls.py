@@ -24,6 +24,7 @@ from hermes_worker.core.step import apply
 from hermes_worker.safety.redaction import redact_code
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Joined, Prepared
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.row_keys import HeldCallKey, RunKey, SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -171,7 +172,7 @@ def _run_and_reply(
     reply_row = (messages.c.session_pk == runs.c.session_pk) & (messages.c.seq == asked_at)
     tables = runs if source is None else source.join(runs, runs.c.pk == run_pk)
     return (
-        sa.select(*more, *RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
+        sa.select(*more, *RUN_COLUMNS, either(messages.c.body, blobs.c.body).label("reply"))
         .select_from(tables.join(messages, reply_row).outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
         .where(runs.c.pk == run_pk)
     )

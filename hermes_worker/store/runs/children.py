@@ -25,6 +25,7 @@ from hermes_worker.core.notices import STOPPED_ANSWER
 from hermes_worker.core.run import STATE_VERSION, CallStatus, RunStatus
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Joined, PkRow, Prepared
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.row_keys import AtMost, CallKey, RunKey
 from hermes_worker.store.rows import (
     CALL_COLUMNS,
@@ -144,7 +145,7 @@ _LOCK_CALL = Prepared(
 )
 
 _LOCK_JOINED = Prepared(
-    sa.select(*RUN_COLUMNS, sa.func.coalesce(messages.c.body, blobs.c.body).label("reply"))
+    sa.select(*RUN_COLUMNS, either(messages.c.body, blobs.c.body).label("reply"))
     .select_from(
         runs.outerjoin(
             messages,
@@ -327,7 +328,7 @@ class _TracedCall(NamedTuple):
 _OUTCOMES = Prepared(
     sa.select(
         *(runs.c[name] for name in _EndedChild._fields[:-2]),
-        sa.func.coalesce(messages.c.body, blobs.c.body).label("output_body"),
+        either(messages.c.body, blobs.c.body).label("output_body"),
         db_now().label("now"),
     )
     .select_from(
@@ -362,7 +363,7 @@ _TRACES = Prepared(
 )
 
 _WORDS = (
-    sa.select(sa.func.coalesce(messages.c.body, blobs.c.body))
+    sa.select(either(messages.c.body, blobs.c.body))
     .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(
         messages.c.session_pk == sa.bindparam("session"),

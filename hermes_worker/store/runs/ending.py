@@ -207,6 +207,7 @@ def _end_row(connection: Connection, pk: int, event: ev.Broken, lost: Spent) -> 
             is_reserved=0,
             hinted_at=None,
             resume_at=None,
+            memory=None,
             event_seq=runs.c.event_seq + 1,
             finished_at=db_now(),
             updated_at=db_now(),
@@ -246,7 +247,9 @@ def _settle_open_calls(connection: Connection, pk: int) -> None:
     )
 
 
-_HELD = sa.select(*RUN_COLUMNS).where(runs.c.pk == sa.bindparam("run")).with_for_update()
+_READABLE = [sa.null().label("memory") if column is runs.c.memory else column for column in RUN_COLUMNS]
+"""Without the text, which may be what cannot be read."""
+_HELD = sa.select(*_READABLE).where(runs.c.pk == sa.bindparam("run")).with_for_update()
 _IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 1)
 _MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
 

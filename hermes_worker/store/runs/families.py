@@ -9,11 +9,13 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.sealing import may_contain
 from hermes_worker.store.runs.runs import find
 from hermes_worker.store.runs.trees import BELOW
 from hermes_worker.store.tables import events, run_inputs, runs
@@ -101,12 +103,14 @@ _CHILDREN = (
     .order_by(runs.c.pk)
     .limit(CHILDREN_SHOWN_MAX)
 )
-_IS_REFUSED = (events.c.event == RunEventName.TOOL_COMPLETED.value) & events.c.data.like('%"refused_by"%')
-_REFUSALS = (
-    sa.select(runs.c.run_id, events.c.seq, events.c.data)
+_REFUSED = '"refused_by"'
+_MAY_BE_REFUSED = (events.c.event == RunEventName.TOOL_COMPLETED.value) & may_contain(events.c.data, f"%{_REFUSED}%")
+"""Of encrypted events only their reader knows."""
+_COMPLETED = (
+    sa.select(events.c.at, runs.c.pk, events.c.seq, runs.c.run_id, events.c.data)
     .join(BELOW, BELOW.c.pk == runs.c.pk)
     .join(events, events.c.run_pk == runs.c.pk)
-    .where(_IS_REFUSED)
+    .where(_MAY_BE_REFUSED)
     .order_by(events.c.at, runs.c.pk, events.c.seq)
     .limit(_REFUSALS_SHOWN_MAX)
 )
@@ -129,8 +133,8 @@ class Families:
         """Calls of runs below that were not allowed, oldest first, at most ``_REFUSALS_SHOWN_MAX``. Raises
         ``RunNotFound``."""
         with self._database.read() as connection:
-            rows = rows_of(connection.execute(_REFUSALS, {"run": find(connection, run_id)}), _RefusalRow)
-        return [_refusal(row) for row in rows]
+            rows = _first_refused(connection, find(connection, run_id))
+        return [_refusal(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data)) for row in rows]
 
     def news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
         """As ``children``, and what was refused since ``told``, which is empty at first and then what the last news
@@ -147,8 +151,26 @@ class Families:
                 for start in range(0, len(spans), _RUNS_AT_ONCE)
                 for row in rows_of(connection.execute(_refused_in(spans[start : start + _RUNS_AT_ONCE])), _NewRefusal)
             ]
-        refused = [_refusal(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data)) for row in sorted(rows)]
+        refused = [
+            _refusal(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data))
+            for row in sorted(rows)
+            if _REFUSED in row.data
+        ]
         return FamilyNews(children=children, refusals=refused, told=now)
+
+
+def _first_refused(connection: Connection, pk: int) -> list[_NewRefusal]:
+    found: list[_NewRefusal] = []
+    statement = _COMPLETED
+    while len(found) < _REFUSALS_SHOWN_MAX:
+        page = rows_of(connection.execute(statement, {"run": pk}), _NewRefusal)
+        found += [row for row in page if _REFUSED in row.data]
+        if len(page) < _REFUSALS_SHOWN_MAX:
+            break
+        last = page[-1]
+        place = sa.tuple_(events.c.at, runs.c.pk, events.c.seq)
+        statement = _COMPLETED.where(place > sa.tuple_(sa.literal(last.at, sa.Double()), last.pk, last.seq))
+    return found[:_REFUSALS_SHOWN_MAX]
 
 
 def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
@@ -157,7 +179,7 @@ def _refused_in(spans: Sequence[tuple[int, int, int]]) -> sa.Select[Any]:
     return (
         sa.select(events.c.at, runs.c.pk, events.c.seq, runs.c.run_id, events.c.data)
         .join(runs, runs.c.pk == events.c.run_pk)
-        .where(_IS_REFUSED, sa.or_(*places))
+        .where(_MAY_BE_REFUSED, sa.or_(*places))
     )
 
 

@@ -91,7 +91,10 @@ def lost_auxiliary(connection: Connection, loaded: LoadedRun, position: int, pri
 
 def lost_auxiliary_of(connection: Connection, row: RunRow, call: AskingCall) -> Spent:
     """The same for a call of a run whose rows make no sense, from the bare rows of both."""
-    asked = _REQUEST.first(connection, {"run": row.pk, "iter": call.iteration, "pos": call.position})
+    try:
+        asked = _REQUEST.first(connection, {"run": row.pk, "iter": call.iteration, "pos": call.position})
+    except ValueError:
+        asked = None
     usual = _usual_of(row)
     usage = lost_attempt(tokens_in((asked.request,)) if asked is not None else 0, usual)
     return Spent(usage=usage, cost=cost_of_lost(usage, None, usual))

@@ -21,6 +21,7 @@ from hermes_worker.core.sources import SessionLabel
 from hermes_worker.core.urgency import Priority
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.rows import read_messages
 from hermes_worker.store.runs import steering
@@ -128,7 +129,7 @@ _LAST_EVENT = (
     .scalar_subquery()
 )
 _OUTPUT = (
-    sa.select(sa.func.coalesce(messages.c.body, blobs.c.body))
+    sa.select(either(messages.c.body, blobs.c.body))
     .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
     .where(messages.c.session_pk == runs.c.session_pk, messages.c.seq == runs.c.output_seq)
     .correlate(runs)
@@ -255,7 +256,7 @@ def _shown(wanted: sa.Select[Any]) -> sa.Select[Any]:
     told = sa.select(events.c.run_pk, events.c.event.label("last_event"))
     told = told.join(last, (events.c.run_pk == sa.any_(last.c.pks)) & (events.c.seq == last.c.seq))
     ends = _numbered(page.c.output_seq, page.c.session_pk).subquery()
-    body = sa.func.coalesce(messages.c.body, blobs.c.body).label("output_body")
+    body = either(messages.c.body, blobs.c.body).label("output_body")
     said = (
         sa.select(messages.c.session_pk, messages.c.seq, body)
         .join(ends, (messages.c.session_pk == sa.any_(ends.c.pks)) & (messages.c.seq == ends.c.seq))

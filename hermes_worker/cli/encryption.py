@@ -1,0 +1,132 @@
+"""``hermes-worker encryption``: keys that encrypt texts in the database."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.layout import table
+from hermes_worker.cli.options import client_settings, common
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.sealing import CLEAR
+from hermes_worker.store.revisions import require_current
+from hermes_worker.store.text_keys import UNUSED_S, erase_traces, left, reseal, retire, uses
+from hermes_worker.wiring import database_of, open_database, sealer_of
+
+_PREFIX = "hwt_"
+_RANDOM_BYTES = 32
+_PASSES_MAX = 20
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def encryption() -> None:
+    """Make keys that encrypt texts in the database, and change them (docs/encryption.md)."""
+
+
+@encryption.command(epilog="Put it into a file that only the product reads, which HERMES_ENCRYPTION_KEYS_FILE names.")
+def new_key() -> None:
+    """Print a new random key."""
+    click.echo(f"{_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}")
+
+
+@encryption.command()
+@common
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def status(home: Path | None, as_json: bool) -> None:
+    """Show which keys are here, which are needed, and how many rows are not stored by the current one."""
+    settings = client_settings(home)
+    database = database_of(settings, sealer=sealer_of(settings))  # also when a key is missing
+    try:
+        require_current(database)
+        current = database.sealer.keys.first
+        here = database.sealer.keys.ids
+        known = {use.key_id: use for use in uses(database)}
+        others = left(database, current)
+    finally:
+        database.close()
+    ids = sorted(here | known.keys() | {current}, key=lambda name: (name != current, name))
+    if as_json:
+        found = [_facts(name, current, here, name in known) for name in ids]
+        click.echo(json.dumps({"keys": found, "left": sum(others.values()), "left_by_table": others}))
+        return
+    rows = [(name, _role(name, current, here), "yes" if name in known else "no") for name in ids]
+    click.echo(table(rows, ("KEY", "DOES", "NEEDED"), whole=(0,)))
+    click.echo(f"{sum(others.values())} rows are stored otherwise than by {_told(current)}")
+
+
+@encryption.command(
+    name="reseal",
+    epilog="Workers go on meanwhile. Ctrl-C at any time, and begin again. Exit code 1: some rows could not be "
+    "decrypted; they stay as they are.",
+)
+@common
+def reseal_texts(home: Path | None) -> int:
+    """Encrypt every text with the current key, or decrypt all if the first key is the word 'clear'."""
+    database = open_database(client_settings(home))
+    try:
+        return _reseal(database)
+    finally:
+        database.close()
+
+
+def _reseal(database: Database) -> int:
+    changed: Counter[str] = Counter()
+    broken: set[str] = set()
+    for _ in range(_PASSES_MAX):
+        for batch in reseal(database):
+            changed[batch.table] += batch.changed
+            broken.update(batch.tampered)
+            _show_progress(changed.total())
+        current = database.sealer.keys.first
+        rest = left(database, current)
+        if sum(rest.values()) <= len(broken):
+            break
+    if changed.total():
+        erase_traces(database)
+    _clear_progress()
+    click.echo(f"{changed.total()} rows changed, {sum(rest.values())} left; all others are stored by {_told(current)}")
+    for sentence in sorted(broken):
+        click.echo(f"not changed: {sentence}", err=True)
+    gone = retire(database) - {CLEAR}
+    if gone:
+        click.echo(f"no longer needed, take it out of the keys: {', '.join(sorted(gone))}")
+    waiting = [use for use in uses(database) if use.key_id not in (current, CLEAR)]
+    for use in waiting:
+        again_s = max(0, round(UNUSED_S - use.unused_s))
+        why = (
+            f"a process may have used it {round(use.unused_s)} s ago; run this again in {again_s} s"
+            if again_s
+            else ("rows are left; run this again")
+        )
+        click.echo(f"keep the key {use.key_id}: {why}")
+    return EXIT_FAILED if broken else 0
+
+
+def _facts(name: str, current: str, here: frozenset[str], is_needed: bool) -> dict[str, object]:
+    return {"key": name, "is_current": name == current, "is_here": name in here | {CLEAR}, "is_needed": is_needed}
+
+
+def _role(name: str, current: str, here: frozenset[str]) -> str:
+    if name == current:
+        return "is used for new texts"
+    return "decrypts" if name in here else "is not encrypted" if name == CLEAR else "is not here"
+
+
+def _told(key: str) -> str:
+    return "no key, in clear" if key == CLEAR else f"the key {key}"
+
+
+def _show_progress(count: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{count:,} rows", err=True, nl=False)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", err=True, nl=False)

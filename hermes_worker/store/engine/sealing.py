@@ -1,0 +1,303 @@
+"""Columns whose text is encrypted at rest: one type of column, for statements of SQLAlchemy and for prepared ones.
+
+Theory of operation. A column of the type ``SealedText`` holds clear text, or *sealed* text: AES-256-GCM with a random
+nonce, in base64 behind a mark and the id of its key. Its place (``messages.body``) is authenticated with it, so that a
+text that was moved to another column does not open. Which keys there are is the ``Sealer`` of the database's dialects:
+the first seals, all of them open. So rows in clear and rows of several keys stand side by side, and a column says by
+itself what a value is. A clear text that begins like a sealed one gets a mark of its own.
+
+SQL cannot look into such a column: the type refuses every operator but the test for NULL. ``raw`` gives the stored
+text, for who only asks how it is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.sql import operators
+
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.store.engine.texts import plain
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+CLEAR = "clear"
+"""In place of a key: texts are written as they are."""
+MARK = "hws1:"
+"""What sealed text begins with. The number is that of the format."""
+_AS_IS = f"{MARK}=:"
+"""What a clear text begins with that would be taken for a sealed one."""
+ID_CHARS = 8
+_PURPOSE = b"hermes-worker text"
+_ID_PURPOSE = b"hermes-worker text key id"
+_NONCE_BYTES = 12
+_LOOK_AGAIN_S = 1.0
+"""Unknown keys are looked for this often and no oftener."""
+
+
+class KeyMissing(UnavailableError):
+    """A text is sealed with a key that this process does not have. Nothing is wrong with the row: it can be read when
+    the key is there."""
+
+
+class TextTampered(HermesError, ValueError):
+    """A sealed text was changed, cut off or moved to another column since it was written: its row makes no sense."""
+
+
+class KeySource(Protocol):
+    """Where keys come from, again and again."""
+
+    def changed(self, *, at_once: bool) -> Sequence[str] | None:
+        """The keys, the first of which seals, if they are others than before; ``None`` if not. ``at_once``: somebody
+        needs one that is not there. Raises ``ConfigurationError``."""
+        ...
+
+
+class TextKeys(NamedTuple):
+    """Keys by id."""
+
+    first: str
+    """The id of the one that seals, or ``CLEAR``."""
+    boxes: Mapping[str, AESGCM]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(self.boxes)
+
+
+NO_KEYS = TextKeys(CLEAR, MappingProxyType({}))
+
+
+def text_keys(keys: Sequence[str]) -> TextKeys:
+    """``keys`` as they were configured, ``CLEAR`` among them or not."""
+    ids = [CLEAR if key == CLEAR else key_id(key) for key in keys]
+    boxes = {name: _box(key) for name, key in zip(ids, keys, strict=True) if name != CLEAR}
+    return TextKeys(ids[0] if ids else CLEAR, MappingProxyType(boxes))
+
+
+def key_id(key: str) -> str:
+    """A name for a key that tells nothing of it. It stands in every text that the key sealed."""
+    return _derived(key, _ID_PURPOSE)[: ID_CHARS // 2].hex()
+
+
+def _box(key: str) -> AESGCM:
+    # Imported when it is needed: most installations encrypt nothing.
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(_derived(key, _PURPOSE))
+
+
+@lru_cache(maxsize=64)
+def _derived(key: str, purpose: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(key.encode())
+
+
+class Sealer:
+    """Seals and opens the texts of one database. Thread-safe."""
+
+    def __init__(self, keys: TextKeys = NO_KEYS, source: KeySource | None = None) -> None:
+        """``source`` is asked when a text names a key that is not here."""
+        self._looked_at = 0.0
+        self._looking = threading.Lock()
+        self.source = source
+        self.use(keys)
+
+    def use(self, keys: TextKeys) -> None:
+        """Seal and open with ``keys`` from now on."""
+        self.keys = keys
+        box = keys.boxes.get(keys.first)
+        self._sealing = None if box is None else (f"{MARK}{keys.first}:", box)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is any key, or will be."""
+        return self.source is not None or bool(self.keys.boxes)
+
+    def seal(self, text: str, place: str) -> str:
+        """``text`` as it is to be stored at ``place``, which is a column."""
+        sealing = self._sealing  # read once: keys may change at any moment
+        if sealing is None:
+            return f"{_AS_IS}{text}" if text.startswith(MARK) else text
+        prefix, box = sealing
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = box.encrypt(nonce, _encoded(text), place.encode())
+        return prefix + b2a_base64(nonce + sealed, newline=False).decode("ascii")
+
+    def opened(self, stored: str, places: Sequence[str]) -> str:
+        """What was stored at one of ``places``. Raises ``KeyMissing``, ``TextTampered``."""
+        if not stored.startswith(MARK):
+            return stored
+        if stored.startswith(_AS_IS):
+            return stored[len(_AS_IS) :]
+        name, _, body = stored[len(MARK) :].partition(":")
+        box = self.keys.boxes.get(name) or self._found(name, places[0])
+        try:
+            sealed = a2b_base64(body, strict_mode=True)
+        except (Base64Error, ValueError):
+            raise _tampered(name, places[0]) from None
+        for place in places:
+            if (text := _decrypted(box, sealed, place)) is not None:
+                return text
+        raise _tampered(name, places[0])
+
+    def _found(self, name: str, place: str) -> AESGCM:
+        """The key ``name``, which may have been added a moment ago by who sealed with it."""
+        with self._looking:
+            if self.source is not None and time.monotonic() - self._looked_at > _LOOK_AGAIN_S:
+                self._looked_at = time.monotonic()
+                self.open_also(self.source)
+        box = self.keys.boxes.get(name)
+        if box is None:
+            raise KeyMissing(
+                f"a text in {place} is encrypted with the key {name[:ID_CHARS]!r}, which is not here: add it to "
+                "HERMES_ENCRYPTION_KEYS (encryption.keys) of every process"
+            )
+        return box
+
+    def open_also(self, source: KeySource) -> None:
+        """Open with new keys of ``source`` as well. Whether the first of them seals is decided before a transaction and
+        not in the middle of one (``store.text_keys``)."""
+        try:
+            found = source.changed(at_once=True)
+        except ConfigurationError:
+            return  # said when keys are looked at next; the keys that are here go on working
+        if found is not None:
+            self.use(TextKeys(self.keys.first, MappingProxyType({**self.keys.boxes, **text_keys(found).boxes})))
+
+
+PLAIN = Sealer()
+"""That of a database without keys."""
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return plain(text).encode()
+
+
+def _decrypted(box: AESGCM, sealed: bytes, place: str) -> str | None:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return box.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place.encode()).decode()
+    except (InvalidTag, ValueError):
+        return None
+
+
+def _tampered(name: str, place: str) -> TextTampered:
+    return TextTampered(
+        f"a text in {place} cannot be decrypted with its key {name[:ID_CHARS]!r}: it was changed, or moved there"
+    )
+
+
+_SEALER = "hermes_sealer"
+
+
+def seal_with(engine: sa.Engine, sealer: Sealer) -> None:
+    """Have every statement on ``engine`` use ``sealer``."""
+    setattr(engine.dialect, _SEALER, sealer)
+
+
+def sealer_of(dialect: Dialect) -> Sealer:
+    """The sealer of the database that a connection with ``dialect`` belongs to."""
+    found: Sealer = getattr(dialect, _SEALER, PLAIN)
+    return found
+
+
+class SealedText(sa.types.TypeDecorator[str]):
+    """Text that may be encrypted at rest. ``places`` are the columns it may come from: for a column, itself."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    class Comparator(sa.types.TypeDecorator.Comparator[str]):
+        """Two texts that are the same are stored as two different ones, and their order is that of random numbers."""
+
+        def operate(self, op: operators.OperatorType, *other: Any, **kwargs: Any) -> sa.ColumnElement[Any]:
+            if op not in (operators.is_, operators.is_not):
+                raise TypeError(
+                    f"SQL cannot look into {self.expr}, which may be encrypted: read it and compare there, or ask how "
+                    "it is stored (store.engine.sealing.raw)"
+                )
+            return super().operate(op, *other, **kwargs)
+
+        def reverse_operate(self, op: operators.OperatorType, other: Any, **kwargs: Any) -> sa.ColumnElement[Any]:
+            return self.operate(op, other, **kwargs)
+
+    comparator_factory = Comparator
+
+    def __init__(self, *places: str, clear_chars: int | None = None) -> None:
+        """``clear_chars``: SQLite, which does not count them, declares the column with so many characters, as it was
+        before there was encryption."""
+        super().__init__()
+        self.places = places
+        self.clear_chars = clear_chars
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name == "sqlite" and self.clear_chars is not None:
+            return sa.String(self.clear_chars)
+        return sa.Text()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else sealer_of(dialect).seal(value, self.places[0])
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else sealer_of(dialect).opened(value, self.places)
+
+    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
+        raise TypeError("a text that may be encrypted is a parameter of its statement, never a part of it")
+
+
+def raw(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str | None]:
+    """What is stored in ``column``, sealed or not."""
+    return sa.type_coerce(column, sa.Text())
+
+
+def begins_with(column: sa.ColumnElement[Any], prefix: str) -> sa.ColumnElement[bool]:
+    """Whether what is stored in ``column`` begins with ``prefix``. The rest of a long text is not read."""
+    return sa.func.substr(raw(column), 1, len(prefix), type_=sa.Text()) == prefix
+
+
+def is_stored_by(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[bool]:
+    """Whether ``column`` is stored as the key of this id, or ``CLEAR``, stores it. NULL for NULL."""
+    if key != CLEAR:
+        return begins_with(column, f"{MARK}{key}:")
+    return ~begins_with(column, MARK) | begins_with(column, _AS_IS)
+
+
+def may_contain(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
+    """Whether ``column`` is like ``pattern``, or cannot be looked into; the reader decides then."""
+    return raw(column).like(pattern) | begins_with(column, MARK)
+
+
+def either(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """``first``, or ``second`` where that is NULL, of two columns that may be encrypted."""
+    places = dict.fromkeys((*_places_of(first), *_places_of(second)))
+    return sa.func.coalesce(raw(first), raw(second), type_=SealedText(*places))
+
+
+def beginning(column: sa.ColumnElement[Any], chars: int) -> sa.ColumnElement[str]:
+    """The first ``chars`` of a text that is in clear, and all of one that is encrypted."""
+    stored = raw(column)
+    part = sa.case((begins_with(column, MARK), stored), else_=sa.func.substr(stored, 1, chars))
+    return sa.type_coerce(part, column.type)
+
+
+def _places_of(column: sa.ColumnElement[Any]) -> tuple[str, ...]:
+    assert isinstance(column.type, SealedText)
+    return column.type.places

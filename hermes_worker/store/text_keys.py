@@ -1,0 +1,278 @@
+"""Which keys the texts of a database need, and texts brought under the key that is used now.
+
+Theory of operation. A process says in ``text_keys`` that it encrypts with a key before it does, and repeats that every
+minute. A key leaves the table when no text is stored by it and nobody said for three minutes that he uses it. So the
+table names every key that is needed, at any moment: a process that lacks one of them does not start, and one that runs
+keeps a key that its source does not name any more for as long as the table does.
+
+``before_writing`` looks for other keys, between transactions: who first used a new key in the middle of one could not
+say so before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.observe import log
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.sealing import (
+    CLEAR,
+    KeySource,
+    SealedText,
+    TextKeys,
+    TextTampered,
+    is_stored_by,
+    raw,
+    text_keys,
+)
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.tables import metadata
+from hermes_worker.store.tables import text_keys as table_of_keys
+
+LOOK_S = 5.0
+"""How long a process may go on with keys that its source does not name any more. A source that is a command has a
+time of its own."""
+_SAY_S = 60.0
+UNUSED_S = 180.0
+"""A key that nobody said to use for so long is used by nobody."""
+_BATCH = 100
+
+
+def begin(database: Database) -> None:
+    """Find out whether this process has the keys that it needs, and let others know what it encrypts with. For a
+    database at this version's schema, before anything else is read. Raises ``ConfigurationError``, which names the
+    keys that are missing."""
+    sealer = database.sealer
+    missing = needed(database) - sealer.keys.ids
+    if missing:
+        raise ConfigurationError(
+            f"texts in the database are encrypted with {_named(missing)}, not given here: add what is missing to "
+            "HERMES_ENCRYPTION_KEYS (encryption.keys; 'hermes-worker encryption status' tells which keys are which)"
+        )
+    if sealer.is_on:
+        database.before_writing = _Watch(database)
+
+
+def needed(database: Database) -> set[str]:
+    """The ids of all keys that texts may be encrypted with. Raises ``UnavailableError``."""
+    with database.read() as connection:
+        found = set(connection.execute(sa.select(table_of_keys.c.key_id)).scalars())
+    return found - {CLEAR}
+
+
+def _named(ids: set[str] | frozenset[str]) -> str:
+    return f"the key{'s' if len(ids) > 1 else ''} {', '.join(sorted(ids))}"
+
+
+class _Watch:
+    """Keeps the keys of one process up to date. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sealer = database.sealer
+        self._lock = threading.Lock()
+        self._looking: int | None = None
+        """The thread that looks: what it writes comes by here as well."""
+        self._look_at = 0.0
+        self._say_at = 0.0
+        self._complaint = ""
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now < self._look_at or self._looking == threading.get_ident():
+            return
+        has_said = self._say_at > 0
+        if not self._lock.acquire(blocking=not has_said):
+            return  # somebody else looks
+        try:
+            self._looking = threading.get_ident()
+            self._look(self._sealer.source)
+            if now >= self._say_at:
+                _say(self._database, self._sealer.keys.first)
+                self._say_at = now + _SAY_S
+            self._look_at = now + LOOK_S
+        finally:
+            self._looking = None
+            self._lock.release()
+
+    def _look(self, source: KeySource | None) -> None:
+        if source is None:
+            return
+        try:
+            found = source.changed(at_once=False)
+        except ConfigurationError as error:
+            self._complain(f"{error}; the keys from before go on being used")
+            return
+        if found is None:
+            return
+        self._adopt(text_keys(found))
+
+    def _adopt(self, new: TextKeys) -> None:
+        """A key that texts still need is kept, and goes on opening them."""
+        _say(self._database, new.first)
+        old = self._sealer.keys
+        kept = {name: box for name, box in old.boxes.items() if name in needed(self._database) - new.ids}
+        self._sealer.use(TextKeys(new.first, MappingProxyType({**kept, **new.boxes})))
+        if new.first != old.first:
+            log.info("encryption.key_changed", key=new.first, before=old.first)
+        if kept:
+            self._complain(
+                f"{_named(frozenset(kept))} cannot be taken away yet, because texts need it: put it back, and run "
+                "'hermes-worker encryption reseal' first"
+            )
+
+    def _complain(self, sentence: str) -> None:
+        if sentence != self._complaint:
+            log.warning("encryption.key_kept", error=sentence)
+        self._complaint = sentence
+
+
+def _say(database: Database, key: str) -> None:
+    """Write down that texts are encrypted with ``key`` from now on."""
+    ours = table_of_keys.c.key_id == key
+    with database.write() as connection:
+        said = sa.update(table_of_keys).where(ours).values(last_used_at=db_now())
+        if connection.execute(said).rowcount == 0:
+            new = {"key_id": key, "first_used_at": db_now(), "last_used_at": db_now()}
+            connection.execute(insert_ignoring(connection, table_of_keys).values(**new))
+
+
+# --- what is stored how ----------------------------------------------------------------------------------------------
+
+
+class KeyUse(NamedTuple):
+    """A row of ``text_keys``."""
+
+    key_id: str
+    unused_s: float
+    """Since when nobody said that he encrypts with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resealed:
+    """What became of one batch."""
+
+    table: str
+    changed: int
+    tampered: Sequence[str] = ()
+    """Sentences about rows that cannot be decrypted, which stay as they are."""
+
+
+def uses(database: Database) -> list[KeyUse]:
+    """Every key that is needed, and ``CLEAR`` if texts were written so. Raises ``UnavailableError``."""
+    rows = sa.select(table_of_keys.c.key_id, (db_now() - table_of_keys.c.last_used_at).label("unused_s"))
+    with database.read() as connection:
+        found = connection.execute(rows.order_by(table_of_keys.c.first_used_at)).all()
+    return [KeyUse(str(key), float(unused)) for key, unused in found]
+
+
+def sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:
+    """All columns that may be encrypted."""
+    found = {
+        table: [column for column in table.columns if isinstance(column.type, SealedText)]
+        for table in metadata.sorted_tables
+    }
+    return {table: columns for table, columns in found.items() if columns}
+
+
+def left(database: Database, key: str) -> dict[str, int]:
+    """How many rows of each table hold a text that is stored otherwise than by ``key``. Reads every text's beginning.
+    Raises ``UnavailableError``."""
+    counts = {}
+    with database.read() as connection:
+        for table, columns in sealed_columns().items():
+            counted = sa.select(sa.func.count()).select_from(table).where(_is_other(columns, key))
+            counts[table.name] = int(connection.execute(counted).scalar_one())
+    return counts
+
+
+def _is_other(columns: Sequence[sa.Column[str]], key: str) -> sa.ColumnElement[bool]:
+    return sa.or_(*(column.is_not(None) & ~is_stored_by(column, key) for column in columns))
+
+
+def reseal(database: Database) -> Iterator[Resealed]:
+    """Store every text by the key that is used now, or in clear if that is what is wanted, batch by batch. A row that
+    somebody holds is left out: look with ``left`` and come again. It may be interrupted and be repeated at any time,
+    and several may do it at once. Raises ``KeyMissing``, ``UnavailableError``."""
+    for table, columns in sealed_columns().items():
+        after: Sequence[object] | None = None
+        while True:
+            tampered: list[str] = []
+            with database.write() as connection:
+                rows = _page(connection, table, columns, after, database.sealer.keys.first)
+                for row in rows:
+                    try:
+                        _reseal_row(connection, database, table, columns, row)
+                    except TextTampered as error:
+                        where = ", ".join(map(str, row[: len(table.primary_key.columns)]))
+                        tampered.append(f"{table.name} {where}: {error}")
+            yield Resealed(table=table.name, changed=len(rows) - len(tampered), tampered=tampered)
+            if len(rows) < _BATCH:
+                break
+            after = rows[-1][: len(table.primary_key.columns)]
+
+
+def _page(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[sa.Column[str]],
+    after: Sequence[object] | None,
+    key: str,
+) -> list[tuple[object, ...]]:
+    """The next rows that have to be changed: their keys, and their texts as they are stored."""
+    keys = list(table.primary_key.columns)
+    wanted = sa.select(*keys, *(raw(column).label(column.name) for column in columns)).where(_is_other(columns, key))
+    if after is not None:
+        place = sa.tuple_(*(sa.literal(value, column.type) for value, column in zip(after, keys, strict=True)))
+        wanted = wanted.where(sa.tuple_(*keys) > place)
+    # Who holds a row may wait for another one that we hold, so nobody is waited for.
+    locked = wanted.order_by(*keys).limit(_BATCH).with_for_update(skip_locked=True, key_share=True)
+    return [tuple(row) for row in connection.execute(locked)]
+
+
+def _reseal_row(
+    connection: sa.Connection,
+    database: Database,
+    table: sa.Table,
+    columns: Sequence[sa.Column[str]],
+    row: Sequence[object],
+) -> None:
+    keys = list(table.primary_key.columns)
+    changed = {
+        column.name: database.sealer.opened(str(stored), column.type.places)
+        for column, stored in zip(columns, row[len(keys) :], strict=True)
+        if stored is not None and isinstance(column.type, SealedText)
+    }
+    ours = (column == value for column, value in zip(keys, row[: len(keys)], strict=True))
+    connection.execute(sa.update(table).where(*ours).values(**changed))
+
+
+def retire(database: Database) -> set[str]:
+    """Take keys off the table that no text needs and nobody uses; returns them. Texts in other rows than those of the
+    current key are looked for once more. Raises ``UnavailableError``."""
+    current = database.sealer.keys.first
+    gone = {use.key_id for use in uses(database) if use.key_id != current and use.unused_s >= UNUSED_S}
+    if not gone or any(left(database, current).values()):
+        return set()
+    with database.write() as connection:
+        unused = table_of_keys.c.last_used_at <= db_now() - UNUSED_S
+        removed = sa.delete(table_of_keys).where(table_of_keys.c.key_id.in_(gone), unused)
+        return set(connection.execute(removed.returning(table_of_keys.c.key_id)).scalars())
+
+
+def erase_traces(database: Database) -> None:
+    """Write SQLite's file anew and empty its log, in both of which older texts may stand. Others wait meanwhile."""
+    if database.is_sqlite:
+        with database.engine.connect() as connection:
+            driver = connection.connection.dbapi_connection
+            assert driver is not None
+            driver.execute("vacuum")
+            driver.execute("pragma wal_checkpoint(truncate)")
