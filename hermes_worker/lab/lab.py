@@ -147,13 +147,18 @@ class _Bench:
 
 def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProgress], None]) -> LabReport:
     """Do the whole experiment in ``directory``. Raises ``ConfigurationError`` when a server cannot be had."""
+    given = settings.load()
     with LabStack(
-        directory, database_url=options.database_url, own_postgres=options.own_postgres, ttl_s=options.ttl_s
+        directory,
+        database_url=options.database_url,
+        own_postgres=options.own_postgres,
+        ttl_s=options.ttl_s,
+        prepares=given.database.prepared_statements,
     ) as stack:
-        database = Database(stack.database_url)
+        database = stack.open_database()
         client = redis_client(stack.breaking_url)
         fleet = Fleet(
-            environ={**stack.environ(settings.load().environ), "HERMES_FAULTS": _POISONS},
+            environ={**stack.environ(given.environ), "HERMES_FAULTS": _POISONS},
             directory=directory,
             workers_per_role=options.workers_per_role,
             concurrency=options.concurrency,

@@ -16,6 +16,7 @@ from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.models.scripted.server import ScriptedServer
 from hermes_worker.settings.kinds import DATABASE_URL
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.pooler import require_statements_kept
 from hermes_worker.store.migrate import migrate
 
 _APPEND_ONLY = "appendonlydir"
@@ -24,10 +25,14 @@ _APPEND_ONLY = "appendonlydir"
 class LabStack:
     """Use as a context manager: whatever was started is stopped at the end of the block."""
 
-    def __init__(self, directory: Path, *, database_url: str | None, own_postgres: bool, ttl_s: float) -> None:
+    def __init__(
+        self, directory: Path, *, database_url: str | None, own_postgres: bool, ttl_s: float, prepares: bool = True
+    ) -> None:
+        """``prepares``: ``database.prepared_statements`` of the settings, for a pooler in front of the database."""
         self._directory = directory
         self._given_url = None if database_url is None else _usable(database_url)
         self._ttl_s = ttl_s
+        self._prepares = prepares
         self._exit = ExitStack()
         self._valkey = EmbeddedValkey(directory / "valkey", has_administrator=True)
         self._postgres = EmbeddedPostgres(directory / "postgres") if own_postgres else None
@@ -38,7 +43,7 @@ class LabStack:
         try:
             self._exit.enter_context(self._valkey)
             self._exit.enter_context(self._model)
-            self.database_url = self._open_database()
+            self.database_url = self._prepare_database()
         except BaseException:
             self._exit.close()
             raise
@@ -68,6 +73,7 @@ class LabStack:
             "HOME": str(self._directory),
             "HERMES_HOME": str(self._directory / "home"),
             "HERMES_DATABASE_URL": self.database_url,
+            "HERMES_DATABASE_PREPARED_STATEMENTS": str(self._prepares).lower(),
             "HERMES_BROKER_URL": self.broker_url,
             "HERMES_BASE_URL": self._model.base_url,
             "HERMES_PROVIDER": "custom",
@@ -84,6 +90,10 @@ class LabStack:
         """How often the model was asked."""
         return self._model.requests.completions
 
+    def open_database(self) -> Database:
+        """The database for who looks at it; to be closed by its caller."""
+        return Database(self.database_url, prepares=self._prepares)
+
     def wipe_broker(self) -> None:
         """Kill the broker and start it again with nothing on disk."""
         self._valkey.kill()
@@ -97,16 +107,18 @@ class LabStack:
         time.sleep(away_s)
         self._postgres.start()
 
-    def _open_database(self) -> str:
+    def _prepare_database(self) -> str:
+        """Its URL. Raises ``ConfigurationError`` for one that is not empty, or that cannot be used."""
         if self._postgres is not None:
             self._exit.enter_context(self._postgres)
             url = self._postgres.create_database("chaos")
         else:
             url = self._given_url or f"sqlite:///{self._directory / 'chaos.db'}"
         _require_no_file(url)
-        database = Database(url)
+        database = Database(url, prepares=self._prepares)
         try:
             _require_empty(database)
+            require_statements_kept(database)
             migrate(database)
         finally:
             database.close()

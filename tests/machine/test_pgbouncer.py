@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ from support.rig import rig_on, sink_call
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus
+from hermes_worker.lab.stack import LabStack
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import Pooler, pooler_of, require_statements_kept
@@ -42,6 +44,22 @@ def test_a_pooler_that_mixes_up_prepared_statements_is_recognised_and_refused(
         in_session_mode.close()
     direct.close()
     pooled.close()
+
+
+def test_the_crash_lab_refuses_it_too_and_takes_the_setting(tmp_path: Path, transaction_mode: str) -> None:
+    def lab(directory: str, *, prepares: bool) -> LabStack:
+        (tmp_path / directory).mkdir()
+        options: dict[str, Any] = {"database_url": transaction_mode, "own_postgres": False, "ttl_s": 3.0}
+        return LabStack(tmp_path / directory, **options, prepares=prepares)
+
+    with pytest.raises(ConfigurationError, match=r"set HERMES_DATABASE_PREPARED_STATEMENTS=false"):  # noqa: SIM117
+        with lab("refused", prepares=True):
+            pass
+    with lab("works", prepares=False) as stack:
+        assert stack.environ({})["HERMES_DATABASE_PREPARED_STATEMENTS"] == "false"
+        database = stack.open_database()
+        assert not database.prepares
+        database.close()
 
 
 def test_a_limit_on_idle_transactions_holds_in_each_of_ours_and_in_nobody_elses(transaction_mode: str) -> None:
