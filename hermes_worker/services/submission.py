@@ -226,6 +226,13 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
     return model, provider
 
 
+def _usual_name(provider: str) -> str:
+    """What a provider is called in prompts, by whichever of its names it was configured: two installations that ask the
+    same one have the same prompts."""
+    row = find_provider(provider)
+    return provider if row is None else row.name
+
+
 def address_of(settings: ModelSettings) -> str | None:
     """Where the configured provider is asked; ``None`` for one without a common address."""
     return (settings.base_url or usual_address(settings)).rstrip("/") or None
@@ -302,7 +309,7 @@ def new_run(
     asked = asked_blocks(facts) if context is None else context
     prompt = PromptParts(
         model=model,
-        provider=provider,
+        provider=_usual_name(provider),
         today=datetime.now().astimezone().date(),
         tools=names,
         blocks=ordered((*pure_blocks(facts), *asked)),

@@ -187,6 +187,12 @@ def test_a_known_provider_has_a_usual_model() -> None:
     assert (bool(model), provider) == (True, "anthropic")
 
 
+def test_a_prompt_names_a_provider_by_its_usual_name(client: Client) -> None:
+    settings = replace(client.settings, model=ModelSettings(provider="Claude", api_key=Secret("sk-x")))
+    prompt = new_run(settings, Submission(input="hello"), context=()).system_prompt
+    assert "Provider: anthropic" in prompt
+
+
 def test_a_server_of_ones_own_has_no_usual_model() -> None:
     with pytest.raises(InvalidSubmission, match="HERMES_MODEL"):
         resolve_model(ModelSettings(base_url="http://127.0.0.1:1/v1"), None)
