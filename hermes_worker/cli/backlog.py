@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -22,7 +21,7 @@ def backlog(home: Path | None, as_json: bool) -> None:
     found = read_backlog(open_records(home).database)
     if as_json:
         for each in found:
-            click.echo(json.dumps(asdict(each)))
+            click.echo(json.dumps(each._asdict()))
         return
     header = ("QUEUE", "DUE", "AT WORK", "OLDEST", "STEP", "PLACES")
     click.echo(table([_row(each) for each in found], header, whole=(0,)))

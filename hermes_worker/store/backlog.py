@@ -15,7 +15,6 @@ that is known while nothing is at work: then every step that is due gets a place
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -32,8 +31,7 @@ STEP_S_MIN: Final[Mapping[str, int]] = MappingProxyType(
 """By queue, the least that a step is taken to last: just after many were claimed at once, all of them are young."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueBacklog:
+class QueueBacklog(NamedTuple):
     """What waits for workers of one queue, and what they hold, at one moment of the database's clock."""
 
     queue: str
@@ -49,17 +47,8 @@ class QueueBacklog:
     """How many steps should be at work at the same time; never fewer than ``claimed``."""
 
 
-class _BacklogRow(NamedTuple):
-    queue: str
-    due: int
-    claimed: int
-    oldest_age_s: float
-    step_s: float
-    capacity_needed: int
-
-
-_view = sa.table("hermes_backlog", *(sa.column(name) for name in _BacklogRow._fields))
-_READ = Prepared(sa.select(*_view.c), gives=_BacklogRow)
+_view = sa.table("hermes_backlog", *(sa.column(name) for name in QueueBacklog._fields))
+_READ = Prepared(sa.select(*_view.c), gives=QueueBacklog)
 
 
 def read_backlog(database: Database) -> list[QueueBacklog]:
@@ -67,18 +56,7 @@ def read_backlog(database: Database) -> list[QueueBacklog]:
     ``UnavailableError``."""
     with database.read() as connection:
         found = {row.queue: row for row in _READ.all(connection, {})}
-    return [
-        QueueBacklog(
-            queue=queue,
-            due=int(row.due),
-            claimed=int(row.claimed),
-            oldest_age_s=float(row.oldest_age_s),
-            step_s=float(row.step_s),
-            capacity_needed=int(row.capacity_needed),
-        )
-        for queue in STEP_S_MIN
-        for row in [found[queue]]
-    ]
+    return [found[queue] for queue in STEP_S_MIN]
 
 
 def create_view(dialect: str) -> str:
