@@ -145,16 +145,20 @@ class _Bench:
     stopped: int = 0
 
 
-def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProgress], None]) -> LabReport:
-    """Do the whole experiment in ``directory``. Raises ``ConfigurationError`` when a server cannot be had."""
-    given = settings.load()
-    with LabStack(
+def _stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabStack:
+    return LabStack(
         directory,
         database_url=options.database_url,
         own_postgres=options.own_postgres,
         ttl_s=options.ttl_s,
-        prepares=given.database.prepared_statements,
-    ) as stack:
+        prepares=prepares,
+    )
+
+
+def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProgress], None]) -> LabReport:
+    """Do the whole experiment in ``directory``. Raises ``ConfigurationError`` when a server cannot be had."""
+    given = settings.load()
+    with _stack(options, directory, prepares=given.database.prepared_statements) as stack:
         database = stack.open_database()
         client = redis_client(stack.breaking_url)
         fleet = Fleet(
