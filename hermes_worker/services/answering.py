@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from hermes_worker.agent.tools.arguments import coerce, violations
@@ -14,9 +15,9 @@ from hermes_worker.core.questions import ANSWER_CHARS_MAX
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import Choice, is_hardline
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.waits import Waits, WaitView
+from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits, WaitView
 
-__all__ = ["InvalidAnswer", "approve", "reply"]
+__all__ = ["InvalidAnswer", "approve", "approve_all", "reply"]
 
 _NO_WAIT = 0
 
@@ -53,6 +54,21 @@ def approve(
         return waits.approve(run_id, choice, by=by, wait_id=wait_id or _NO_WAIT)
     fitting = _fitting(arguments, asked)
     return waits.approve(run_id, choice, by=by, reason=reason, arguments=fitting, wait_id=asked.wait_id)
+
+
+def approve_all(
+    waits: Waits, run_id: str, choice: Choice, *, by: str, reason: str | None = None
+) -> tuple[int, list[Hint]]:
+    """Answer every approval that is open, where ``choice`` is offered: how many those were, and what to send. Raises as
+    ``approve`` when there was none."""
+    resolved, hints = 0, list[Hint]()
+    for view in waits.open(run_id=run_id, kind=WaitKind.APPROVAL):
+        with suppress(NothingAsked, NotOffered, NotWaiting):
+            hints += approve(waits, run_id, choice, by=by, reason=reason, wait_id=view.wait_id)
+            resolved += 1
+    if not resolved:
+        return 1, approve(waits, run_id, choice, by=by, reason=reason)
+    return resolved, hints
 
 
 def reply(waits: Waits, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:

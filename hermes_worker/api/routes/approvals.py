@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Query
@@ -20,7 +21,7 @@ from hermes_worker.safety.approvals import CHOICE_WORDS, Choice, choice_of
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services import answering
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, WaitView
+from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits, WaitView
 from hermes_worker.stream.live import Live
 
 router = APIRouter(prefix="/v1", tags=["approvals"], route_class=JsonRoute, responses=schema.errors(503))
@@ -32,22 +33,32 @@ _WAIT_ID = (
 )
 
 
+_ALL = "Answer every approval that the run waits for in the same way; without 'arguments' and 'wait_id'."
 _ONLY_ONCE: list[JsonValue] = [
     {"properties": {"arguments": {"type": "null"}}},
     {"properties": {"choice": {"enum": [word for word in CHOICE_WORDS if choice_of(word) is Choice.ONCE]}}},
 ]
 """Changed arguments are for this call."""
+_OF_ALL: list[JsonValue] = [
+    {"properties": {"all": {"const": False}, "resolve_all": {"const": False}}},
+    {"properties": {"arguments": {"type": "null"}, "wait_id": {"type": "null"}}},
+]
+"""Nothing is of one call and of all."""
 
 
 class Approval(BaseModel):
     """An answer to a request for approval."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"anyOf": _ONLY_ONCE})
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"allOf": [{"anyOf": _ONLY_ONCE}, {"anyOf": _OF_ALL}]}
+    )
 
     choice: Annotated[str, WithJsonSchema({"enum": list(CHOICE_WORDS)})]
     reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
     arguments: dict[str, Any] | None = Field(None, description="Run the call with these instead; only with once.")
     wait_id: Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE] | None = Field(None, description=_WAIT_ID)
+    all: bool = Field(False, description=_ALL)
+    resolve_all: bool = Field(False, description="The same as 'all'.")
 
 
 class Answer(BaseModel):
@@ -128,18 +139,8 @@ async def answer_approval(
     except ValueError:
         message = "Invalid 'choice': it must be one of once, session, always, deny."
         raise invalid("choice", message, "invalid_approval_choice") from None
-    waits = context.client.waits
     try:
-        hints = await context.store(
-            answering.approve,
-            waits,
-            run_id,
-            choice,
-            by=caller.known_as,
-            reason=body.reason,
-            arguments=body.arguments,
-            wait_id=body.wait_id,
-        )
+        resolved, hints = await context.store(_approve, context.client.waits, run_id, choice, body, caller.known_as)
     except answering.InvalidAnswer as error:
         raise invalid("arguments", f"Invalid 'arguments': {error}.") from None
     except NotOffered as error:
@@ -150,8 +151,22 @@ async def answer_approval(
         raise ApiError(409, str(error), code="approval_not_pending") from None
     later.add_task(context.tell_broker, _tell, context, run_id, hints)
     return AnsweredQuestion(
-        object="hermes.run.approval_response", run_id=run_id, choice=choice.value, by=caller.known_as
+        object="hermes.run.approval_response",
+        run_id=run_id,
+        choice=choice.value,
+        by=caller.known_as,
+        resolved=resolved,
     )
+
+
+def _approve(waits: Waits, run_id: str, choice: Choice, body: Approval, by: str) -> tuple[int, list[Hint]]:
+    """How many approvals were answered, and what to send. Raises as ``answering.approve``."""
+    if not (body.all or body.resolve_all):
+        of_one = partial(answering.approve, reason=body.reason, arguments=body.arguments, wait_id=body.wait_id)
+        return 1, of_one(waits, run_id, choice, by=by)
+    if body.arguments is not None or body.wait_id is not None:
+        raise invalid("all", "Invalid 'all': 'arguments' and 'wait_id' are of one approval.")
+    return answering.approve_all(waits, run_id, choice, by=by, reason=body.reason)
 
 
 @router.post(
