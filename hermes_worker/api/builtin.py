@@ -11,6 +11,7 @@ EXTENSION = Extension(
     routers=(
         RouterDeclaration(name="openai_models", implementation="hermes_worker.api.openai.models:router"),
         RouterDeclaration(name="openai_chat", implementation="hermes_worker.api.openai.chat:router"),
+        RouterDeclaration(name="openai_responses", implementation="hermes_worker.api.openai.responses:router"),
         RouterDeclaration(name="health", implementation="hermes_worker.api.routes.health:router"),
         RouterDeclaration(name="runs", implementation="hermes_worker.api.routes.runs:router"),
         RouterDeclaration(name="events", implementation="hermes_worker.api.routes.events:router"),

@@ -50,6 +50,8 @@ class RunSpec:
     approval_s: float | None = None
     """Seconds until a dangerous command that nobody allowed is refused; ``None`` for what the installation says."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    """What the dialect of its caller says again with every answer about the run."""
     tags: Sequence[str] = ()
     """Words to find the run by."""
     priority: int = 0

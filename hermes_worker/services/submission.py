@@ -120,6 +120,8 @@ class Submission:
     """``api``, ``cli``, ``cron`` or ``webhook:ROUTE``: the names above and the key below mean something within it, and
     within the tenant."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    """What the dialect of its caller says again with every answer about the run."""
     tags: Sequence[str] = ()
     """Words to find the run by, at most ``TAGS_MAX``."""
     priority: Priority | None = None
@@ -375,6 +377,7 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         approval_s=submission.approval_s,
         network=submission.network,
         metadata=submission.metadata,
+        echo=submission.echo,
         tags=tuple(submission.tags),
         priority=int(submission.priority or Priority.NORMAL),
     )
@@ -422,7 +425,18 @@ def _history(submission: Submission) -> Sequence[Mapping[str, Any]]:
         raise InvalidSubmission("history", f"the history cannot be stored: {error}") from error
 
 
-_LATER_FIELDS = ("deliver", "idle_s_max", "after", "tags", "priority", "not_before", "delay_s", "deadline", "retry_of")
+_LATER_FIELDS = (
+    "deliver",
+    "idle_s_max",
+    "after",
+    "echo",
+    "tags",
+    "priority",
+    "not_before",
+    "delay_s",
+    "deadline",
+    "retry_of",
+)
 """Fields that there were not always; who names none of them asks for what was asked for before."""
 
 
@@ -434,7 +448,7 @@ def _fingerprint(submission: Submission) -> str:
         return fingerprint(submission.request)
     asked_for = asdict(submission)
     for name in _LATER_FIELDS:
-        if asked_for[name] in (None, "", [], ()):
+        if asked_for[name] in (None, "", [], (), {}):
             del asked_for[name]  # a key from before there was this still fits its request
     for name in ("idempotency_key", "endpoint", "request", "proof", "principal"):
         del asked_for[name]

@@ -342,6 +342,14 @@ run_tags = sa.Table(
 )
 """Words that a caller put on a run, to find it by."""
 
+deleted_responses = sa.Table(
+    "deleted_responses",
+    metadata,
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    sa.Column("deleted_at", Seconds, nullable=False),
+)
+"""Runs that are not to be had as responses of OpenAI's API any more, because their caller said so."""
+
 tool_calls = sa.Table(
     "tool_calls",
     metadata,

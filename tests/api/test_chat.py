@@ -211,7 +211,7 @@ def leave(api: Served, **more: Any) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_stops_its_run(api: Served, store: Store, stream: bool) -> None:
     leave(api, stream=stream)
-    run_id = store.views.runs(limit=1)[0].run_id
+    run_id = until(lambda: store.views.runs(limit=1), "the run")[0].run_id
     until(lambda: store.status(run_id) is RunStatus.CANCELLED, "the end of the run")
 
 
@@ -219,7 +219,7 @@ def test_a_client_that_can_come_back_does_not_stop_its_run(api: Served, store: S
     document, key = {"messages": [user("Hello")]}, {"Idempotency-Key": "k"}
     with pytest.raises(httpx.ReadTimeout):
         api.http.post("/v1/chat/completions", json=document, headers=key, timeout=0.5)
-    run_id = store.views.runs(limit=1)[0].run_id
+    run_id = until(lambda: store.views.runs(limit=1), "the run")[0].run_id
     until(lambda: api.followers.count == 0, "the client is seen to leave")
     assert store.status(run_id) is RunStatus.QUEUED
     store.answer(run_id, SAID)

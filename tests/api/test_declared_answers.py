@@ -40,6 +40,7 @@ FLEETING = {
     "name": "nobody",
     "tenant": "default",
     "model": "nothing",
+    "response_id": "resp_x",
 }
 """Names of nothing."""
 
@@ -171,6 +172,7 @@ def with_context(place: Place, error: Exception, method: str, asked: Asked) -> A
 BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs": {"input": "x"},
     "POST /v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    "POST /v1/responses": {"input": "x"},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
     "PATCH /api/jobs/{job_id}": {"prompt": "x"},
     "POST /api/sessions": {"title": "x"},
@@ -191,6 +193,11 @@ def usual(label: str, **names: str) -> Asked:
     """What the operation would take, of nothing that there is."""
     asked = Asked(label.partition(" ")[2].format_map({**FLEETING, **names}))
     return asked.json(**BODIES[label]) if label in BODIES else asked
+
+
+def _absent(label: str) -> Asked:
+    asked = usual(label)
+    return asked.json(input="x", previous_response_id="resp_x") if label == "POST /v1/responses" else asked
 
 
 def _event(place: Place, name: str, delivery: str, text: str) -> Asked:
@@ -214,12 +221,13 @@ def _in_the_way(place: Place, label: str) -> Answer:
     if label == "POST /v1/runs":
         place.run(session_id="s")
         return place.ask(method, Asked("/v1/runs").json(input="x", session_id="s", multitask="reject"))
-    if "chat" in label:
+    if "chat" in label or label == "POST /v1/responses":
         place.run(session_id="s")
         asked = usual(label, session_id="s")
         asked = replace(asked, headers={**asked.headers, "idempotency-key": "k"})
         place.ask(method, asked)
-        other = {"message": "y"} if "sessions" in label else {"messages": [{"role": "user", "content": "y"}]}
+        said = {"messages": [{"role": "user", "content": "y"}], "input": "y"}
+        other = {"message": "y"} if "sessions" in label else said
         return place.ask(method, asked.json(**other))
     if "webhooks" in label:
         place.ask(method, _event(place, "open", "g-1", "this"))
@@ -240,9 +248,12 @@ def _too_many(place: Place, label: str) -> Answer:
     if "webhooks" in label:
         place.ask(method, _event(place, "busy", "g-1", "this"))
         return place.ask(method, _event(place, "busy", "g-2", "that"))
-    if "chat" in label:
+    if "chat" in label or label == "POST /v1/responses":
         place.run(session_id="s")
         return place.ask(method, usual(label, session_id="s"))  # nobody may follow its run
+    if label == "GET /v1/responses/{response_id}":
+        response = place.waiting().replace("run_", "resp_")
+        return place.ask(method, Asked(f"/v1/responses/{response}?stream=true"))
     if label == "POST /v1/runs":
         for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
             place.run(session_id="full")
@@ -316,7 +327,7 @@ BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
     "400": _with(content_length="1", transfer_encoding="chunked"),
     "401": _without_key,
     "403": _with(origin="https://example.org"),
-    "404": lambda place, label: place.ask(label.partition(" ")[0], usual(label)),
+    "404": lambda place, label: place.ask(label.partition(" ")[0], _absent(label)),
     "408": _slow,
     "409": _conflict,
     "410": _deleted,

@@ -71,6 +71,7 @@ TOOLS = (
 )
 ANSWERED = {
     "/v1/chat/completions",
+    "/v1/responses",
     "/api/sessions/{session_id}/chat",
     "/api/sessions/{session_id}/chat/stream",
 }
@@ -139,6 +140,8 @@ class World:
             found["name"] = "open"
         if "{tenant}" in path:
             found["tenant"] = "acme"
+        if "{response_id}" in path:
+            found["response_id"] = self.ended().replace("run_", "resp_")
         if "{model}" in path:
             found["model"] = PRICED
         return found
@@ -198,10 +201,20 @@ class World:
                 body.pop("not_before", None)
         if body.get("deadline") is not None:
             body["deadline"] = 4e9
+        if body.get("previous_response_id"):
+            body["previous_response_id"] = self.ended().replace("run_", "resp_")
+            body.pop("conversation", None)
+        conversation = body.get("conversation")
+        if str(conversation.get("id") if isinstance(conversation, dict) else conversation).startswith(
+            ("run_", "conv_")
+        ):
+            del body["conversation"]
+        if body.get("background"):
+            body.pop("store", None)
         if body.get("max_cost_usd"):
             body["model"] = PRICED
-        if isinstance(body.get("input"), list):
-            body["input"].append("hello")  # the last message is the user's
+        if isinstance(body.get("input"), list) and "sessions" not in path:
+            body["input"].append({"role": "user", "content": "hello"})  # the last message is the user's
         for name in ("message", "input"):
             if isinstance(body.get(name), list) and "chat" in path:
                 body[name].append("hello")  # some of it is said

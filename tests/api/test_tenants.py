@@ -37,6 +37,7 @@ UNKNOWN = {
     "job_id": uuid.uuid4().hex[:12],
     "delivery_id": f"dlv_{uuid.uuid4().hex}",
     "model": "nothing",
+    "response_id": f"resp_{uuid.uuid4().hex}",
 }
 """Ids that nobody has."""
 SHARED = {"model"}
@@ -152,7 +153,14 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
     Waits(store.database).ask(store.call(waiting), question)
     sent = http.get("/v1/deliveries", params={"run_id": ended}).json()["data"][0]["delivery_id"]
     # A session that nobody named is called as its first run.
-    return {"run_id": waiting, "session_id": ended, "job_id": job, "delivery_id": sent, "model": "scripted"}
+    return {
+        "run_id": waiting,
+        "session_id": ended,
+        "job_id": job,
+        "delivery_id": sent,
+        "model": "scripted",
+        "response_id": ended.replace("run_", "resp_"),
+    }
 
 
 def submit(http: httpx.Client, **body: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,17 @@ def test_a_quick_start_for_python_runs_unmodified(shared: Shared, tmp_path: Path
         pytest.skip(f"{needed(script)} is not installed: pip install -e '.[sdk-test]'")
     said = played([sys.executable, "-c", script], shared, tmp_path)
     assert len(said.strip()) > 10
+
+
+def test_the_ai_sdk_runs_unmodified(shared: Shared, tmp_path: Path) -> None:
+    """``HERMES_TEST_AI_SDK`` names a directory in which somebody has said ``npm install ai @ai-sdk/openai``."""
+    modules = Path(os.environ.get("HERMES_TEST_AI_SDK", ".")) / "node_modules"
+    if not (modules / "@ai-sdk" / "openai").is_dir() or shutil.which("node") is None:
+        pytest.skip("HERMES_TEST_AI_SDK names no directory with 'ai' and '@ai-sdk/openai', or there is no node")
+    (script,) = blocks("js")
+    (tmp_path / "node_modules").symlink_to(modules.resolve())
+    (tmp_path / "start.mjs").write_text(script, encoding="utf-8")
+    assert len(played(["node", "start.mjs"], shared, tmp_path).strip()) > 10
 
 
 def test_llm_runs_unmodified(shared: Shared, tmp_path: Path) -> None:

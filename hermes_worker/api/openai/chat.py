@@ -82,7 +82,7 @@ async def _parsed_chat(request: Request) -> _ParsedChat:
     return _ParsedChat(body, canonical_json({"chat.completions": kept}))
 
 
-_Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"})]
+IdempotencyKey = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"})]
 _Session = Annotated[str, WithJsonSchema({"type": "string", "pattern": chat_schema.SESSION})]
 
 
@@ -118,7 +118,7 @@ async def create_chat_completion(
     caller: Caller,
     request: Request,
     parsed: Annotated[_ParsedChat, Depends(_parsed_chat)],
-    idempotency_key: Annotated[_Key | None, Header()] = None,
+    idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
     x_hermes_session_id: Annotated[_Session | None, Header()] = None,
     x_hermes_session_key: Annotated[_Session | None, Header()] = None,
 ) -> Response:
@@ -344,6 +344,6 @@ class _ChatChunks:
         return {**self._common, "choices": [choice], **({"usage": None} if self._counts_apart else {})}
 
     def frame(self, document: Mapping[str, Any], event: str | None = None) -> bytes:
-        line = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        line = json.dumps(document, separators=(",", ":"))  # in ASCII: some clients end lines at U+2028, too
         named = f"event: {event}\n" if event else ""
-        return f"{named}data: {line}\n\n".encode("utf-8", "replace")
+        return f"{named}data: {line}\n\n".encode("ascii")

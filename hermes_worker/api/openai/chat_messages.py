@@ -15,25 +15,24 @@ from hermes_worker.api.messages import ITEMS_MAX, Content, Conversation, bounded
 
 _INSTRUCTING = frozenset({"system", "developer"})
 _ROLES = frozenset({"user", "assistant", "tool"}) | _INSTRUCTING
-_WHERE = "messages"
 
 
-def conversation_of(given: object) -> Conversation:
-    """What a client said. Raises ``ApiError``."""
+def conversation_of(given: object, field: str = "messages") -> Conversation:
+    """What a client said in a field of its request. Raises ``ApiError``."""
     if not isinstance(given, list):
-        raise invalid(_WHERE, "Invalid 'messages': it must be a list of messages.", "invalid_type")
+        raise invalid(field, f"Invalid '{field}': it must be a list of messages.", "invalid_type")
     if not given:
-        raise invalid(_WHERE, "Invalid 'messages': the list has no message.")
+        raise invalid(field, f"Invalid '{field}': the list has no message.")
     if len(given) > ITEMS_MAX:
-        raise invalid(_WHERE, f"Invalid 'messages': it has more than {ITEMS_MAX} messages.")
-    rows = [_row(item, f"{_WHERE}[{number}]") for number, item in enumerate(given)]
+        raise invalid(field, f"Invalid '{field}': it has more than {ITEMS_MAX} messages.")
+    rows = [_row(item, f"{field}[{number}]") for number, item in enumerate(given)]
     said = [(row, number) for number, row in enumerate(rows) if row["role"] not in _INSTRUCTING]
     last, number = said[-1] if said else ({}, 0)
     if last.get("role") != "user":
-        where = f"{_WHERE}[{number}].role"
-        raise invalid(where, "Invalid 'messages': the last message must be the user's.")
+        where = f"{field}[{number}].role"
+        raise invalid(where, f"Invalid '{field}': the last message must be the user's.")
     if isinstance(last["content"], str) and not last["content"].strip():
-        raise invalid(f"{_WHERE}[{number}].content", "Invalid 'messages': the last message is empty.", "empty_message")
+        raise invalid(f"{field}[{number}].content", f"Invalid '{field}': the last message is empty.", "empty_message")
     return Conversation(
         input=last["content"],
         history=[row for row, _ in said[:-1]],

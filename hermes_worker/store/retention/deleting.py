@@ -22,6 +22,7 @@ from hermes_worker.store.tables import (
     auxiliary_calls,
     blobs,
     budgets,
+    deleted_responses,
     deleted_runs,
     deliveries,
     events,
@@ -56,6 +57,7 @@ _FEW: Sequence[sa.Column[Any]] = (
     idempotency_keys.c.run_pk,
     run_inputs.c.run_pk,
     run_tags.c.run_pk,
+    deleted_responses.c.run_pk,
     budgets.c.root_pk,
 )
 

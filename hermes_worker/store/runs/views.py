@@ -450,8 +450,9 @@ def read_event(connection: Connection, session_pk: int, row: NumberedEvent) -> S
         if found:
             body = json.loads(found[0].body)
             data["text"] = body.get("content") or ""
-            if body.get("reasoning"):
-                data["reasoning"] = body["reasoning"]
+            for name in ("reasoning", "tool_calls"):
+                if body.get(name):
+                    data[name] = body[name]
     return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
 
 

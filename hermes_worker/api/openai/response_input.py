@@ -1,0 +1,54 @@
+"""The input of a response, brought into the form in which we store messages (docs/behaviour.md, "Responses"). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_worker.api.errors import invalid
+from hermes_worker.api.messages import ITEMS_MAX, Conversation, bounded
+from hermes_worker.api.openai.chat_messages import conversation_of
+
+_OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference", "compaction"})
+"""Items that a server made and that say nothing to an agent: it has its own memory of them."""
+
+
+def spoken(given: object, history: object) -> Conversation:
+    """From the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
+    earlier = _messages(history, "conversation_history") if history is not None else []
+    if isinstance(given, str):
+        if not given.strip():
+            raise invalid("input", "Invalid 'input': the message is empty.", "empty_message")
+        return conversation_of([*earlier, {"role": "user", "content": bounded(given, "input")}], "input")
+    return conversation_of([*earlier, *_messages(given, "input")], "input")
+
+
+def _messages(given: object, where: str) -> list[dict[str, Any]]:
+    if not isinstance(given, list):
+        raise invalid(where, f"Invalid '{where}': it must be a string or a list of items.", "invalid_type")
+    if len(given) > ITEMS_MAX:
+        raise invalid(where, f"Invalid '{where}': it has more than {ITEMS_MAX} items.")
+    rows: list[dict[str, Any]] = []
+    for number, item in enumerate(given):
+        if isinstance(item, str):
+            rows.append({"role": "user", "content": item})
+        elif not isinstance(item, dict):
+            raise invalid(f"{where}[{number}]", f"Invalid '{where}[{number}]': it must be an item.", "invalid_type")
+        else:
+            rows += _message(item, f"{where}[{number}]")
+    return rows
+
+
+def _message(item: Mapping[str, Any], where: str) -> Sequence[dict[str, Any]]:
+    kind = item.get("type", "message")
+    if kind == "message":
+        return [{"role": item.get("role"), "content": item.get("content")}]
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        return [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    if kind == "function_call_output":
+        return [{"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}]
+    if isinstance(kind, str) and kind in _OURS:
+        return []
+    raise invalid(f"{where}.type", f"Invalid '{where}.type': {str(kind)[:40]!r} is not known.")

@@ -1,0 +1,185 @@
+"""A run as an object of OpenAI's Responses API (docs/behaviour.md, "Responses"). Pure.
+
+Items stand in the order in which they were said. A call of one of the agent's tools is an ``mcp_call``: a client shows
+it and does nothing; a ``function_call`` would be its to execute. Ids are made of the run's id and of places in the
+output, so they are the same whoever is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_worker.api.openai.outcome import RunOutcome, outcome_of
+from hermes_worker.core.messages import Message, Role, Usage
+from hermes_worker.core.run import RunStatus
+from hermes_worker.safety.redaction import redact
+from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS
+from hermes_worker.store.runs.responses import TurnRecord
+from hermes_worker.store.runs.views import RunView
+
+SHOWN_CHARS_MAX = 1_000
+"""Of a tool's arguments and output; ``GET /v1/runs/{run_id}/result`` has all of it."""
+_WORKING = {RunStatus.QUEUED: "queued", RunStatus.STOPPING: "cancelled"}
+_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def response_id(run_id: str) -> str:
+    return f"resp_{run_id.removeprefix('run_')}"
+
+
+def response_object(turn: TurnRecord) -> dict[str, Any]:
+    """The whole object, as far as the run has come."""
+    view, echo = turn.view, turn.spec.echo
+    outcome = outcome_of(view) if view.status.is_terminal else None
+    return {
+        "id": response_id(view.run_id),
+        "object": "response",
+        "created_at": int(view.created_at),
+        "completed_at": int(view.finished_at) if view.finished_at else None,
+        "status": status_of(view, outcome),
+        "background": bool(echo.get("background")),
+        "error": _error(view, outcome),
+        "incomplete_details": _incomplete(outcome),
+        "instructions": turn.spec.instructions,
+        "max_output_tokens": None,
+        "model": echo.get("model") or DEFAULT_MODEL_ALIAS,
+        "output": output_items(view.run_id, turn.said),
+        "parallel_tool_calls": True,
+        "previous_response_id": echo.get("previous_response_id"),
+        "conversation": _conversation(view, echo),
+        "reasoning": {"effort": None, "summary": None},
+        "store": bool(echo.get("store", True)),
+        "temperature": None,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "truncation": "disabled",
+        "usage": _usage(view.usage) if outcome else None,
+        "user": None,
+        "metadata": dict(turn.spec.metadata),
+    }
+
+
+def status_of(view: RunView, outcome: RunOutcome | None) -> str:
+    """In OpenAI's words."""
+    if outcome is None:
+        return _WORKING.get(view.status, "in_progress")
+    if outcome.is_whole:
+        return "completed"
+    if view.status is RunStatus.CANCELLED:
+        return "cancelled"
+    return "incomplete" if outcome.finish_reason in _REASONS and outcome.text else "failed"
+
+
+def _error(view: RunView, outcome: RunOutcome | None) -> dict[str, str] | None:
+    if outcome is None or status_of(view, outcome) != "failed":
+        return None
+    return {"code": "server_error", "message": outcome.error or "The run ended without an answer."}
+
+
+def _incomplete(outcome: RunOutcome | None) -> dict[str, str] | None:
+    if outcome is None or outcome.finish_reason not in _REASONS or not outcome.text:
+        return None
+    return {"reason": _REASONS[outcome.finish_reason]}
+
+
+def _conversation(view: RunView, echo: Mapping[str, Any]) -> dict[str, str] | None:
+    if not echo.get("conversation"):
+        return None
+    return {"id": view.session.name or f"conv_{view.session.id.removeprefix('run_')}"}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    read = usage.input + usage.cache_read + usage.cache_write
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": usage.cache_read},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": read + usage.output,
+    }
+
+
+# --- items -----------------------------------------------------------------------------------------------------------
+
+
+def output_items(run_id: str, said: Sequence[Message]) -> list[dict[str, Any]]:
+    """What the agent said and did, in order."""
+    results = {row.seq: json.loads(row.body) for row in said if row.role is Role.TOOL}
+    items: list[dict[str, Any]] = []
+    for row in said:
+        if row.role is not Role.ASSISTANT:
+            continue
+        body = json.loads(row.body)
+        if text := text_of(body):
+            items.append(message_item(run_id, len(items), text))
+        for place, call in enumerate(body.get("tool_calls") or (), start=row.seq + 1):
+            items.append(call_item(run_id, len(items), call, results.get(place)))
+    return items
+
+
+def text_of(body: Mapping[str, Any]) -> str:
+    content = body.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def message_item(run_id: str, index: int, text: str | None) -> dict[str, Any]:
+    """At a place of the output. ``None`` for a message that is being written."""
+    part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {
+        "id": f"msg_{run_id.removeprefix('run_')}{index:06x}",
+        "type": "message",
+        "status": "in_progress" if text is None else "completed",
+        "role": "assistant",
+        "content": [] if text is None else [part],
+    }
+
+
+def call_item(run_id: str, index: int, call: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """At a place of the output. ``result`` is ``None`` for a call that has not ended."""
+    function = call.get("function") or {}
+    return {
+        "id": f"mcp_{run_id.removeprefix('run_')}{index:06x}",
+        "type": "mcp_call",
+        "status": "calling" if result is None else "completed",
+        "server_label": "hermes",
+        "name": str(function.get("name") or ""),
+        "arguments": _shown(str(function.get("arguments") or "")),
+        "output": None if result is None else _shown(str(result.get("content") or "")),
+        "error": None,
+        "approval_request_id": None,
+    }
+
+
+def _shown(text: str) -> str:
+    return redact(text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}...")
+
+
+def input_items(turn: TurnRecord) -> list[dict[str, Any]]:
+    """What the request brought."""
+    said = [*turn.spec.history, {"role": "user", "content": turn.spec.input}]
+    return [_input_item(turn.view.run_id, number, row) for number, row in enumerate(said)]
+
+
+def _input_item(run_id: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    content = row.get("content")
+    kind = "output_text" if row.get("role") == "assistant" else "input_text"
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    return {
+        "id": f"msg_{run_id.removeprefix('run_')}i{number:05x}",
+        "type": "message",
+        "status": "completed",
+        "role": "user" if row.get("role") == "tool" else row.get("role"),
+        "content": [_input_part(kind, part) for part in parts],
+    }
+
+
+def _input_part(kind: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    if part.get("type") == "image_url":
+        image = part["image_url"]
+        return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
+    text = {"type": kind, "text": part.get("text", "")}
+    return {**text, "annotations": []} if kind == "output_text" else text

@@ -1,0 +1,176 @@
+"""A run as the stream of a response: rows and live entries in, OpenAI's events out. Pure.
+
+Theory of operation. A client that comes back says the last ``sequence_number`` that it has seen, to any replica, and
+must be told the rest. So numbers are made of what stands in rows, and of nothing else: each event takes one, and a
+piece of text takes as many as it has characters. However the text was cut on its way, the same place in it has the same
+number. Whoever comes back makes all events anew from the first row, and passes over those up to that number; of a piece
+that was told in part, the rest is told.
+
+Two things are not in rows. A reply that was told in part and then discarded, or asked for again, is told no further;
+its item ends with the right text, and numbers go on behind the longer of the two. And a run that ended is told to have
+ended even to a client whose number lies behind that end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_worker.api.openai.response_objects import call_item, message_item
+from hermes_worker.core.messages import Usage
+from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
+from hermes_worker.stream import sse
+from hermes_worker.stream.events import MESSAGE_DELTA
+from hermes_worker.stream.live import LiveEntry
+
+LAST = "response.end"
+"""Stands for the last event, whose name says how the response ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseEvent:
+    """One event, but for what has to be read first."""
+
+    kind: str
+    number: int
+    fields: Mapping[str, Any]
+    wants_response: bool = False
+    """The response as it is goes with it."""
+    item_index: int | None = None
+    """The place of the item that goes with it, as it is."""
+
+
+@dataclass(slots=True)
+class _OpenText:
+    """A message that is being written."""
+
+    index: int
+    began_at: int
+    """The number of the event before its first character."""
+    is_void: bool = False
+    """What was told of it is not what it will be."""
+
+
+class ResponseTeller:
+    """Makes events for one reader, of which it passes over those up to ``seen``."""
+
+    def __init__(self, run_id: str, start: sse.StreamStart, *, seen: int = -1) -> None:
+        self._run_id = run_id
+        self._merge = sse.Merge(sse.Cursor(), start)
+        self._seen = seen
+        self._number = -1
+        self._items = 0
+        self._text: _OpenText | None = None
+        self._calls: dict[tuple[int, int], int] = {}
+        """The places of the items of calls, by iteration and position."""
+
+    @property
+    def seq(self) -> int:
+        return self._merge.seq
+
+    @property
+    def is_over(self) -> bool:
+        return self._merge.is_over
+
+    @property
+    def wants_rows(self) -> bool:
+        return self._merge.wants_rows
+
+    def begin(self) -> Sequence[ResponseEvent]:
+        """What every stream begins with."""
+        kinds = ("response.created", "response.in_progress")
+        return [event for kind in kinds for event in self._event(kind, {}, wants_response=True)]
+
+    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[ResponseEvent]:
+        return [event for row in rows for event in self._row(row, usage)]
+
+    def live(self, entry: LiveEntry, at: float) -> Sequence[ResponseEvent]:
+        if entry.kind != "text":
+            return ()  # what is told of tools is in rows
+        return [event for told in self._merge.live(entry, at) for event in self._told(told)]
+
+    def _row(self, row: StoredEvent, usage: Usage) -> Iterator[ResponseEvent]:
+        for told in self._merge.rows([row], usage):
+            yield from self._told(told)
+        match row.name:
+            case RunEventName.MESSAGE_COMPLETED:
+                yield from self._complete(row)
+            case RunEventName.REPLY_DISCARDED if self._text is not None:
+                self._text.is_void = True
+            case RunEventName.TOOL_COMPLETED:
+                yield from self._called(row)
+            case name if name in TERMINAL_EVENTS:
+                yield from self._end()
+
+    # --- texts ---
+
+    def _told(self, event: sse.WireEvent) -> Iterator[ResponseEvent]:
+        if event.name != MESSAGE_DELTA:
+            return
+        text = self._text
+        if text is None:
+            text = yield from self._open()
+        if not text.is_void:
+            yield from self._delta(text, event.fields["delta"])
+
+    def _open(self) -> Generator[ResponseEvent, None, _OpenText]:
+        index = self._items
+        self._items += 1
+        item = message_item(self._run_id, index, None)
+        yield from self._event("response.output_item.added", {"output_index": index, "item": item})
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        yield from self._event("response.content_part.added", {**self._place(index), "part": part})
+        self._text = _OpenText(index, self._number)
+        return self._text
+
+    def _delta(self, text: _OpenText, delta: str) -> Iterator[ResponseEvent]:
+        known = max(0, self._seen - self._number)
+        self._number += len(delta)
+        if rest := delta[known:]:
+            fields = {**self._place(text.index), "delta": rest, "logprobs": []}
+            yield ResponseEvent(kind="response.output_text.delta", number=self._number, fields=fields)
+
+    def _complete(self, row: StoredEvent) -> Iterator[ResponseEvent]:
+        """The reply stands as a row: what was told of it ends as that says, and its calls are known."""
+        whole = row.data.get("text")
+        whole = whole if isinstance(whole, str) else ""
+        text = self._text
+        if text is None and whole:
+            text = yield from self._open()  # something else was told before and discarded
+        if text is not None:
+            self._number = max(self._number, text.began_at + len(whole))
+            yield from self._close(text, whole)
+        for position, call in enumerate(row.data.get("tool_calls") or ()):
+            index = self._calls[row.data["iteration"], position] = self._items
+            self._items += 1
+            item = call_item(self._run_id, index, call, None)
+            yield from self._event("response.output_item.added", {"output_index": index, "item": item})
+
+    def _close(self, text: _OpenText, whole: str) -> Iterator[ResponseEvent]:
+        self._text = None
+        item = message_item(self._run_id, text.index, whole)
+        place = self._place(text.index)
+        yield from self._event("response.output_text.done", {**place, "text": whole, "logprobs": []})
+        yield from self._event("response.content_part.done", {**place, "part": item["content"][0]})
+        yield from self._event("response.output_item.done", {"output_index": text.index, "item": item})
+
+    # --- calls, and the end ---
+
+    def _called(self, row: StoredEvent) -> Iterator[ResponseEvent]:
+        index = self._calls.pop((row.data.get("iteration", 0), row.data.get("position", 0)), None)
+        if index is not None:
+            yield from self._event("response.output_item.done", {"output_index": index}, item_index=index)
+
+    def _end(self) -> Iterator[ResponseEvent]:
+        if self._seen > self._number + 1:
+            self._number = self._seen  # told of a text that was discarded since; the end is news all the same
+        yield from self._event(LAST, {}, wants_response=True)
+
+    def _place(self, index: int) -> dict[str, Any]:
+        return {"item_id": message_item(self._run_id, index, None)["id"], "output_index": index, "content_index": 0}
+
+    def _event(self, kind: str, fields: Mapping[str, Any], **wants: Any) -> Iterator[ResponseEvent]:
+        self._number += 1
+        if self._number > self._seen:
+            yield ResponseEvent(kind=kind, number=self._number, fields=fields, **wants)

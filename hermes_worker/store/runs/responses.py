@@ -1,0 +1,73 @@
+"""Runs as responses of OpenAI's API: what was asked, what was said in the turn, and whether they were deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.runs.inputs import CorruptInput, read_spec
+from hermes_worker.store.runs.runs import find
+from hermes_worker.store.runs.views import RunView, Views
+from hermes_worker.store.tables import blobs, deleted_responses, messages, runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """A run with what was asked and what was said."""
+
+    view: RunView
+    spec: RunSpec
+    said: list[Message]
+    """The rows that the run wrote, in order, the user's message first."""
+
+
+class _SaidRow(NamedTuple):
+    seq: int
+    role: str
+    body: str
+
+
+class Responses:
+    """Read models over one database, and the mark of what was deleted. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._views = Views(database)
+
+    def turn(self, run_id: str) -> TurnRecord:
+        """Raises ``RunNotFound``, ``CorruptInput``."""
+        view = self._views.run(run_id)
+        wanted = (
+            sa.select(messages.c.seq, messages.c.role, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
+            .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
+            .join(runs, (runs.c.session_pk == messages.c.session_pk) & (runs.c.pk == messages.c.run_pk))
+            .where(runs.c.run_id == run_id)
+            .order_by(messages.c.seq)
+        )
+        with self._database.read() as connection:
+            rows = rows_of(connection.execute(wanted), _SaidRow)
+            try:
+                spec = read_spec(connection, find(connection, run_id))
+            except ValueError as error:
+                raise CorruptInput(f"the stored input of {run_id!r} cannot be read: {error}") from error
+        said = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]
+        return TurnRecord(view=view, spec=spec, said=said)
+
+    def is_deleted(self, run_id: str) -> bool:
+        """Whether its caller deleted it as a response."""
+        wanted = sa.select(deleted_responses.c.run_pk).join(runs, runs.c.pk == deleted_responses.c.run_pk)
+        with self._database.read() as connection:
+            return connection.execute(wanted.where(runs.c.run_id == run_id)).first() is not None
+
+    def delete(self, run_id: str) -> None:
+        """The run is no response any more; it stays a run. Idempotent. Raises ``RunNotFound``."""
+        with self._database.write() as connection:
+            pk = find(connection, run_id)
+            connection.execute(insert_ignoring(connection, deleted_responses).values(run_pk=pk, deleted_at=db_now()))
