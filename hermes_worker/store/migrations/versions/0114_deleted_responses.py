@@ -6,8 +6,8 @@ Code of the version before has no responses, and leaves the table alone.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0113"
-down_revision = "0112"
+revision = "0114"
+down_revision = "0113"
 branch_labels = None
 depends_on = None
 works_with = "0103"
