@@ -28,7 +28,17 @@ import yaml
 
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.extension import API_VERSION, Extension, ExtensionConflict, Installed, Reference, fold, load, missing
+from hermes_worker.extension import (
+    API_VERSION,
+    Extension,
+    ExtensionConflict,
+    Installed,
+    Reference,
+    SettingDeclaration,
+    fold,
+    load,
+    missing,
+)
 from hermes_worker.hook_directories import hook_extension, hooks_dir, read_hook_file
 from hermes_worker.settings import Settings
 from hermes_worker.settings.declared import values_of
@@ -232,8 +242,21 @@ def _require_chosen(settings: Settings, found: Installed) -> None:
 def _folded(settings: Settings, extensions: Sequence[Extension]) -> Installed:
     """What is required is asked for by ``require``: a command that lists runs needs no key of a warehouse."""
     declared = [item for one in extensions for item in one.settings]
-    values = values_of(declared, settings.environ)
+    _require_declared(settings, declared)
+    values = values_of(declared, settings.variables)
     return fold(extensions, values, withheld=[item.variable for item in declared])
+
+
+def _require_declared(settings: Settings, declared: Sequence[SettingDeclaration]) -> None:
+    """What ``extensions.settings`` names must be for somebody, and no secret. Raises ``ExtensionConflict``."""
+    known = {item.variable: item for item in declared}
+    for name, _ in settings.extensions.settings:
+        if name not in known:
+            raise ExtensionConflict(f"extensions.settings names {name}, which no enabled extension declares")
+        if known[name].is_secret:
+            raise ExtensionConflict(
+                f"extensions.settings names {name}, which is a secret: set the variable, or {name}_FILE to a file"
+            )
 
 
 def require(settings: Settings, roles: Collection[ProcessRole]) -> None:
@@ -242,7 +265,7 @@ def require(settings: Settings, roles: Collection[ProcessRole]) -> None:
     Raises ``ExtensionConflict`` that names what is missing.
     """
     found = begin(settings)
-    values = values_of(found.settings.values(), settings.environ)
+    values = values_of(found.settings.values(), settings.variables)
     if lacking := missing(found.having("settings"), values, roles=[role.value for role in roles]):
         raise ExtensionConflict("; ".join(lacking))
 
@@ -258,7 +281,7 @@ def check(settings: Settings, enabled: Sequence[str]) -> None:
     """Whether these extensions could be used together, with all they require: imports them. Raises
     ``ConfigurationError``."""
     extensions = (*installed.built_in(), *_imported(settings.home, enabled))
-    fold(extensions, values_of((item for one in extensions for item in one.settings), settings.environ))
+    fold(extensions, values_of((item for one in extensions for item in one.settings), settings.variables))
 
 
 def compactor(name: str) -> Any:

@@ -110,6 +110,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "model.proxy_url": "http://proxy:8080",
         "tracing.endpoint": "http://collector:4318/v1/traces",
         "tracing.texts": "true",
+        "extensions.settings": '{"ACME_PAGES": 7}',
         "compression.enabled": "false",
         "compression.threshold": "0.8",
         "model.compression_providers": "openrouter:some/model",

@@ -92,7 +92,7 @@ def check(home: Path | None) -> int:
     click.echo(
         f"API       {settings.server.scheme}://{settings.server.host}:{settings.server.port}{_key_note(settings)}"
     )
-    for row in describe_declared(installed.of_others(), settings.environ):
+    for row in describe_declared(installed.of_others(), settings.variables):
         click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({one_line(row.summary, 80)})")
     plugins.require(settings, list(ProcessRole))
     click.echo("The configuration can be used.")

@@ -55,6 +55,7 @@ from hermes_worker.settings.kinds import (
     SWITCH,
     TEXT_KEYS,
     UMASK,
+    VARIABLES,
     WEB_URL,
     Kind,
     ProviderOptions,
@@ -698,6 +699,9 @@ class ExtensionSettings:
     )
     """Extensions to use, of installed packages and of `plugins/` in the home: their code runs with all rights of the
     processes. `hermes-worker extensions list` shows which there are."""
+    settings: tuple[tuple[str, str], ...] = _setting("extensions.settings", "HERMES_EXTENSION_SETTINGS", VARIABLES, ())
+    """What enabled extensions are to know, by the variables that they name; the variables themselves win. Not their
+    secrets: every process sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -777,6 +781,12 @@ class Settings:
     def database_url(self) -> str:
         """The configured database, or the SQLite file in ``home``."""
         return self.database.url or f"sqlite:///{self.home / 'hermes-worker.db'}"
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """What extensions find: ``environ``, and below it ``extensions.settings``."""
+        given = {name: value for name, value in self.environ.items() if value.strip()}
+        return {**dict(self.extensions.settings), **given}
 
     @property
     def secrets(self) -> tuple[Secret, ...]:

@@ -301,6 +301,7 @@ class ProviderOptions:
 
 NO_OPTIONS = ProviderOptions()
 
+_VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 _PROVIDER_NAME = re.compile(r"[a-z][\w.-]{0,63}")
 _PLAIN_WORD = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _HEADER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
@@ -331,6 +332,22 @@ def _options(said: object) -> ProviderOptions:
         headers=MappingProxyType({_header_name(name): _header_value(value) for name, value in headers.items()}),
         body=MappingProxyType({_as_text(name): value for name, value in body.items()}),
     )
+
+
+def _parse_variables(raw: object) -> tuple[tuple[str, str], ...]:
+    """A mapping by name of variable, as YAML or as JSON."""
+    document = json.loads(_as_text(raw)) if isinstance(raw, str) else raw
+    if not isinstance(document, Mapping) or len(json.dumps(document)) > _OPTIONS_CHARS_MAX:
+        raise ValueError
+    return tuple((_matching(_VARIABLE_NAME, name), _scalar(value)) for name, value in sorted(document.items()))
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError
 
 
 def _matching(pattern: re.Pattern[str], raw: object) -> str:
@@ -416,6 +433,12 @@ PROVIDER_OPTIONS: Kind[tuple[tuple[str, ProviderOptions], ...]] = Kind(
     _parse_provider_options,
     _render_provider_options,
     is_quotable=False,  # what it holds was meant for somebody else
+)
+VARIABLES: Kind[tuple[tuple[str, str], ...]] = Kind(
+    "a mapping from names of variables to texts, numbers or switches",
+    _parse_variables,
+    lambda value: json.dumps(dict(value)) if value else "",
+    is_quotable=False,
 )
 PRICES: Kind[tuple[str, ...]] = Kind(
     "a list of provider:model=input/output[/cache read[/cache write]] in US dollars for a million tokens",

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from hermes_worker import plugins
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import catalog_of
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extending import Extension, SettingDeclaration, setting, settings_of, tool
 from hermes_worker.extension import fold
+from hermes_worker.settings import handed_to, load
 from hermes_worker.settings.declared import describe_declared, values_of
+from hermes_worker.settings.role_secrets import ProcessRole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +120,57 @@ def test_what_is_no_group_is_refused_when_it_is_declared() -> None:
     for group, sentence in ((Loose, "frozen dataclass"), (Odd, "Odd.a must be a str, int"), (Plain, "setting()")):
         with pytest.raises(TypeError, match=sentence.replace("(", r"\(").replace(")", r"\)")):
             settings_of(group)
+
+
+# --- from config.yaml ------------------------------------------------------------------------------------------------
+
+_PLUGIN = """
+from dataclasses import dataclass
+from hermes_worker.extending import Extension, setting, settings_of
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acme:
+    token: str | None = setting("ACME_TOKEN", "What the warehouse knows you by.", is_secret=True)
+    pages: int = setting("ACME_PAGES", "Pages to read.", default=3, minimum=1)
+    is_strict: bool = setting("ACME_STRICT", "Whether to be strict.", default=False)
+
+EXTENSION = Extension(name="acme", version="1.0", settings=settings_of(Acme))
+"""
+
+
+def held_with(home: Path, config: str, **environ: str) -> Mapping[str, object]:
+    """What the plugin ``acme`` holds with this ``config.yaml``."""
+    (home / "plugins" / "acme").mkdir(parents=True, exist_ok=True)
+    (home / "plugins" / "acme" / "__init__.py").write_text(_PLUGIN)
+    (home / "plugins" / "acme" / "plugin.yaml").write_text(
+        "name: acme\nprovides_settings: [ACME_TOKEN, ACME_PAGES, ACME_STRICT]\n"
+    )
+    (home / "config.yaml").write_text(f"extensions:\n  enabled: [acme]\n  settings: {config}\n")
+    return plugins.begin(load(environ, home=home)).values["acme"]
+
+
+def test_settings_stand_in_config_yaml_below_the_variables(tmp_path: Path) -> None:
+    held = held_with(tmp_path, "{ACME_PAGES: 7, ACME_STRICT: true}", ACME_PAGES="9")
+    assert (held["pages"], held["is_strict"]) == (9, True)
+
+
+def test_they_are_handed_to_every_role(tmp_path: Path) -> None:
+    held_with(tmp_path, "{ACME_PAGES: 7}")
+    environ, _ = handed_to(load({}, home=tmp_path), ProcessRole.TOOLS)
+    assert load(environ, home=tmp_path / "elsewhere").variables["ACME_PAGES"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ("{ACME_PAGE: 7}", "names ACME_PAGE, which no enabled extension declares"),
+        ("{ACME_TOKEN: hush}", "names ACME_TOKEN, which is a secret"),
+        ("{ACME_PAGES: [7]}", "must be a mapping from names of variables to texts"),
+        ("{acme: 7}", "must be a mapping from names of variables to texts"),
+        ("{ACME_PAGES: 0}", "must be a whole number from 1"),
+    ],
+)
+def test_what_makes_no_sense_there_is_one_sentence(tmp_path: Path, config: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence) as raised:
+        held_with(tmp_path, config)
+    assert "hush" not in str(raised.value)
