@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
+import os
 import re
 import runpy
 import shlex
@@ -361,6 +363,31 @@ def test_the_commands_of_the_pages_name_services_and_parse(page: Path) -> None:
         command = commands.get_command(None, name)  # type: ignore[arg-type]
         assert service in SERVICES and called == "hermes-worker" and command is not None, line
         command.make_context(line, words)
+
+
+def test_the_images_are_pinned_by_the_block_of_the_readme(tmp_path: Path) -> None:
+    """A stand-in for Docker says what the digest of an image is; Compose's own program reads what the block wrote."""
+    [block] = [block for block in blocks(COMPOSE / "README.md") if "imagetools" in block]
+    stand_in = tmp_path / "docker"
+    stand_in.write_text(
+        '#!/bin/sh\n[ "$1 $2 $3 $4 $5" = "buildx imagetools inspect --format {{.Manifest.Digest}}" ] || exit 9\n'
+        'printf \'sha256:%s\\n\' "$(printf %s "$6" | sha256sum | cut -c 1-64)"\n'
+    )
+    stand_in.chmod(0o755)
+    shutil.copy(COMPOSE / ".env.example", tmp_path)
+    (tmp_path / ".env").write_text("HERMES_MODEL=m\nPOSTGRES_IMAGE=registry.example/postgres:17\n")
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for _ in range(2):  # again, for newer ones
+        subprocess.run(["bash", "-euc", block], cwd=tmp_path, env=environ, check=True)
+
+    services = composed(tmp_path, (tmp_path / ".env").read_text())["services"]
+
+    base = services["api"]["build"]["args"]["BASE"]
+    pinned = [base, *(services[name]["image"] for name in ("postgres", "valkey", "prometheus", "grafana"))]
+    for image in pinned:
+        name, _, digest = image.partition("@sha256:")
+        assert digest == hashlib.sha256(name.encode()).hexdigest(), image
+    assert pinned[1].startswith("registry.example/postgres:17@")
 
 
 def test_the_health_check_knows_every_role() -> None:

