@@ -54,6 +54,8 @@ __all__ = [
 _READ_TIMEOUT_S = 60.0
 """Longer than the server's pauses between signs of life."""
 _RECONNECT_AFTER_S = 0.5
+_WAIT_S = 30.0
+"""Of one request that waits."""
 _NOBODY_ANSWERED = "The model is asked again: its reply was cut short or empty."
 
 
@@ -341,6 +343,56 @@ class HermesClient:
     def stop(self, run_id: str) -> None:
         """Idempotent. Raises ``RefusedError``, ``UnavailableError``."""
         self._asked("POST", f"/v1/runs/{run_id}/stop")
+
+    def submit_all(self, submissions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Start up to a thousand runs in one request: the fields of ``POST /v1/runs``, and ``idempotency_key``. What
+        became of each, in their order: ``run_id`` and ``status``, or ``error``. Raises as ``submit``."""
+        answer = self._asked("POST", "/v1/batch/runs", json={"runs": [dict(each) for each in submissions]})
+        return list(answer["data"])
+
+    def runs(self, **filters: Any) -> Iterator[dict[str, Any]]:
+        """Runs, newest first, page after page; ``filters`` are those of ``GET /v1/runs``, lists where several are
+        meant. Raises ``RefusedError``, ``UnavailableError``."""
+        cursor: dict[str, Any] = {}
+        while True:
+            page = self._asked("GET", "/v1/runs", params={"limit": 100, **filters, **cursor})
+            yield from page["data"]
+            if not page["has_more"]:
+                return
+            cursor = {"cursor": page["next_cursor"]}
+
+    def explain(self, run_id: str) -> dict[str, Any]:
+        """Why the run is where it is: ``because``, ``text`` and ``facts``. Raises ``RefusedError``,
+        ``UnavailableError``."""
+        return self._asked("GET", f"/v1/runs/{run_id}/explain")
+
+    def retry(self, run_id: str) -> str:
+        """Start a run with the submission of one that has ended; returns its id. Raises ``RefusedError``,
+        ``UnavailableError``."""
+        return str(self._asked("POST", f"/v1/runs/{run_id}/retry")["run_id"])
+
+    def stop_all(self, *, dry_run: bool = False, **filters: Any) -> list[str]:
+        """Stop the open runs that match, at most ``limit`` of them; which they are, or would be. Idempotent. Raises
+        ``RefusedError``, ``UnavailableError``."""
+        return list(self._asked("POST", "/v1/batch/stop", json={"dry_run": dry_run, **filters})["run_ids"])
+
+    def join(
+        self, run_ids: Sequence[str], *, mode: Literal["all", "any"] = "all", timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Wait until all of up to a thousand runs have ended, or ``any`` of them, or the time is over: ``done``, and
+        ``runs`` with ``status`` of those that have ended. Raises ``RefusedError``, ``UnavailableError``."""
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = _WAIT_S if give_up_at is None else max(0.0, min(_WAIT_S, give_up_at - time.monotonic()))
+            asked = {"run_ids": list(run_ids), "mode": mode, "timeout_s": left_s}
+            answer = self._asked("POST", "/v1/batch/wait", json=asked)
+            if answer["done"] or (give_up_at is not None and time.monotonic() >= give_up_at):
+                return answer
+
+    def wait(self, run_id: str, *, timeout_s: float | None = None) -> str | None:
+        """Wait for the end of a run; its status, or ``None`` when the time was over before. Raises as ``join``."""
+        [waited] = self.join([run_id], timeout_s=timeout_s)["runs"]
+        return str(waited["status"]) if waited["ended"] else None
 
     def answer(self, run_id: str, text: str, *, wait_id: int | None = None) -> None:
         """Answer a question of the run, the oldest unless ``wait_id`` says which. Raises ``RefusedError``,

@@ -14,6 +14,7 @@ EXTENSION = Extension(
         RouterDeclaration(name="openai_responses", implementation="hermes_worker.api.openai.responses:router"),
         RouterDeclaration(name="health", implementation="hermes_worker.api.routes.health:router"),
         RouterDeclaration(name="runs", implementation="hermes_worker.api.routes.runs:router"),
+        RouterDeclaration(name="batches", implementation="hermes_worker.api.routes.batches:router"),
         RouterDeclaration(name="events", implementation="hermes_worker.api.routes.events:router"),
         RouterDeclaration(name="approvals", implementation="hermes_worker.api.routes.approvals:router"),
         RouterDeclaration(name="control", implementation="hermes_worker.api.routes.control:router"),

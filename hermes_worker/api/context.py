@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, Request
 
+from hermes_worker.api.waiting import WaitingRequests
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.stream.followers import Followers, FollowPolicy
@@ -48,6 +49,8 @@ class ApiContext:
     tenants: Tenants
     began_at: int = field(default_factory=lambda: int(time.time()))
     """When this process began, in epoch seconds."""
+    waiting: WaitingRequests = field(default_factory=WaitingRequests)
+    """Requests that wait for the end of runs."""
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set when this process was told to stop and still takes requests."""
     _spawned: set[asyncio.Task[None]] = field(default_factory=set)

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker.api.operations import operations_at
-from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission
@@ -129,6 +129,23 @@ def _http_error(request: Request, error: HTTPException) -> ApiError:
 def _invalid_submission(_request: Request, error: InvalidSubmission) -> ApiError:
     param = _PARAMS.get(error.field, error.field)
     return invalid(param, f"Invalid {param!r}: {error}.")
+
+
+def submission_error(error: HermesError) -> ApiError:
+    """What one submission of many is answered with. Raises the error when it is none of a submission's."""
+    match error:
+        case InvalidSubmission():
+            param = _PARAMS.get(error.field, error.field)
+            return invalid(param, f"Invalid {param!r}: {error}.")
+        case IdempotencyConflict():
+            message = "This idempotency key was used with another request. Use a new key for a new request."
+            return ApiError(409, message, code="idempotency_key_reused", param="idempotency_key")
+        case SessionActive():
+            return ApiError(409, str(error), code="session_active", param="session_id")
+        case SessionBusy():
+            return ApiError(429, str(error), code="rate_limit_exceeded", param="session_id")
+        case _:
+            raise error
 
 
 def _delivery_not_found(request: Request, _error: DeliveryNotFound) -> ApiError:

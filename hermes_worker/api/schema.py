@@ -208,7 +208,7 @@ class CreateRun(BaseModel):
     )
 
 
-_TIME_MAX = 1e11
+TIME_MAX = 1e11
 """Epoch seconds."""
 
 
@@ -235,8 +235,8 @@ class ListRuns(BaseModel):
     session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
     job_id: str | None = Field(None, max_length=64, pattern=NO_NUL, description="Runs of this scheduled job.")
     model: str | None = Field(None, max_length=200, pattern=NO_NUL)
-    created_after: float | None = Field(None, ge=0, le=_TIME_MAX, description="Epoch seconds, this moment included.")
-    created_before: float | None = Field(None, ge=0, le=_TIME_MAX, description="That moment left out.")
+    created_after: float | None = Field(None, ge=0, le=TIME_MAX, description="Epoch seconds, this moment included.")
+    created_before: float | None = Field(None, ge=0, le=TIME_MAX, description="That moment left out.")
     min_cost_usd: float | None = Field(None, ge=0, le=1_000_000, description="What the run itself cost, as is known.")
     max_cost_usd: float | None = Field(None, ge=0, le=1_000_000)
 

@@ -12,16 +12,19 @@ from typing import Any
 
 import click
 
+from hermes_worker.cli import batches
+from hermes_worker.cli.batches import stop_matching
 from hermes_worker.cli.budget import budget_document, budget_lines
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.explaining import explain
 from hermes_worker.cli.family import FamilyWatch, family_lines
 from hermes_worker.cli.follow import Notice, follow
 from hermes_worker.cli.layout import clock, moment, table
-from hermes_worker.cli.listing import list_runs
+from hermes_worker.cli.listing import filtering, list_runs
 from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, this_user
 from hermes_worker.cli.records import CALLS_SHOWN_MAX, Records, open_records, run_document, unknown_calls
 from hermes_worker.cli.screen import Screen, asked, clean, coloured, duration, one_line, summary
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.approvals import Choice
 from hermes_worker.safety.redaction import redact
@@ -43,6 +46,10 @@ def runs() -> None:
 
 runs.add_command(list_runs)
 runs.add_command(explain)
+runs.add_command(batches.submit)
+runs.add_command(batches.retry)
+runs.add_command(batches.wait)
+runs.add_command(batches.join)
 
 
 @runs.command(epilog="Example: hermes-worker runs show run_0123...")
@@ -141,10 +148,17 @@ def watch(home: Path | None, run_id: str, as_json: bool) -> int:
 )
 @common
 @of_tenant
-@click.argument("run_id", type=TEXT)
-def stop(home: Path | None, run_id: str) -> None:
-    """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began."""
+@click.argument("run_id", type=TEXT, required=False)
+@filtering
+@click.option("--dry-run", "is_dry", is_flag=True, help="With filters: only say which runs these are.")
+def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> int:
+    """Ask one run, and all that it caused, to stop: what it delegated, and the turns that background answers began.
+    Without RUN_ID, all open runs that the filters name."""
     records = open_records(home)
+    if run_id is None:
+        return stop_matching(records, said, is_dry=is_dry)
+    if is_dry or any(said.values()):
+        raise ConfigurationError("name a run, or say by filters which runs are meant, and not both")
     run_id = records.run_id(run_id)
     stopped = records.runs.stop_tree(run_id, by=this_user())
     records.tell_stopped(stopped.run_ids, stopped.hints)
@@ -156,6 +170,7 @@ def stop(home: Path | None, run_id: str) -> None:
     click.echo(f"{run_id} {coloured(status)}")
     if stopped.caused:
         click.echo(f"stopped with it: {_named(stopped.caused)}", err=True)
+    return 0
 
 
 @runs.command(epilog="What is in flight ends as it would; 'runs resume' lets the run go on.")

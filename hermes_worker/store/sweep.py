@@ -486,6 +486,7 @@ _beginning = (
     .where(
         sa.text(f"runs.{PUT_OFF}".replace(" and ", " and runs.")),
         runs.c.not_before <= db_now_once(),
+        sa.func.coalesce(runs.c.place, FleetPlace.WAITS.value) == FleetPlace.WAITS.value,
         sessions.c.active_run_pk.is_(None),
         sa.func.coalesce(runs.c.place, FleetPlace.WAITS.value) == FleetPlace.WAITS.value,
         runs.c.state_version <= STATE_VERSION,

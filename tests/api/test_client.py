@@ -270,3 +270,19 @@ def test_events_of_a_later_version_are_passed_on_and_broken_ones_are_told() -> N
     )
     with pytest.raises(ValueError, match="delta"):
         parse_event({"event": "message.delta"})
+
+
+def test_runs_are_submitted_found_joined_and_stopped_by_the_client(client: HermesClient, store: Store) -> None:
+    made = client.submit_all([{"input": "a", "tags": ["t"]}, {"input": "b", "tags": ["t"]}, {"input": " "}])
+    first, second = made[0]["run_id"], made[1]["run_id"]
+    assert made[2]["error"]["param"] == "input"
+    store.answer(first)
+
+    assert [run["run_id"] for run in client.runs(tag=["t"], limit=1)] == [second, first]
+    assert client.wait(first) == "completed"
+    assert client.wait(second, timeout_s=0.0) is None
+    assert client.join([first, second], mode="any")["done"] is True
+    assert client.explain(second)["facts"]["queue"] == "model"
+    assert client.stop_all(tag=["t"], dry_run=True) == [second] == client.stop_all(tag=["t"])
+    assert client.wait(second) == "cancelled"
+    assert client.retry(first).startswith("run_")

@@ -180,6 +180,9 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /api/sessions/{session_id}/fork": {"title": "x"},
     "POST /api/sessions/{session_id}/chat": {"message": "x"},
     "POST /api/sessions/{session_id}/chat/stream": {"message": "x"},
+    "POST /v1/batch/runs": {"runs": [{"input": "x"}]},
+    "POST /v1/batch/stop": {"tag": ["x"]},
+    "POST /v1/batch/wait": {"run_ids": ["run_x"], "timeout_s": 0},
     "POST /v1/runs/{run_id}/steer": {"text": "x"},
     "POST /v1/runs/{run_id}/approval": {"choice": "once"},
     "POST /v1/runs/{run_id}/input": {"text": "x"},
@@ -221,6 +224,8 @@ def _in_the_way(place: Place, label: str) -> Answer:
     if label == "POST /v1/runs":
         place.run(session_id="s")
         return place.ask(method, Asked("/v1/runs").json(input="x", session_id="s", multitask="reject"))
+    if label.endswith("/retry"):
+        return place.ask(method, usual(label, run_id=place.waiting()))
     if "chat" in label or label == "POST /v1/responses":
         place.run(session_id="s")
         asked = usual(label, session_id="s")
@@ -254,6 +259,11 @@ def _too_many(place: Place, label: str) -> Answer:
     if label == "GET /v1/responses/{response_id}":
         response = place.waiting().replace("run_", "resp_")
         return place.ask(method, Asked(f"/v1/responses/{response}?stream=true"))
+    if label.endswith("/retry"):
+        run_id = place.ended()
+        for _ in range(SESSION_QUEUE_MAX + 1):
+            place.run(session_id=run_id)
+        return place.ask(method, usual(label, run_id=run_id))
     if label == "POST /v1/runs":
         for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
             place.run(session_id="full")

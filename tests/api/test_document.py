@@ -12,6 +12,7 @@ What no document can say is put right in ``World``, and nowhere else:
 * ``arguments`` of a call, whose form its tool says, which differs from call to call;
 * ``max_cost_usd``, which needs a model whose price this installation knows;
 * times: ``not_before`` is at most a year ahead, ``deadline`` ahead of it, and neither goes with some other fields;
+* ``timeout_s``, which is waited for, and ``run_ids``;
 * ``cursor``, which the page before gives;
 * an end that lies behind the start, and a delay from now that lies before it: dates that depend on one another;
 * what a change leaves a job with, which depends on what the job was.
@@ -176,8 +177,12 @@ class World:
         path = case.operation.path
         if isinstance(case.query, dict) and case.query.get("before") and not path.startswith("/api/jobs"):
             case.query["before"] = self.older(path)
+        if path.endswith("/wait") and case.method == "GET":
+            case.query = dict(case.query or {})
         if isinstance(case.query, dict):
             case.query.pop("cursor", None)
+            if path.endswith("{run_id}/wait"):
+                case.query["timeout_s"] = 0
         body = case.body
         if not isinstance(body, dict):
             return
@@ -211,6 +216,8 @@ class World:
             del body["conversation"]
         if body.get("background"):
             body.pop("store", None)
+        if path == "/v1/batch/wait":
+            body |= {"run_ids": [self.ended()], "timeout_s": 0}
         if body.get("max_cost_usd"):
             body["model"] = PRICED
         if isinstance(body.get("input"), list) and "sessions" not in path:

@@ -49,6 +49,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "PATCH /api/jobs/{job_id}": {"name": "theirs"},
     "PATCH /api/sessions/{session_id}": {"title": "theirs"},
     "POST /v1/runs": {"input": "hello"},
+    "POST /v1/batch/runs": {"runs": [{"input": "hello"}]},
+    "POST /v1/batch/stop": {"tag": ["theirs"]},
+    "POST /v1/batch/wait": {"run_ids": ["run_of_nobody"], "timeout_s": 0},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
 }
 

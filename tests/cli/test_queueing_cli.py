@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from support.commandline import CommandLine
@@ -67,3 +68,54 @@ def test_a_run_says_why_it_waits(hermes: CommandLine, store: Store) -> None:
     assert shown.code == 0, shown.said
     assert f"{run_id}: it is to begin later" in shown.out
     assert (said["because"], said["until"]) == ("not_before", said["facts"]["not_before"])
+
+
+def test_a_file_of_runs_is_submitted_line_by_line(hermes: CommandLine, store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"input": "a", "tags": ["t"]}\n{"input": "b", "toolsets": ["nope"]}\n')
+
+    ended = hermes.inline("runs", "submit", str(file))
+    lines = [json.loads(line) for line in ended.out.splitlines()]
+
+    assert ended.code == 1, ended.said
+    assert store.bodies(lines[0]["run_id"]) == [{"role": "user", "content": "a"}]
+    assert "nope" in lines[1]["error"]
+    assert listed(hermes, "--tag", "t") == [lines[0]["run_id"]]
+
+
+def test_a_line_that_is_no_run_is_named(hermes: CommandLine, store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"input": "a"}\n{"inptu": "b"}\n')
+
+    ended = hermes.inline("runs", "submit", str(file))
+
+    assert (ended.code, "line 2 cannot be submitted" in ended.err) == (2, True)
+    assert listed(hermes) == []
+
+
+def test_runs_are_stopped_by_a_filter_after_a_dry_run(hermes: CommandLine, store: Store) -> None:
+    one, other = store.submit(tags=("t",)).run_id, store.submit().run_id
+
+    dry = hermes.inline("runs", "stop", "--tag", "t", "--dry-run")
+    assert (dry.code, dry.out) == (0, f"{one} would be stopped\n")
+    assert listed(hermes, "--status", "queued") == [other, one]
+    assert hermes.inline("runs", "stop", "--tag", "t").out == f"{one} asked to stop\n"
+    assert listed(hermes, "--status", "cancelled") == [one]
+    nothing = hermes.inline("runs", "stop")
+    assert (nothing.code, "say which runs are meant" in nothing.err) == (2, True)
+
+
+def test_runs_are_waited_for_and_asked_once_more(hermes: CommandLine, store: Store) -> None:
+    done, open_run = store.submit().run_id, store.submit().run_id
+    store.answer(done)
+
+    assert hermes.inline("runs", "wait", done).code == 0
+    late = hermes.inline("runs", "join", done, open_run, "--timeout", "0.1")
+    assert (late.code, late.out) == (1, f"{done} completed\n{open_run} has not ended\n")
+    assert hermes.inline("runs", "join", done, open_run, "--any").code == 0
+
+    again = hermes.inline("runs", "retry", done)
+    assert again.code == 0, again.said
+    assert f"repeats   {done}" in hermes.inline("runs", "show", again.out.strip()).out
+    refused = hermes.inline("runs", "retry", open_run)
+    assert (refused.code, "has not ended" in refused.err) == (2, True)

@@ -48,7 +48,8 @@ async def _create_run(request: Request) -> schema.CreateRun:
         raise wrong_field(error) from None
 
 
-def _submission(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
+def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: str | None) -> Submission:
+    """What the body of a request asks for. Raises ``ApiError``."""
     if body.previous_response_id is not None:
         message = "'previous_response_id' is not supported here yet; continue a conversation with 'session_id'."
         raise invalid("previous_response_id", message, "unsupported_parameter")
@@ -112,7 +113,7 @@ async def create_run(
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> schema.StartedRun:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
-    submission = _submission(body, caller, idempotency_key)
+    submission = submission_of(body, caller, idempotency_key)
     created = await context.store(accept, context.client, submission)
     if created.was_replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -120,10 +121,11 @@ async def create_run(
         # After the answer: it does not depend on the broker, which may be slow or away.
         later.add_task(context.tell_broker, announce, context.client, created)
     response.headers["X-Hermes-Session-Id"] = created.session_id
-    return _started(created)
+    return started(created)
 
 
-def _started(created: Created) -> schema.StartedRun:
+def started(created: Created) -> schema.StartedRun:
+    """What a caller is told of an accepted run."""
     if created.was_steered:
         return schema.StartedRun(run_id=created.run_id, status="steered")
     if created.not_before is not None:
@@ -137,7 +139,7 @@ def _started(created: Created) -> schema.StartedRun:
 @router.get("", response_model=schema.RunList, response_model_exclude_none=True, dependencies=[READS])
 async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> schema.RunList:
     """Runs, newest first."""
-    meant = _filter(wanted, caller)
+    meant = run_filter(wanted, caller)
     below = below_of(context.keyring, meant, wanted.cursor) if wanted.cursor else None
     if below is not None and wanted.before is not None:
         raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
@@ -153,7 +155,8 @@ async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.L
     )
 
 
-def _filter(wanted: schema.ListRuns, caller: Principal) -> RunFilter:
+def run_filter(wanted: schema.ListRuns, caller: Principal) -> RunFilter:
+    """What the parameters of a list say."""
     return RunFilter(
         tenant=caller.tenant,
         statuses=tuple(sorted(set(wanted.status))),

@@ -19,6 +19,7 @@ from hermes_worker.core.explaining import (
     queue_of,
 )
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.standing import MODEL_QUEUE, StandingFacts
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import one_of, rows_of
@@ -35,6 +36,7 @@ class _AroundRow(NamedTuple):
     failure_message: str | None
     deadline_at: float | None
     exhausted: str | None
+    place: int | None
     child_index: int | None
     siblings: int
     parent_ended_at: float | None
@@ -79,6 +81,7 @@ _AROUND = (
         runs.c.failure_message,
         runs.c.deadline_at,
         runs.c.exhausted,
+        runs.c.place,
         runs.c.child_index,
         sa.case((runs.c.parent_pk.is_(None), 0), else_=_SIBLINGS).label("siblings"),
         sa.case((_IS_LEFT_ALONE, sa.func.coalesce(_parent.c.finished_at, _parent.c.updated_at))).label(
@@ -153,6 +156,7 @@ def _facts(connection: Connection, pk: int, run_id: str, seen: StandingFacts) ->
         holder=None if is_over else _holder(connection, pk, seen.now),
         questions=() if is_over else _questions(connection, pk),
         exhausted=around.exhausted,
+        is_held=around.place == FleetPlace.HELD.value,
         hooks_owed=around.hooks_owed,
         deliveries_open=around.deliveries_open,
     )

@@ -27,6 +27,7 @@ from hermes_worker.store.runs.runs import (
     NewRun,
     asked_values,
     insert_run,
+    keep_tags,
     new_run_id,
     place_values,
     session_values,
@@ -74,8 +75,8 @@ def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[in
 
 
 def _opens_session(new: NewRun) -> bool:
-    is_new_name = new.session_id is not None and not is_session_id(new.session_id)
-    is_plain = not (new.spec.history or new.spec.tags or new.is_put_off or new.deadline)
+    is_new_name = new.session_id is None or not is_session_id(new.session_id)
+    is_plain = not (new.spec.history or new.is_put_off or new.deadline)
     return is_new_name and new.idempotency_key is None and is_plain
 
 
@@ -103,6 +104,7 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
     rows = rows_of(connection.execute(_INSERT_RUNS, values), _InsertedRun)
     specs = [(int(row.pk), fresh[row.session_pk].spec) for row in rows]
     keep_specs(connection, specs)
+    keep_tags(connection, [(int(row.pk), fresh[row.session_pk]) for row in rows])
     begun = [row for row in rows if row.hinted_at is not None]
     if begun:
         INSERT_MESSAGE.run_each(
@@ -121,7 +123,7 @@ def _begin(connection: Connection, fresh: Mapping[int, NewRun]) -> dict[int, tup
         hints = [] if row.hinted_at is None else [_hint(run_id, row.hinted_at)]
         created = Created(
             run_id=run_id,
-            session_id=str(new.session_id),
+            session_id=new.session_id or run_id,
             hints=hints,
             was_replayed=False,
             is_held=is_shared and not new.is_held,

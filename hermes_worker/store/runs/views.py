@@ -109,6 +109,14 @@ _OVERFLOWS = (FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE, Failu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastStatus:
+    """How a run ended."""
+
+    status: RunStatus
+    exit_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallView:
     """A tool call in the ledger."""
 
@@ -409,6 +417,28 @@ class Views:
         with self._database.read() as connection:
             rows = connection.execute(sa.select(runs.c.run_id, runs.c.event_seq).where(runs.c.run_id.in_(run_ids)))
             return {run_id: int(seq) for run_id, seq in rows}
+
+    def ends(self, run_ids: Collection[str]) -> dict[str, LastStatus]:
+        """How those of these runs ended that have: one query."""
+        if not run_ids:
+            return {}
+        with self._database.read() as connection:
+            found = connection.execute(
+                sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason).where(
+                    runs.c.run_id.in_(run_ids), runs.c.exit_reason.is_not(None)
+                )
+            )
+            return {
+                run_id: LastStatus(status=RunStatus(status), exit_reason=reason) for run_id, status, reason in found
+            }
+
+    def owned(self, run_ids: Collection[str], tenant: str) -> set[str]:
+        """Those of these that are runs of a tenant: one query."""
+        if not run_ids:
+            return set()
+        wanted = sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.tenant == tenant)
+        with self._database.read() as connection:
+            return set(connection.execute(wanted).scalars())
 
     def call_counts(self, run_id: str) -> dict[CallStatus, int]:
         """The tool calls of a run by status. Raises ``RunNotFound``."""

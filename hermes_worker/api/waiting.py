@@ -1,0 +1,94 @@
+"""Requests that wait for the end of runs: one query for all of them, twice a second, and no thread for any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hermes_worker.api.errors import ApiError
+from hermes_worker.core.errors import UnavailableError
+from hermes_worker.store.runs.views import LastStatus
+
+if TYPE_CHECKING:
+    from hermes_worker.api.context import ApiContext
+
+WAITERS_MAX = 1_000
+"""Requests that wait in one process."""
+_LOOK_EVERY_S = 0.5
+_RUNS_AT_ONCE = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    run_ids: frozenset[str]
+    is_any: bool
+    ended: dict[str, LastStatus] = field(default_factory=dict)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, ends: Mapping[str, LastStatus]) -> None:
+        self.ended |= {run_id: ends[run_id] for run_id in self.run_ids & ends.keys()}
+        if self.ended if self.is_any else len(self.ended) == len(self.run_ids):
+            self.is_over.set()
+
+
+class WaitingRequests:
+    """The waiting requests of one application; used by its event loop only."""
+
+    def __init__(self) -> None:
+        self._waiters: set[_Waiter] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def until_ended(
+        self, context: ApiContext, run_ids: Collection[str], *, is_any: bool, timeout_s: float
+    ) -> Mapping[str, LastStatus]:
+        """Which of the runs have ended, and how, once all of them have (or one of them, with ``is_any``) or the time is
+        over. Raises ``ApiError`` when too many wait, ``UnavailableError``."""
+        waiter = _Waiter(run_ids=frozenset(run_ids), is_any=is_any)
+        waiter.take(await _ends(context, waiter.run_ids))
+        if timeout_s <= 0 or waiter.is_over.is_set():
+            return waiter.ended
+        with self._one_more(context, waiter):
+            try:
+                await asyncio.wait_for(waiter.is_over.wait(), timeout_s)
+            except TimeoutError:
+                pass
+        return waiter.ended
+
+    @contextmanager
+    def _one_more(self, context: ApiContext, waiter: _Waiter) -> Iterator[None]:
+        if len(self._waiters) >= WAITERS_MAX:
+            message = "Too many requests wait here already. Try again later, or wait for less."
+            raise ApiError(503, message, code="too_many_waiters", headers={"Retry-After": "5"})
+        self._waiters.add(waiter)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look(context))
+        try:
+            yield
+        finally:
+            self._waiters.discard(waiter)
+
+    async def _look(self, context: ApiContext) -> None:
+        """Ends with the last who waits."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if not self._waiters:
+                return
+            wanted = frozenset[str]().union(*(waiter.run_ids - waiter.ended.keys() for waiter in self._waiters))
+            try:
+                ends = await _ends(context, wanted)
+            except UnavailableError:
+                continue
+            for waiter in self._waiters:
+                waiter.take(ends)
+                if context.leaving.is_set():
+                    waiter.is_over.set()  # this process is to end: its clients ask another
+
+
+async def _ends(context: ApiContext, run_ids: frozenset[str]) -> dict[str, LastStatus]:
+    listed, found = sorted(run_ids), dict[str, LastStatus]()
+    for start in range(0, len(listed), _RUNS_AT_ONCE):
+        found |= await context.store(context.client.views.ends, listed[start : start + _RUNS_AT_ONCE])
+    return found

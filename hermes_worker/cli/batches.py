@@ -1,0 +1,165 @@
+"""``hermes-worker runs submit|retry|wait|join``, and ``runs stop`` by filter."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.listing import filter_of
+from hermes_worker.cli.options import TEXT, chosen_tenant, client_settings, common, of_tenant, this_user
+from hermes_worker.cli.records import Records, open_records, require_begun
+from hermes_worker.cli.screen import coloured
+from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.principals import Principal
+from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.local.paths import running_stack
+from hermes_worker.settings import Settings
+from hermes_worker.store.runs.listing import Listing
+from hermes_worker.store.runs.runs import Created
+
+if TYPE_CHECKING:
+    from hermes_worker.services.submission import Submission
+
+_LOOK_EVERY_S = 0.5
+_timeout = click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Seconds at most. Default: no limit.")
+
+
+def stop_matching(records: Records, said: dict[str, Any], *, is_dry: bool) -> int:
+    """Stop the open runs that the options of ``filtering`` name, or say which these are."""
+    if not any(said.values()):
+        raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
+    asked = [RunStatus(status) for status in said["statuses"]] or list(RunStatus)
+    said["statuses"] = [status.value for status in asked if status not in TERMINAL]
+    if not said["statuses"]:
+        raise ConfigurationError("runs of these statuses have ended; there is nothing to stop")
+    wanted, listing, below, total = filter_of(records, said), Listing(records.database), None, 0
+    while True:
+        page = listing.page(wanted, limit=200, below=below)
+        for view in page.views:
+            if not is_dry:
+                stopped = records.runs.stop_tree(view.run_id, by=this_user())
+                records.tell_stopped(stopped.run_ids, stopped.hints)
+            click.echo(f"{view.run_id} {'would be stopped' if is_dry else 'asked to stop'}")
+        total += len(page.views)
+        if page.below is None:
+            break
+        below = page.below
+    click.echo(f"{total} runs", err=True)
+    return 0
+
+
+@click.command(
+    epilog='Each line: {"input": "...", "tags": ["t"], "idempotency_key": "k"}. The exit code is 1 if one is refused.'
+)
+@common
+@of_tenant
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+def submit(home: Path | None, file: str) -> int:
+    """Submit the runs of FILE, one JSON object per line as POST /v1/runs takes it; - reads standard input. What became
+    of each is printed."""
+    from hermes_worker.services.batches import BATCH_MAX, accept_all, announce_all
+    from hermes_worker.wiring import open_client
+
+    settings = client_settings(home)
+    require_begun(settings)
+    try:
+        with click.open_file(file, encoding="utf-8", errors="replace") as lines:
+            asked = _submissions(lines, settings)
+    except OSError as error:
+        raise ConfigurationError(f"{file!r} cannot be read: {error.strerror}") from None
+    client = open_client(settings)
+    refused = 0
+    for start in range(0, len(asked), BATCH_MAX):
+        outcomes = accept_all(client, asked[start : start + BATCH_MAX])
+        announce_all(client, outcomes)
+        for number, outcome in enumerate(outcomes, start + 1):
+            is_made = isinstance(outcome, Created)
+            refused += not is_made
+            said = {"run_id": outcome.run_id} if isinstance(outcome, Created) else {"error": str(outcome)}
+            click.echo(json.dumps({"line": number, **said}))
+    client.close()
+    return EXIT_FAILED if refused else 0
+
+
+def _submissions(lines: Iterable[str], settings: Settings) -> list[Submission]:
+    """Raises ``ConfigurationError`` for the first line that says nothing that can be submitted."""
+    from hermes_worker.api.errors import ApiError
+    from hermes_worker.api.routes.batches import read_item
+
+    principal = Principal(tenant=chosen_tenant(), name=this_user())
+    stack = running_stack(settings.home) if settings.broker.url is None else None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            read = read_item(json.loads(line), principal)
+        except (ValueError, RecursionError):
+            raise ConfigurationError(f"line {number} is no JSON") from None
+        if isinstance(read, ApiError):
+            raise ConfigurationError(f"line {number} cannot be submitted: {read}")
+        model = read.model or (stack.model_name if stack else None)
+        found.append(replace(read, source="cli", model=model, endpoint=stack.model_key if stack else None))
+    return found
+
+
+@click.command(epilog="The new run is of the same session; what the first one did stands there and is not done again.")
+@common
+@of_tenant
+@click.argument("run_id", type=TEXT)
+def retry(home: Path | None, run_id: str) -> None:
+    """Submit once more what one run that has ended was asked."""
+    from hermes_worker.services import batches
+    from hermes_worker.services.submission import announce
+    from hermes_worker.wiring import open_client
+
+    records = open_records(home)
+    run_id = records.run_id(run_id)
+    client = open_client(records.settings)
+    created = batches.retry(client, run_id, Principal(tenant=records.tenant, name=this_user()))
+    announce(client, created)
+    client.close()
+    click.echo(created.run_id)
+
+
+@click.command(epilog="The exit code is 0 when the run completed, and 1 when it did not, or the time was over.")
+@common
+@of_tenant
+@click.argument("run_id", type=TEXT)
+@_timeout
+def wait(home: Path | None, run_id: str, timeout_s: float | None) -> int:
+    """Wait for the end of one run."""
+    records = open_records(home)
+    return _join(records, [records.run_id(run_id)], is_any=False, timeout_s=timeout_s)
+
+
+@click.command(epilog="The exit code is 0 when all that ended completed, and 1 otherwise, or when the time was over.")
+@common
+@of_tenant
+@click.argument("run_ids", metavar="RUN_ID...", nargs=-1, required=True, type=TEXT)
+@click.option("--any", "is_any", is_flag=True, help="Until one of them has ended.")
+@_timeout
+def join(home: Path | None, run_ids: tuple[str, ...], is_any: bool, timeout_s: float | None) -> int:
+    """Wait for the end of several runs."""
+    records = open_records(home)
+    return _join(records, list(map(records.run_id, run_ids)), is_any=is_any, timeout_s=timeout_s)
+
+
+def _join(records: Records, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> int:
+    give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        ends = records.views.ends(run_ids)
+        is_done = bool(ends) if is_any else len(ends) == len(set(run_ids))
+        if is_done or (give_up_at is not None and time.monotonic() >= give_up_at):
+            break
+        time.sleep(_LOOK_EVERY_S)
+    for run_id in run_ids:
+        end = ends.get(run_id)
+        click.echo(f"{run_id} {coloured(end.status) if end else 'has not ended'}")
+    has_failed = any(end.status is not RunStatus.COMPLETED for end in ends.values())
+    return 0 if is_done and not has_failed else EXIT_FAILED

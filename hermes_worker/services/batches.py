@@ -1,0 +1,110 @@
+"""Many submissions at once, and one that was made before once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.principals import Principal
+from hermes_worker.observe import count, log
+from hermes_worker.services.submission import Submission, accept, new_run, sourced_tools
+from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.new_runs import insert_runs
+from hermes_worker.store.runs.places import fill_places
+from hermes_worker.store.runs.repeating import asked_of
+from hermes_worker.store.runs.runs import Created, Multitask, NewRun
+from hermes_worker.system import faults
+from hermes_worker.system.faults import FaultPoint
+from hermes_worker.tracing.recording import submitted
+from hermes_worker.wiring import Client
+
+BATCH_MAX = 1_000
+_CHUNK = 100
+"""Runs that one transaction writes: few statements for each, and nobody waits long for its locks."""
+
+Outcome = Created | HermesError
+"""What became of one submission of a batch."""
+
+
+def accept_all(client: Client, submissions: Sequence[Submission]) -> list[Outcome]:
+    """Commit runs without announcing them; what became of each, in their order. Those that open a conversation of
+    their own share transactions; what may be refused for the sake of a conversation or a key stands by itself.
+
+    Raises ``UnavailableError``: it is then not known which of them were accepted.
+    """
+    outcomes: list[Outcome | None] = [None] * len(submissions)
+    plain: list[tuple[int, NewRun]] = []
+    for index, submission in enumerate(submissions):
+        if submission.session_id is None and submission.idempotency_key is None:
+            prepared = _tried(partial(_prepared, client, submission))
+            if isinstance(prepared, NewRun):
+                plain.append((index, prepared))
+            else:
+                outcomes[index] = prepared
+        else:
+            outcomes[index] = _tried(partial(accept, client, submission))
+    for start in range(0, len(plain), _CHUNK):
+        chunk = plain[start : start + _CHUNK]
+        with client.database.write() as connection:
+            written = insert_runs(connection, [new for _, new in chunk])
+        if any(created.is_held for _, created in written):  # whoever got a place by this is told with them
+            last_pk, last = written[-1]
+            written[-1] = (last_pk, replace(last, hints=[*last.hints, *fill_places(client.database)]))
+        for (index, _), (_, created) in zip(chunk, written, strict=True):
+            outcomes[index] = created
+            count("run.submitted")
+            submitted(created.run_id, submissions[index].source)
+    log.info("run.submitted", runs=len(plain), source=submissions[0].source if submissions else "")
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _prepared(client: Client, submission: Submission) -> NewRun:
+    sourced = sourced_tools(client.tool_sources, submission.principal.tenant)
+    return new_run(client.settings, submission, sourced=sourced)
+
+
+_Done = TypeVar("_Done", NewRun, Created)
+
+
+def _tried(act: Callable[[], _Done]) -> _Done | HermesError:
+    try:
+        return act()
+    except UnavailableError:
+        raise
+    except HermesError as error:
+        return error
+
+
+def announce_all(client: Client, outcomes: Sequence[Outcome]) -> None:
+    """Tell the workers of accepted runs, best effort, in few messages."""
+    faults.point(FaultPoint.SUBMIT_AFTER_COMMIT)
+    hints: list[Hint] = [hint for each in outcomes if isinstance(each, Created) for hint in each.hints]
+    client.publisher.send(hints)
+
+
+def retry(client: Client, run_id: str, principal: Principal) -> Created:
+    """Accept a new run with the submission of one that has ended, in its conversation: what that run did stands in the
+    transcript, and nothing of it is done again by us. Not announced. Raises ``RunNotFound``, ``NotRepeatable``,
+    ``SessionBusy``."""
+    asked = asked_of(client.database, run_id)
+    created = client.runs.create(
+        NewRun(
+            spec=asked.spec,
+            tenant=asked.tenant,
+            principal=principal.name,
+            session_id=asked.session_id,
+            system_prompt="",
+            tools="[]",
+            workspace="{}",
+            deliver=asked.deliver,
+            multitask=Multitask.QUEUE,
+            retry_of=run_id,
+        )
+    )
+    count("run.submitted")
+    submitted(created.run_id, asked.spec.source)
+    log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=asked.spec.source)
+    return created

@@ -1,0 +1,70 @@
+"""What a run was asked, so that it can be asked again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from hermes_worker.core.errors import HermesError
+from hermes_worker.core.run import RunStatus
+from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.prepared import row_of
+from hermes_worker.store.outbox.deliveries import targets_of
+from hermes_worker.store.runs.inputs import read_spec
+from hermes_worker.store.runs.runs import missing
+from hermes_worker.store.tables import runs, sessions
+
+
+class NotRepeatable(HermesError):
+    """The run cannot be asked again: it has not ended, or nobody asked for it, or its input cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedBefore:
+    """What a run was asked."""
+
+    tenant: str
+    session_id: str
+    spec: RunSpec
+    deliver: tuple[str, ...]
+
+
+class _RepeatedRun(NamedTuple):
+    pk: int
+    status: str
+    root_pk: int | None
+    deliver: str | None
+    tenant: str
+    session_id: str
+
+
+_ASKED = (
+    sa.select(runs.c.pk, runs.c.status, runs.c.root_pk, runs.c.deliver, runs.c.tenant, sessions.c.session_id)
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .where(runs.c.run_id == sa.bindparam("run_id"))
+)
+
+
+def asked_of(database: Database, run_id: str) -> AskedBefore:
+    """Raises ``RunNotFound``, ``NotRepeatable``."""
+    with database.read() as connection:
+        row = row_of(connection.execute(_ASKED, {"run_id": run_id}), _RepeatedRun)
+        if row is None:
+            raise missing(connection, run_id)
+        if row.root_pk is not None:
+            raise NotRepeatable(f"run {run_id!r} belongs to the run that caused it: retry that one")
+        if not RunStatus(row.status).is_terminal:
+            raise NotRepeatable(f"run {run_id!r} has not ended ({row.status}): stop it first, or wait for its end")
+        try:
+            spec = read_spec(connection, row.pk)
+        except ValueError:
+            raise NotRepeatable(f"the stored input of run {run_id!r} cannot be read") from None
+    return AskedBefore(
+        tenant=row.tenant,
+        session_id=row.session_id,
+        spec=spec,
+        deliver=tuple(targets_of(row.deliver)) if row.deliver else (),
+    )

@@ -1,0 +1,130 @@
+"""Many runs in one request, on a real server: submitted, stopped, waited for; and one once more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from serving import Served, hints_waiting, until
+from support.plans import statements
+from support.store import Store
+
+from hermes_worker.core.messages import ModelReply
+from hermes_worker.core.run import RunStatus
+from hermes_worker.store.tables import runs
+
+
+def test_a_batch_is_taken_in_and_what_is_wrong_is_named_one_by_one(api: Served, store: Store) -> None:
+    asked: list[Any] = [
+        {"input": "a", "tags": ["t"]},
+        {"input": ""},
+        "x",
+        {"input": "b", "session_id": "s", "idempotency_key": "k"},
+        {"input": "c", "session_id": "s", "idempotency_key": "k"},
+        {"input": "d", "session_id": "run_" + "0" * 32},
+        {"input": "e", "delay_s": 600},
+        {"input": "f", "colour": 1},
+    ]
+    answer = api.http.post("/v1/batch/runs", json={"runs": asked}).json()
+
+    assert (answer["accepted"], answer["refused"]) == (3, 5)
+    assert [each["index"] for each in answer["data"]] == list(range(8))
+    said = [each.get("status") or (each["error"]["code"], each["error"]["param"]) for each in answer["data"]]
+    assert said == [
+        "started",
+        ("empty_message", "input"),
+        ("invalid_type", "body"),
+        "started",
+        ("idempotency_key_reused", "idempotency_key"),
+        ("invalid_value", "session_id"),
+        "scheduled",
+        ("unknown_parameter", "colour"),
+    ]
+    until(lambda: hints_waiting(api.client) == 2, "the hints")
+    assert [run["tags"] for run in api.http.get("/v1/runs?tag=t").json()["data"]] == [["t"]]
+    assert store.bodies(answer["data"][0]["run_id"]) == [{"role": "user", "content": "a"}]
+
+
+@pytest.mark.parametrize("document", [{}, {"runs": []}, {"runs": 1}, {"runs": [{"input": "x"}] * 1_001}])
+def test_a_batch_that_is_none_is_refused(api: Served, document: dict[str, Any]) -> None:
+    answer = api.http.post("/v1/batch/runs", json=document)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "runs")
+
+
+def test_a_run_that_ended_is_asked_once_more_in_its_session(api: Served, store: Store) -> None:
+    first = api.submit(input="count", metadata={"n": "1"}, tags=["t"])
+    early = api.http.post(f"/v1/runs/{first}/retry")
+    store.answer(first, ModelReply(text="one"))
+
+    again = api.http.post(f"/v1/runs/{first}/retry")
+    second = again.json()["run_id"]
+
+    assert (early.status_code, early.json()["error"]["code"]) == (409, "run_not_repeatable")
+    assert again.status_code == 202
+    run = api.http.get(f"/v1/runs/{second}").json()
+    assert (run["retry_of"], run["tags"], run["metadata"]) == (first, ["t"], {"n": "1"})
+    said = [(row["role"], row["content"]) for row in store.bodies(second)]
+    assert said == [("user", "count"), ("assistant", "one"), ("user", "count")]
+    [listed] = [run for run in api.http.get("/v1/runs").json()["data"] if run["run_id"] == second]
+    assert listed["retry_of"] == first
+
+
+def test_open_runs_are_stopped_by_a_filter_after_a_dry_run(api: Served, store: Store) -> None:
+    tagged = [api.submit(tags=["t"]) for _ in range(2)]
+    ended, other = api.submit(tags=["t"]), api.submit()
+    store.answer(ended)
+
+    dry = api.http.post("/v1/batch/stop", json={"tag": ["t"], "dry_run": True}).json()
+    assert (dry["run_ids"], dry["dry_run"]) == (tagged[::-1], True)
+    assert store.status(tagged[0]) is RunStatus.QUEUED
+    wet = api.http.post("/v1/batch/stop", json={"tag": ["t"], "limit": 1}).json()
+    assert (wet["run_ids"], wet["has_more"]) == ([tagged[1]], True)
+    assert (store.status(tagged[1]), store.status(tagged[0])) == (RunStatus.CANCELLED, RunStatus.QUEUED)
+    assert api.http.post("/v1/batch/stop", json={"status": ["completed"]}).json()["run_ids"] == []
+    assert store.status(other) is RunStatus.QUEUED
+
+
+def test_a_request_waits_for_the_end_of_a_run(api: Served, store: Store) -> None:
+    run_id = api.submit()
+    assert api.http.get(f"/v1/runs/{run_id}/wait?timeout_s=0").json() == {"run_id": run_id, "ended": False}
+    seen: list[Any] = []
+    with httpx.Client(base_url=str(api.http.base_url), headers=api.http.headers, timeout=30) as other:
+        waiter = threading.Thread(target=lambda: seen.append(other.get(f"/v1/runs/{run_id}/wait?timeout_s=20").json()))
+        waiter.start()
+        time.sleep(0.1)  # it may begin before or after the end: both are right
+        store.answer(run_id)
+        waiter.join()
+
+    assert seen == [{"run_id": run_id, "ended": True, "status": "completed", "exit_reason": "text_response"}]
+
+
+def test_runs_are_joined_all_or_any_of_them(api: Served, store: Store) -> None:
+    first, second = api.submit(), api.submit()
+    store.answer(first)
+
+    def join(**asked: Any) -> httpx.Response:
+        return api.http.post("/v1/batch/wait", json={"run_ids": [first, second], "timeout_s": 0.2, **asked})
+
+    assert join(mode="any").json()["done"] is True
+    assert join().json()["done"] is False
+    assert [run["ended"] for run in join().json()["runs"]] == [True, False]
+    store.answer(second)
+    assert join(timeout_s=20).json()["done"] is True
+    assert join(run_ids=[first, "run_nope"]).status_code == 404
+
+
+def test_the_statements_of_a_batch_do_not_grow_with_its_runs(api: Served) -> None:
+    def count(size: int) -> int:
+        with statements(api.client.database) as seen:
+            assert api.http.post("/v1/batch/runs", json={"runs": [{"input": "x"}] * size}).json()["accepted"] == size
+        return len(seen)
+
+    count(1)
+    assert count(100) <= count(2) + 8
+    with api.client.database.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(runs)).scalar_one() == 103
