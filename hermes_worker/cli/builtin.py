@@ -113,6 +113,16 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.encryption:encryption",
         ),
         CommandDeclaration(
+            name="export",
+            summary="Write everything of a person, a session or a tenant as JSON lines.",
+            implementation="hermes_worker.cli.erase:export",
+        ),
+        CommandDeclaration(
+            name="erase",
+            summary="Delete everything of a person, a session or a tenant, and leave a receipt.",
+            implementation="hermes_worker.cli.erase:erase",
+        ),
+        CommandDeclaration(
             name="backup",
             summary="Write everything of a home into ARCHIVE, also while runs are at work.",
             implementation="hermes_worker.cli.backup:backup",

@@ -27,7 +27,15 @@ from hermes_worker.store.engine.prepared import columns_for, row_of, rows_of
 from hermes_worker.store.engine.sealing import beginning, either
 from hermes_worker.store.owners import owned_by
 from hermes_worker.store.rows import insert_ignoring, store_blob
-from hermes_worker.store.runs.runs import NewRun, SessionActive, SessionNotFound, new_run_id, session_is, session_values
+from hermes_worker.store.runs.runs import (
+    NewRun,
+    SessionActive,
+    SessionNotFound,
+    new_run_id,
+    require_kept,
+    session_is,
+    session_values,
+)
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 PAGE_MAX = 200
@@ -280,6 +288,7 @@ class Sessions:
         """
         with self._database.write() as connection:
             source = self._found(connection, reference, is_locked=True)
+            require_kept(connection, source.pk)
             cut = _cut(connection, source, last)
             this = sessions.c.pk == source.pk
             kept = sessions.c.system_prompt, sessions.c.tools_hash, sessions.c.workspace

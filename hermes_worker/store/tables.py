@@ -108,11 +108,13 @@ sessions = sa.Table(
     sa.Column("ended_at", Seconds),
     sa.Column("end_reason", SealedText("sessions.end_reason", clear_chars=40)),
     sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("erasure_pk", BigId),
     sa.UniqueConstraint("tenant", "source", "name"),
     sa.CheckConstraint("(source is null) = (name is null)", name="named_by_somebody"),
     sa.Index("ix_sessions_tools_hash", "tools_hash"),
     _partial("ix_sessions_tenant", "tenant", "pk", where=OF_OTHERS),
     _partial("ix_sessions_forked_from", "tenant", "forked_from", where="forked_from is not null"),
+    _partial("ix_sessions_erasure", "erasure_pk", where="erasure_pk is not null"),
     postgresql_with={"fillfactor": "85", **_OFTEN_UPDATED},
 )
 """A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order.
@@ -121,7 +123,7 @@ and ``source`` only.
 
 ``model`` is what its dialect asks for its turns, ``forked_from`` the id of the session whose beginning it took over as
 rows of its own, which may be gone. ``ended_at`` is a remark of its owner's: it holds until the next run, and closes
-nothing."""
+nothing. ``erasure_pk``: nothing begins in it any more, because it is being erased."""
 
 session_documents = sa.Table(
     "session_documents",
@@ -950,9 +952,11 @@ deleted_runs = sa.Table(
     sa.Column("run_id", sa.String(40), primary_key=True),
     sa.Column("tenant", Tenant, nullable=False),
     sa.Column("deleted_at", Seconds, nullable=False),
+    sa.Column("erasure_pk", BigId),
     sa.Index("ix_deleted_runs_deleted_at", "tenant", "deleted_at"),
 )
-"""Tombstones: who asks for a deleted run learns that it is gone, and not that it never was."""
+"""Tombstones: who asks for a deleted run learns that it is gone, and not that it never was. ``erasure_pk``: it was
+erased, and so is the workspace of a session of this id, wherever it is."""
 
 text_keys = sa.Table(
     "text_keys",
@@ -963,3 +967,19 @@ text_keys = sa.Table(
 )
 """The keys that texts here are encrypted with, by their ids, and when a process last said that it encrypts with one.
 Who does not have them all does not start. A key that no text needs any more has no row."""
+
+erasures = sa.Table(
+    "erasures",
+    metadata,
+    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
+    sa.Column("receipt_id", sa.String(40), nullable=False, unique=True),
+    sa.Column("tenant", Tenant, nullable=False),
+    sa.Column("began_at", Seconds, nullable=False),
+    sa.Column("ended_at", Seconds),
+    sa.Column("plan", SealedText("erasures.plan")),
+    sa.Column("receipt", sa.Text()),
+    sa.CheckConstraint("(ended_at is null) = (plan is not null)", name="planned_until_ended"),
+    sa.CheckConstraint("(ended_at is null) = (receipt is null)", name="receipt_at_the_end"),
+)
+"""Erasures of what belongs to a person, a session or a tenant (``core.erasure``). ``plan`` says whom it is about, and
+goes when it is done; ``receipt`` names nobody and stays."""

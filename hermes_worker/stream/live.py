@@ -6,7 +6,7 @@ The rows in SQL are the record; this is the preview of the row that is being wri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import redis
@@ -23,6 +23,11 @@ _KEPT_S = 600
 
 def stream_key(run_id: str) -> str:
     return f"{KEY_PREFIX}live:{run_id}"
+
+
+def forget(client: redis.Redis, run_ids: Sequence[str]) -> int:
+    """Delete the previews of runs that are gone; how many there were. Raises what the client raises."""
+    return sum(int(client.delete(stream_key(run_id))) for run_id in run_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

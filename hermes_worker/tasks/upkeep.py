@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention import RetentionKind
-from hermes_worker.local.paths import output_dir, workspaces_dir
+from hermes_worker.local.paths import job_data_dirs, output_dir, workspaces_dir
 from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.tasks.jobs.data import remove_of_job
 from hermes_worker.tasks.jobs.outputs import prune_outputs
-from hermes_worker.workspaces.pruning import prune_workspaces
+from hermes_worker.workspaces.pruning import prune_workspaces, remove_workspaces
+
+
+def remove_files(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequence[str]) -> Counter[str]:
+    """Remove what this machine has of erased sessions and jobs: workspaces of their own, documents, and what scripts
+    kept. Idempotent. Only ids that the product drew are taken for names of directories."""
+    removed: Counter[str] = Counter()
+    removed["workspaces"] = len(remove_workspaces(workspaces_dir(home, tenant), sessions))
+    kept = [output_dir(home), *job_data_dirs(home)]
+    removed["documents"] = sum(remove_of_job(directory, job_id) for directory in kept for job_id in jobs)
+    return +removed
 
 
 def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[RetentionKind, int]:
@@ -19,7 +32,7 @@ def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[Retent
     age_s = pruner.rules(DEFAULT_TENANT)[RetentionKind.OUTPUTS].age_s
     removed = {RetentionKind.OUTPUTS: prune_outputs(output_dir(home), outputs_kept, age_s=age_s)}
     for tenant in pruner.tenants():
-        if pruner.rules(tenant)[RetentionKind.WORKSPACES].age_s is not None:
+        if pruner.rules(tenant)[RetentionKind.WORKSPACES].age_s is not None or pruner.has_erased(tenant):
             found = prune_workspaces(workspaces_dir(home, tenant), partial(pruner.over_workspaces, tenant))
             count = removed.get(RetentionKind.WORKSPACES, 0) + len(found)
             removed[RetentionKind.WORKSPACES] = count

@@ -35,6 +35,13 @@ def prune_workspaces(directory: Path, over: Callable[[Collection[str]], set[str]
     return removed
 
 
+def remove_workspaces(directory: Path, sessions: Collection[str]) -> list[str]:
+    """Remove the workspaces below ``directory`` that these sessions were given, also one that was changed a moment ago;
+    returns which. No link is followed. Idempotent."""
+    own = [name for name in sorted(sessions) if _OWN.fullmatch(name) and (directory / name).is_dir()]
+    return [name for name in own if not (directory / name).is_symlink() and _remove(directory / name)]
+
+
 def _is_own(entry: os.DirEntry[str]) -> bool:
     is_own = _OWN.fullmatch(entry.name) is not None and entry.is_dir(follow_symlinks=False)
     return is_own and entry.stat(follow_symlinks=False).st_mtime < time.time() - _TOUCHED_S

@@ -21,6 +21,7 @@ from hermes_worker.store.tables import (
     deleted_responses,
     deleted_runs,
     deliveries,
+    erasures,
     firings,
     hook_calls,
     jobs,
@@ -67,6 +68,7 @@ _OTHERS = {
     limits: {"tenant": "acme", "key_id": "", "name": "runs", "value": 4},
     spending: {"tenant": "acme", "key_id": "", "period": "2026-11"},
     submit_rates: {"tenant": "acme", "key_id": "", "tokens": 1.0, "at": 1.0},
+    erasures: {"receipt_id": "era_1", "tenant": "default", "began_at": 1.0, "plan": "{}"},
     steers: {"run_pk": 1, "text": "faster", "created_at": 1.0},
     waits: {"run_pk": 1, "iteration": 1, "position": 0, "kind": "input", "request": "{}", "opened_at": 1.0},
     auxiliary_calls: {

@@ -66,6 +66,7 @@ class Act(StrEnum):
     RULE_UNSET = "rule.unset"
     HOLD_PLACE = "hold.place"
     HOLD_RELEASE = "hold.release"
+    ERASURE_BEGIN = "erasure.begin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

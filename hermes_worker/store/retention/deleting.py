@@ -68,9 +68,12 @@ class _GoingRun(NamedTuple):
     tenant: str
 
 
-def delete_chain(database: Database, root_pk: int, may_go: Callable[[Connection], bool]) -> int:
+def delete_chain(
+    database: Database, root_pk: int, may_go: Callable[[Connection], bool], *, erasure_pk: int | None = None
+) -> int:
     """Delete a chain, its last runs first; returns how many runs. ``may_go`` is asked again under the lock of its first
-    run, in every transaction. Nothing happens when another process is at it."""
+    run, in every transaction. Nothing happens when another process is at it. ``erasure_pk``: what makes it go, for its
+    tombstones."""
     deleted = 0
     while True:
         with database.write() as connection:
@@ -81,11 +84,11 @@ def delete_chain(database: Database, root_pk: int, may_go: Callable[[Connection]
             wanted = sa.select(*columns_for(runs, _GoingRun)).where(members([root_pk]))
             last = connection.execute(wanted.order_by(runs.c.pk.desc()).limit(_RUNS_AT_ONCE))
             rows = rows_of(last, _GoingRun)
-            if _delete_runs(connection, rows):
+            if _delete_runs(connection, rows, erasure_pk):
                 deleted += len(rows)
 
 
-def _delete_runs(connection: Connection, rows: Sequence[_GoingRun]) -> bool:
+def _delete_runs(connection: Connection, rows: Sequence[_GoingRun], erasure_pk: int | None) -> bool:
     """Delete runs with all that belongs to them; false when there is more of that than one transaction deletes."""
     pks = [row.pk for row in rows]
     for table, run_pk in _MANY:
@@ -95,7 +98,7 @@ def _delete_runs(connection: Connection, rows: Sequence[_GoingRun]) -> bool:
     for run_pk in _FEW:
         connection.execute(sa.delete(run_pk.table).where(run_pk.in_(pks)))
     connection.execute(sa.delete(runs).where(runs.c.pk.in_(pks)))
-    tombstones = [{"run_id": row.run_id, "tenant": row.tenant} for row in rows]
+    tombstones = [{"run_id": row.run_id, "tenant": row.tenant, "erasure_pk": erasure_pk} for row in rows]
     connection.execute(insert_ignoring(connection, deleted_runs).values(deleted_at=db_now()), tombstones)
     return True
 
@@ -152,11 +155,13 @@ _IS_USED = sa.or_(
 _WAS_RELEASED = blobs.c.released_at < db_now_once() - _RELEASED_FOR_S
 
 
-def delete_blobs(database: Database, most: int) -> tuple[int, int]:
+def delete_blobs(database: Database, most: int, *, released_before: float | None = None) -> tuple[int, int]:
     """Delete texts that were released an hour ago and that nothing refers to; those in use are kept. Looks at ``most``;
-    returns how many it looked at, and how many it deleted."""
+    returns how many it looked at, and how many it deleted. ``released_before`` (epoch seconds) takes the place of the
+    hour, where the caller knows that every transaction from before then has ended."""
+    was_released = _WAS_RELEASED if released_before is None else blobs.c.released_at < released_before
     with database.write() as connection:
-        some = sa.select(blobs.c.hash).where(_WAS_RELEASED).order_by(blobs.c.released_at).limit(most)
+        some = sa.select(blobs.c.hash).where(was_released).order_by(blobs.c.released_at).limit(most)
         hashes = connection.execute(some.with_for_update(skip_locked=True)).scalars().all()
         if not hashes:
             return 0, 0

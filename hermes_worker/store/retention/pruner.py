@@ -214,10 +214,11 @@ class Pruner:
 
     def over_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         """Those of these sessions whose own workspace may go: quiet for as long as the rule says, or deleted. A session
-        that this database never knew is none of them."""
+        that this database never knew is none of them. Those of erased sessions go whatever the rules say."""
+        erased = self._erased(tenant, session_ids)
         rule = self.rules(tenant)[RetentionKind.WORKSPACES]
         if rule.age_s is None:
-            return set()
+            return erased
         quiet_before = self._database.now() - rule.age_s
         with self._database.read() as connection:
             holds = holds_of(connection, tenant)
@@ -230,9 +231,9 @@ class Pruner:
             deleted = set(connection.execute(sa.select(deleted_runs.c.run_id).where(gone)).scalars())
             shared = self._shared_workspaces(connection, tenant, holds, quiet_before)
         if holds.is_whole:
-            return set()
+            return erased
         over = {known[each.session_pk] for each in facts if is_over(each, quiet_before)}
-        return (over | deleted - set(known.values())) - shared
+        return ((over | deleted - set(known.values())) - shared) | erased
 
     def _shared_workspaces(self, connection: Connection, tenant: str, holds: Holds, quiet_before: float) -> set[str]:
         """The names of directories in which forks work that are not over: they were given to other sessions."""
@@ -246,6 +247,18 @@ class Pruner:
             each.session_pk for each in sessions_of(connection, sorted(names), holds) if is_over(each, quiet_before)
         }
         return {name for pk, name in names.items() if pk not in over}
+
+    def has_erased(self, tenant: str) -> bool:
+        """Whether something of a tenant was erased, of which another machine may have files."""
+        is_erased = sa.exists().where(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
+        with self._database.read() as connection:
+            return bool(connection.execute(sa.select(is_erased)).scalar_one())
+
+    def _erased(self, tenant: str, session_ids: Collection[str]) -> set[str]:
+        ours = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
+        wanted = sa.select(deleted_runs.c.run_id).where(ours, deleted_runs.c.run_id.in_(session_ids))
+        with self._database.read() as connection:
+            return set(connection.execute(wanted).scalars())
 
     def _scope(self, tenant: str, acts: bool) -> _Scope:
         now = self._database.now()

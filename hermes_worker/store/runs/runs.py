@@ -82,6 +82,10 @@ class SessionNotFound(HermesError):
     """No session has this id."""
 
 
+class SessionErased(SessionNotFound):
+    """The session is being erased (docs/erasure.md)."""
+
+
 class SessionBusy(HermesError):
     """Too many runs already wait in this session."""
 
@@ -273,6 +277,7 @@ class _LockedSession(NamedTuple):
     pk: int
     active_run_pk: int | None
     message_seq: int
+    erasure_pk: int | None
 
 
 _CLAIM_ITERATION = Prepared(
@@ -762,6 +767,14 @@ def session_is(tenant: str, source: str, reference: str) -> sa.ColumnElement[boo
     return sa.and_(sessions.c.tenant == tenant, sessions.c.source == source, sessions.c.name == reference)
 
 
+def require_kept(connection: Connection, session_pk: int) -> None:
+    """Raises ``SessionErased`` for one of which nothing may be taken any more. Its row is locked."""
+    this = sa.select(sessions.c.session_id).where(sessions.c.pk == session_pk, sessions.c.erasure_pk.is_not(None))
+    session_id = connection.execute(this).scalar()
+    if session_id is not None:
+        raise SessionErased(f"the session {session_id!r} is being erased; nothing begins in it any more")
+
+
 def new_run_id() -> str:
     return f"run_{uuid.uuid4().hex}"
 
@@ -972,6 +985,8 @@ def _session_for(connection: Connection, run_id: str, new: NewRun) -> tuple[int,
     row = row_of(found, _LockedSession)
     if row is None:
         raise SessionNotFound(f"no session has the id {reference!r}; a name of your own must not look like an id")
+    if row.erasure_pk is not None:
+        raise SessionErased(f"the session {reference!r} is being erased; nothing begins in it any more")
     if new.after is not None:
         _require_newest(connection, row.pk, new.after)
     if row.active_run_pk is not None or sharing.is_shared(connection):

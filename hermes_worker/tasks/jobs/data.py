@@ -27,6 +27,13 @@ def remove_data(home: Path, forgotten: Callable[[Collection[str]], Collection[st
     return sum(_is_removed(found[job_id]) for job_id in forgotten(found.keys()))
 
 
+def remove_of_job(directory: Path, job_id: str) -> bool:
+    """Remove what is kept below ``directory`` of an erased job; whether something was. Idempotent."""
+    kept = directory / job_id
+    is_there = _JOB_DIRECTORY.fullmatch(job_id) is not None and kept.is_dir() and not kept.is_symlink()
+    return is_there and _is_removed(kept)
+
+
 def _of_jobs(directory: Path) -> Iterator[Path]:
     try:
         entries = list(os.scandir(directory))

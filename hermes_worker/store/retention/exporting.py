@@ -1,0 +1,137 @@
+"""Everything of a person, a session or a tenant, row by row."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.erasure import Person
+from hermes_worker.store.engine.database import Database
+from hermes_worker.store.retention.selecting import (
+    AT_ONCE,
+    BY_RUN,
+    BY_SESSION,
+    OF_TENANT,
+    Selected,
+    in_parts,
+    kept_for,
+    runs_of,
+    select,
+)
+from hermes_worker.store.tables import (
+    api_keys,
+    audit_log,
+    blobs,
+    dead_targets,
+    deliveries,
+    firings,
+    jobs,
+    kept_answers,
+    messages,
+    principals,
+)
+
+_NOT_TOLD = frozenset({"lease_token", "lease_owner", "erasure_pk"})
+"""Columns that are nobody's data: claims of workers, and marks of ours."""
+_SECRET = frozenset({"api_keys.hash", "webhook_routes.secret"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRow:
+    """A row. ``kind`` is its table."""
+
+    kind: str
+    row: Mapping[str, object]
+
+    def to_json(self) -> str:
+        return json.dumps({"kind": self.kind, "row": dict(self.row)}, ensure_ascii=False, default=str)
+
+
+def wheres(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+    """Which rows belong to a selection, in parts that one statement takes. No row is in two of them."""
+    for column in BY_RUN:
+        for part in in_parts(runs_of(connection, selected.roots)):
+            yield column.table, column.in_(part)
+    for column in BY_SESSION:
+        for part in in_parts(selected.sessions):
+            yield column.table, column.in_(part)
+    for part in in_parts(selected.jobs):
+        yield jobs, jobs.c.pk.in_(part)
+    yield from _wheres_of_both(connection, selected)
+    if selected.person.is_everybody:
+        for table in OF_TENANT:
+            ours = table.c.tenant == selected.tenant
+            yield table, sa.and_(ours, table.c.run_pk.is_(None)) if "run_pk" in table.c else ours
+        return
+    for this in kept_for(connection, selected):
+        yield kept_answers, this
+    for part in in_parts(selected.holders):
+        yield api_keys, api_keys.c.principal_pk.in_(part)
+        yield principals, principals.c.pk.in_(part)
+    if selected.person.targets:
+        marked = dead_targets.c.key.in_(selected.person.targets)
+        yield dead_targets, sa.and_(dead_targets.c.tenant == selected.tenant, marked)
+
+
+def _wheres_of_both(connection: Connection, selected: Selected) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+    """Firings and deliveries name a run, a job, or both."""
+    for table in (firings, deliveries):
+        for part in in_parts(selected.jobs):
+            yield table, table.c.job_pk.in_(part)
+        of_others = [table.c.job_pk.not_in(part) for part in in_parts(selected.jobs)]
+        is_others = sa.or_(table.c.job_pk.is_(None), sa.and_(sa.true(), *of_others))
+        for part in in_parts(runs_of(connection, selected.roots)):
+            yield table, sa.and_(table.c.run_pk.in_(part), is_others)
+
+
+def counts(connection: Connection, selected: Selected) -> Counter[str]:
+    """How many rows of each table belong to a selection; ``blobs`` are those that their messages name."""
+    found: Counter[str] = Counter()
+    for table, where in wheres(connection, selected):
+        found[table.name] += connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
+    for part in in_parts(selected.sessions):
+        named = sa.select(sa.func.count(sa.distinct(messages.c.blob_hash))).where(messages.c.session_pk.in_(part))
+        found["blobs"] += connection.execute(named).scalar_one()
+    return +found
+
+
+def exported(database: Database, tenant: str, person: Person) -> Iterator[ExportedRow]:
+    """Every row, as of one moment, in an order in which a row comes before those that name it. Raises
+    ``NobodyNamed``."""
+    with database.snapshot() as connection:
+        selected = select(connection, tenant, person)
+        for table, where in wheres(connection, selected):
+            told = [column for column in table.columns if f"{table.name}.{column.name}" not in _SECRET]
+            told = [column for column in told if column.name not in _NOT_TOLD]
+            wanted = sa.select(*told).where(where).order_by(*table.primary_key.columns)
+            for row in connection.execution_options(yield_per=AT_ONCE).execute(wanted).mappings():
+                yield ExportedRow(kind=table.name, row=dict(row))
+        yield from _blobs(connection, selected)
+        yield from _deeds(connection, selected)
+
+
+def _deeds(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
+    """What they did. It is no part of an erasure: nobody can change the log, and its rows go by their rule."""
+    theirs = audit_log.c.tenant == selected.tenant
+    if not selected.person.is_everybody:
+        theirs = sa.and_(theirs, audit_log.c.actor.in_(selected.authors))
+    for row in connection.execute(sa.select(audit_log).where(theirs).order_by(audit_log.c.pk)).mappings():
+        yield ExportedRow(kind=audit_log.name, row=dict(row))
+
+
+def _blobs(connection: Connection, selected: Selected) -> Iterator[ExportedRow]:
+    told: set[str] = set()
+    for part in in_parts(selected.sessions):
+        named = sa.select(messages.c.blob_hash).where(
+            messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None)
+        )
+        for digest in connection.execute(named.distinct()).scalars().all():
+            if digest is not None and digest not in told:
+                told.add(digest)
+                body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == digest)).scalar_one()
+                yield ExportedRow(kind=blobs.name, row={"hash": digest, "body": body})
