@@ -22,8 +22,8 @@ from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
 from hermes_worker.store.retention.pruner import Pruner
+from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.runs import NewRun, Runs
-from hermes_worker.store.runs.views import Views
 from hermes_worker.store.sweep import Sweeper, SweepPolicy
 from hermes_worker.store.workers import Workers
 
@@ -59,7 +59,7 @@ class _Years:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._runs = Runs(database)
-        self._views = Views(database)
+        self._listing = Listing(database)
         self._sweeper = Sweeper(database, SweepPolicy(interval_s=0.0, ttl_s=15.0, resend_grace_s=2.0))
         self._owner = Workers(database).register(name="w", queues="model", ttl_s=1e9).pk
         self._accepted: list[str] = []
@@ -88,7 +88,7 @@ class _Years:
         self._sweeper.sweep(None)
 
     def list(self) -> None:
-        self._views.runs(limit=50)
+        self._listing.page(RunFilter(), limit=50)
 
     def buffers(self, act: Callable[[], None]) -> float:
         """Buffers that one ``act`` touches, of so many."""

@@ -62,6 +62,7 @@ class Rig:
         publish: bool = True,
         run_id: str | None = None,
         deliver: Sequence[str] = (),
+        delay_s: float | None = None,
         **spec: Any,
     ) -> str:
         """Submit a run that follows a script (see ``models.scripted.script``)."""
@@ -75,6 +76,7 @@ class Rig:
                 session_id=session_id,
                 run_id=run_id,
                 deliver=deliver,
+                delay_s=delay_s,
                 system_prompt="You are in a test.",
                 tools=tools,
                 workspace=workspace.to_json(),
