@@ -111,9 +111,9 @@ class _Watch:
         except ConfigurationError as error:
             self._complain(f"{error}; the keys from before go on being used")
             return
-        if found is None:
-            return
-        self._adopt(text_keys(found))
+        found, self._sealer.learned = found or self._sealer.learned, None
+        if found is not None:
+            self._adopt(text_keys(found))
 
     def _adopt(self, new: TextKeys) -> None:
         """A key that texts still need is kept, and goes on opening them."""

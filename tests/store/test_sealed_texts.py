@@ -378,7 +378,9 @@ def test_another_key_is_followed_between_two_transactions(store: Store, at_once:
         assert len(sealed.bodies(first)) == len(sealed.bodies(second)) == 5
 
 
-def test_a_key_that_another_process_uses_already_is_found_when_a_text_needs_it(store: Store) -> None:
+def test_a_key_that_another_process_uses_already_is_found_when_a_text_needs_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawer = Drawer(OLD)
     with over(store, OLD, source=drawer) as slow, over(store, OLD, NEW) as quick:
         quick.submit()
@@ -388,6 +390,11 @@ def test_a_key_that_another_process_uses_already_is_found_when_a_text_needs_it(s
         quick.answer(run_id)
         assert [body["content"] for body in slow.bodies(run_id)] == ["by the new key", "done"]
         assert slow.database.sealer.keys.first == key_id(OLD)
+        monkeypatch.setattr(module, "LOOK_S", 0.0)
+        for _ in range(2):  # the first was begun by the time that there was
+            slow.submit()
+            slow.database.before_writing._look_at = 0.0  # type: ignore[union-attr]
+        assert slow.database.sealer.keys.first == key_id(NEW)
 
 
 def test_a_key_that_is_taken_away_too_early_is_kept(store: Store, at_once: None) -> None:

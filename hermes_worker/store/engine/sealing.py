@@ -114,6 +114,8 @@ class Sealer:
         self._looked_at = 0.0
         self._looking = threading.Lock()
         self.source = source
+        self.learned: Sequence[str] | None = None
+        """Keys of which only the ability to open was taken over yet."""
         self.use(keys)
 
     def use(self, keys: TextKeys) -> None:
@@ -176,6 +178,7 @@ class Sealer:
         except ConfigurationError:
             return  # said when keys are looked at next; the keys that are here go on working
         if found is not None:
+            self.learned = found
             self.use(TextKeys(self.keys.first, MappingProxyType({**self.keys.boxes, **text_keys(found).boxes})))
 
 
