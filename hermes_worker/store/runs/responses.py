@@ -11,6 +11,7 @@ from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
+from hermes_worker.store.engine.sealing import either
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.runs.inputs import CorruptInput, read_spec
 from hermes_worker.store.runs.runs import find
@@ -45,7 +46,7 @@ class Responses:
         """Raises ``RunNotFound``, ``CorruptInput``."""
         view = self._views.run(run_id)
         wanted = (
-            sa.select(messages.c.seq, messages.c.role, sa.func.coalesce(messages.c.body, blobs.c.body).label("body"))
+            sa.select(messages.c.seq, messages.c.role, either(messages.c.body, blobs.c.body).label("body"))
             .select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
             .join(runs, (runs.c.session_pk == messages.c.session_pk) & (runs.c.pk == messages.c.run_pk))
             .where(runs.c.run_id == run_id)
