@@ -154,6 +154,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "terminal.network": "none",
         "terminal.network_api": "proxy",
         "terminal.network_unattended": "open",
+        "server.cors_origins": "https://chat.example.org,http://localhost:3000",
         "terminal.network_hosts": "pypi.org,*.example.org",
         "terminal.umask": "027",
         "worker.debuggable": "true",

@@ -17,6 +17,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, Guard, Keyholders, needs_key, require_safe, scopes_of
 from hermes_worker.api.callers import TracedCaller
 from hermes_worker.api.context import ApiContext
+from hermes_worker.api.cors import Cors
 from hermes_worker.api.document import OPENAPI_VERSION, complete
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
 from hermes_worker.api.limits import BodyLimit, OneLength
@@ -64,7 +65,9 @@ class Api(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         repeats = Repeats(super().build_middleware_stack(), document=self.openapi, state=self.state)
         inner = BodyLimit(TracedCaller(repeats))
-        return DefectLog(SecurityHeaders(OneLength(Guard(inner, holders=self.state.holders))))
+        origins = self.state.context.client.settings.server.cors_origins
+        guarded = OneLength(Guard(inner, holders=self.state.holders, origins=origins))
+        return DefectLog(SecurityHeaders(Cors(guarded, origins=origins)))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

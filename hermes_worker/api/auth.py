@@ -16,7 +16,7 @@ import hmac
 import ipaddress
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, cast
 
 import anyio
@@ -26,6 +26,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hermes_worker.api.cors import is_listed
 from hermes_worker.api.errors import ApiError, unavailable
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope, Principal, holder_of_key
@@ -101,9 +102,11 @@ _LOOKUP_THREADS = 4
 class Guard:
     """Lets a request through, or answers it."""
 
-    def __init__(self, app: ASGIApp, *, holders: Keyholders) -> None:
+    def __init__(self, app: ASGIApp, *, holders: Keyholders, origins: Collection[str] = ()) -> None:
+        """``origins`` are those of web pages that may send requests."""
         self._app = app
         self._holders = holders
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -121,7 +124,8 @@ class Guard:
 
     async def _admitted(self, headers: Headers, path: str) -> Principal | None:
         """Who asks; ``None`` where nobody is asked for a key. Raises ``ApiError``."""
-        if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        is_of_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if is_of_page and not is_listed(headers, self._origins):
             raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
         if not needs_key(path):
             return None

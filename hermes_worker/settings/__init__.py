@@ -345,6 +345,13 @@ class ServerSettings:
     drain_s: float = _setting("server.drain_s", "HERMES_SERVER_DRAIN_S", number(0, 3600, "seconds"), 0.0)
     """Seconds for which an API that is told to stop still takes requests, while `GET /health/ready` answers 503. Load
     balancers get that long to notice. A second signal ends it."""
+    cors_origins: tuple[str, ...] = _setting(
+        "server.cors_origins",
+        "HERMES_SERVER_CORS_ORIGINS API_SERVER_CORS_ORIGINS",
+        names(r"https?://[a-z0-9.-]{1,253}(:\d{1,5})?", "origins such as https://chat.example.org"),
+        (),
+    )
+    """Origins of web pages that may talk to the API, with a key. Not set: no page may."""
     tls_certificate: Path | None = _setting(  # noqa: RUF009 - a field
         "server.tls_certificate", "HERMES_SERVER_TLS_CERTIFICATE", FILE
     )

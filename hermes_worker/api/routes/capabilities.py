@@ -130,14 +130,14 @@ class SkillList(BaseModel):
 
 
 @router.get("/capabilities", response_model=CapabilitiesObject, dependencies=[READS])
-async def show_capabilities(request: Request) -> CapabilitiesObject:
+async def show_capabilities(context: Context, request: Request) -> CapabilitiesObject:
     """What this server can do, and where."""
     paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
     there = {name: at for name, at in ENDPOINTS.items() if at[0].lower() in paths.get(at[1], {})}
     features: dict[str, bool | str] = {name: needed in there for name, needed in _FEATURES.items()}
     features |= {
         "jobs_admin": False,
-        "cors": False,
+        "cors": bool(context.client.settings.server.cors_origins),
         "idempotency_keys": True,
         "session_continuity_header": "X-Hermes-Session-Id",
     }

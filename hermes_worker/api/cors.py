@@ -1,0 +1,78 @@
+"""Which web pages may talk to the API: those of origins that the operator lists, with a key like everybody else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_METHODS = "GET, POST, PATCH, DELETE, OPTIONS"
+_HEADERS = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "X-Hermes-Session-Id",
+    "X-Hermes-Session-Key",
+)
+_EXPOSED = (
+    "Idempotent-Replayed",
+    "Retry-After",
+    "X-Hermes-Completed",
+    "X-Hermes-Error",
+    "X-Hermes-Partial",
+    "X-Hermes-Run-Id",
+    "X-Hermes-Session-Id",
+    "X-Hermes-Session-Key",
+)
+_OF_SDKS = re.compile(r"(x-stainless|openai)-[a-z0-9-]{1,40}")
+"""Headers that SDKs add to every request; they mean nothing here."""
+_ASKED_MAX = 50
+MAX_AGE_S = 600
+"""docs/behaviour.md, "HTTP API"."""
+
+
+class Cors:
+    """Answers what browsers ask beforehand, and says on every answer that the page may read it."""
+
+    def __init__(self, app: ASGIApp, *, origins: Collection[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        if not is_listed(headers, self._origins):
+            await self._app(scope, receive, send)
+            return
+        allowed = {"Access-Control-Allow-Origin": headers["origin"], "Vary": "Origin"}
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await Response(status_code=204, headers={**allowed, **_preflight(headers)})(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = MutableHeaders(scope=message)
+                told.update(allowed)
+                told["Access-Control-Expose-Headers"] = ", ".join(_EXPOSED)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def is_listed(headers: Headers, origins: Collection[str]) -> bool:
+    """Whether a page of one of these origins sent the request."""
+    given = headers.getlist("origin")
+    return len(given) == 1 and given[0] in origins
+
+
+def _preflight(headers: Headers) -> dict[str, str]:
+    asked = headers.get("access-control-request-headers", "").lower().split(",")[:_ASKED_MAX]
+    of_sdks = [name.strip() for name in asked if _OF_SDKS.fullmatch(name.strip())]
+    return {
+        "Access-Control-Allow-Methods": _METHODS,
+        "Access-Control-Allow-Headers": ", ".join((*_HEADERS, *of_sdks)),
+        "Access-Control-Max-Age": str(MAX_AGE_S),
+    }
