@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker.api.operations import operations_at
 from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.core.limits import LimitReached
 from hermes_worker.observe import log
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission
@@ -176,6 +178,11 @@ def _session_busy(_request: Request, error: SessionBusy) -> ApiError:
     return ApiError(429, str(error), code="rate_limit_exceeded", param="session_id", headers=headers)
 
 
+def _limit_reached(_request: Request, error: LimitReached) -> ApiError:
+    headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
+    return ApiError(429, str(error), code="rate_limit_exceeded", param=error.limit.name.value, headers=headers)
+
+
 def _too_many_readers(_request: Request, error: TooManyReaders) -> ApiError:
     status, code = (429, "rate_limit_exceeded") if error.is_of_run else (503, "too_many_readers")
     message = f"No more streams: {error}. Close one that is no longer read, or try again later."
@@ -205,6 +212,7 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
     SessionActive: _session_active,
     SessionNotFound: _session_not_found,
     SessionBusy: _session_busy,
+    LimitReached: _limit_reached,
     TooManyReaders: _too_many_readers,
     UnavailableError: _database_away,
     Exception: _defect,

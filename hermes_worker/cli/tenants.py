@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import click
@@ -12,8 +14,11 @@ from hermes_worker.cli.layout import moment, table
 from hermes_worker.cli.options import TEXT, OneOf, common, of_tenant, this_user
 from hermes_worker.cli.records import open_records
 from hermes_worker.cli.screen import one_line
+from hermes_worker.core.budget import NANO
+from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.store.access.principals import KeyView, NewKey, Tenants
+from hermes_worker.store.runs.limits import LimitView, TenantLimits
 
 _DAY_S = 86_400.0
 _HOUR_S = 3_600.0
@@ -72,6 +77,94 @@ def enable(home: Path | None, name: str) -> None:
     """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage."""
     Tenants(open_records(home).database).enable_tenant(name)
     click.echo(f"{name} enabled")
+
+
+class LimitWord(click.ParamType[tuple[LimitName, int | None]]):
+    """``NAME=NUMBER``, or ``NAME=none`` to take a limit away."""
+
+    name = "limit"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[LimitName, int | None]:
+        word, _, number = str(value).partition("=")
+        try:
+            limit = LimitName(word)
+            if number == "none":
+                return limit, None
+            amount = Decimal(number) * (NANO if limit.is_money else 1)
+            if not amount.is_finite() or not 0 <= amount <= 10**18 or amount != int(amount):
+                raise ValueError
+        except (ValueError, InvalidOperation):
+            names = ", ".join(LimitName)
+            self.fail(f"{value!r} is no limit: write NAME=NUMBER or NAME=none, with a name of {names}", param, ctx)
+        return limit, int(amount)
+
+
+@tenants.command("limits", epilog="Example: hermes-worker tenants limits acme --set runs=8 --set usd_per_day=50")
+@common
+@click.argument("name", type=TEXT)
+@click.option("--set", "changes", type=LimitWord(), multiple=True, help="NAME=NUMBER, or NAME=none. May be repeated.")
+@click.option("--waits", is_flag=True, help="What is beyond the limits of this command waits, and is not refused.")
+@click.option("--key", "key_id", type=TEXT, default="", help="For one key of the tenant: submits_per_min.")
+@click.option("--weight", type=click.FloatRange(0.001, 1000), help="Its part of the fleet beside those of others: 1.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def set_limits(
+    home: Path | None,
+    name: str,
+    changes: tuple[tuple[LimitName, int | None], ...],
+    waits: bool,
+    key_id: str,
+    weight: float | None,
+    as_json: bool,
+) -> None:
+    """Show what a tenant may use, or change it; every process knows within a second.
+
+    runs: runs at work at once. queued: runs that wait for a place. submits_per_min. tokens_per_day, tokens_per_month,
+    usd_per_day, usd_per_month: what its runs may spend, by days and months of UTC.
+    """
+    records = open_records(home)
+    Tenants(records.database).require_tenant(name)
+    kept = TenantLimits(records.database)
+    if key_id:
+        known = {view.key_id for view in Tenants(records.database).keys(name)}
+        if key_id not in known:
+            raise click.UsageError(f"the tenant {name!r} has no key {key_id!r}")
+        if not all(limit.is_of_keys for limit, _ in changes):
+            raise click.UsageError("a key may have a limit submits_per_min and no other")
+    for limit, value in changes:
+        if value is None:
+            kept.unset_limit(name, limit, key_id=key_id)
+        else:
+            kept.set_limit(name, Limit(name=limit, value=value, waits=waits), key_id=key_id)
+    if weight is not None:
+        kept.set_weight(name, weight)
+    _show_limits(kept.of_tenant(name), kept.weight_of(name), as_json)
+
+
+@tenants.command(epilog="Example: hermes-worker tenants places 64")
+@common
+@click.argument("number", type=TEXT)
+def places(home: Path | None, number: str) -> None:
+    """How many runs may be at work at once in the whole fleet, where tenants share it: a NUMBER, or 'auto' for two for
+    each model call that its workers can make at once."""
+    if number != "auto" and not (number.isascii() and number.isdigit() and 1 <= int(number[:8]) <= 1_000_000):
+        raise click.UsageError("the number of places is a number from 1 to 1,000,000, or 'auto'")
+    TenantLimits(open_records(home).database).set_places(None if number == "auto" else int(number))
+    click.echo(f"places: {number}")
+
+
+def _show_limits(found: Sequence[LimitView], weight: float, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"weight": weight, "limits": [view._asdict() for view in found]}))
+        return
+    click.echo(f"weight {weight:g}")
+    rows = [(v.name, _amount(v), "waits" if v.waits else "refused", v.key_id or "-") for v in found]
+    click.echo(table(rows, ("LIMIT", "AT MOST", "BEYOND IT", "KEY"), whole=(0,)) if rows else "no limits")
+
+
+def _amount(view: LimitView) -> str:
+    return f"{view.value / NANO:g} USD" if view.name.startswith("usd_") else f"{view.value}"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

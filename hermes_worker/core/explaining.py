@@ -91,6 +91,13 @@ class RunFacts:
     deadline_at: float | None = None
     is_held: bool = False
     """It could begin, and is not given a place in a fleet that tenants share."""
+    held_behind: int | None = None
+    """Runs of its tenant that get a place before it."""
+    places: int | None = None
+    """Runs that may be at work in the whole fleet."""
+    tenant_at_work: int | None = None
+    limit: str | None = None
+    """The limit of its tenant that is reached."""
     child_number: int | None = None
     """Which task of its parent's call it is, from 1."""
     siblings: int = 0
@@ -279,9 +286,23 @@ def _not_begun(facts: RunFacts, base: Standing) -> Explanation:
         which = f"it is child {facts.child_number} of {facts.siblings}, and " if facts.child_number else ""
         return Explanation(because=Because.CHILDREN_AT_WORK, text=f"{which}{base.text}")
     if facts.is_held:
-        text = f"it waits for the next place of the tenant {facts.tenant!r}: the fleet is shared, or a limit is reached"
-        return Explanation(because=Because.FLEET_IS_SHARED, text=text)
+        return _without_place(facts)
     return Explanation(because=Because.ABOUT_TO_BEGIN, text="the sweeper is about to begin it")
+
+
+def _without_place(facts: RunFacts) -> Explanation:
+    text = f"it waits for the next place of the tenant {facts.tenant!r}: "
+    text += f"its limit {facts.limit!r} is reached" if facts.limit else "tenants share the fleet"
+    if facts.held_behind is not None:
+        counted = facts.held_behind
+        text += f"; {'at least ' if counted >= AHEAD_COUNTED_MAX else ''}{counted} of its runs go before"
+    said: dict[str, Fact] = {
+        "ahead": facts.held_behind,
+        "places": facts.places,
+        "tenant_at_work": facts.tenant_at_work,
+        "limit": facts.limit,
+    }
+    return Explanation(because=Because.FLEET_IS_SHARED, text=text, facts=said)
 
 
 def _in_queue(facts: RunFacts, base: Standing) -> Explanation:

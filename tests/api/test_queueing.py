@@ -11,8 +11,10 @@ from serving import Served
 from support.store import Store
 
 from hermes_worker.api.cursors import cursor_of
+from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.settings import Secret
 from hermes_worker.settings.sealing import Keyring
+from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.listing import RunFilter
 
 
@@ -107,3 +109,17 @@ def test_a_run_says_why_it_waits(api: Served, store: Store) -> None:
     assert (said["run_id"], said["because"], said["facts"]["active_run"]) == (second, "session_at_work", first)
     assert said["text"] == f"run {first} of its session goes first"
     assert api.http.get("/v1/runs/run_nope/explain").status_code == 404
+
+
+def test_a_limit_that_is_reached_is_named_and_says_when_to_come_again(api: Served, store: Store) -> None:
+    limits = TenantLimits(store.database)
+    limits.set_limit("default", Limit(name=LimitName.SUBMITS_PER_MIN, value=1))
+    answers = {}
+    end = time.monotonic() + 30
+    while time.monotonic() < end and 429 not in answers:  # the server sees the limit within a second
+        answer = post(api)
+        answers[answer.status_code] = answer
+
+    refused = answers[429]
+    assert refused.json()["error"]["param"] == "submits_per_min"
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60

@@ -149,3 +149,33 @@ def test_a_tenant_works_in_directories_of_its_own(hermes: CommandLine, store: St
     of_others.mkdir(parents=True)
     refused = hermes.inline("submit", "Hello", "--workspace", str(of_others))
     assert "holds the state of hermes-worker" in refused.err
+
+
+def test_limits_are_set_shown_and_taken_away(hermes: CommandLine, store: Store) -> None:
+    Tenants(store.database).create_tenant("acme")
+    set_them = ("tenants", "limits", "acme", "--set", "runs=2", "--set", "usd_per_day=1.5", "--waits", "--weight", "3")
+
+    shown = hermes.inline(*set_them).out
+    hermes.inline("tenants", "limits", "acme", "--set", "runs=none")
+
+    assert "weight 3" in shown and "1.5 USD" in shown and "waits" in shown
+    left = json.loads(hermes.inline("tenants", "limits", "acme", "--json").out)
+    assert left == {
+        "weight": 3.0,
+        "limits": [{"key_id": "", "name": "usd_per_day", "value": 1_500_000_000, "waits": 1}],
+    }
+
+
+@pytest.mark.parametrize("wrong", ["runs", "runs=-1", "speed=1", "runs=1.5", "usd_per_day=nan", "runs=1e30"])
+def test_a_limit_that_cannot_be_is_refused(hermes: CommandLine, store: Store, wrong: str) -> None:
+    Tenants(store.database).create_tenant("acme")
+
+    refused = hermes.inline("tenants", "limits", "acme", "--set", wrong)
+
+    assert (refused.code, "is no limit" in refused.err) == (2, True)
+
+
+def test_the_places_of_a_fleet_are_set_and_left_to_it(hermes: CommandLine, store: Store) -> None:
+    assert hermes.inline("tenants", "places", "64").out == "places: 64\n"
+    assert hermes.inline("tenants", "places", "auto").out == "places: auto\n"
+    assert hermes.inline("tenants", "places", "0").code == 2

@@ -12,6 +12,7 @@ from support.store import Store, asks, new_run
 from test_store_retention import pruned
 
 import hermes_worker.store
+from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
@@ -26,6 +27,7 @@ from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
 from hermes_worker.store.retention.holds import Retention
 from hermes_worker.store.runs.control import Control
+from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sessions import Changes, Sessions
@@ -73,6 +75,7 @@ def do_everything(store: Store) -> None:
     tenants.create_tenant("acme")
     tenants.disable_tenant("acme")
     tenants.enable_tenant("acme")
+    TenantLimits(database).set_limit("acme", Limit(name=LimitName.RUNS, value=3))
     key = tenants.create_key("acme", "ci", [KeyScope.RUNS_READ]).view
     tenants.revoke_key("acme", tenants.rotate_key("acme", key.key_id, overlap_s=60.0).view.key_id)
     Webhooks(database).add("door", SECRETIVE, SECRETIVE)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.plans import plan_of, statements
 from support.store import ANSWER, Store, new_run
 
 from hermes_worker.core.run import RunStatus
@@ -180,6 +181,43 @@ def test_a_tenant_that_was_idle_has_saved_nothing_up(shared: Store) -> None:
     with shared.database.read() as connection:
         virtual = dict(connection.execute(sa.select(tenant_shares.c.tenant, tenant_shares.c.virtual)).all())
     assert virtual["beta"] >= virtual["acme"] > 0
+
+
+def test_a_backlog_of_any_size_costs_a_look_into_the_index_for_each_tenant(own_postgres_store: Store) -> None:
+    store = own_postgres_store
+    for number in range(40):
+        Tenants(store.database).create_tenant(f"t{number}")
+    _set_places(store, 4)
+    [first] = submit(store, "t0")
+    with store.database.write() as connection:
+        connection.exec_driver_sql(_BACKLOG)
+    with store.database.statement() as connection:
+        connection.exec_driver_sql("vacuum analyze runs")
+    with statements(store.database) as seen:
+        finish(store, first.run_id)
+
+    read = {
+        sql: sum(node.get("Actual Rows", 0) * node.get("Actual Loops", 1) for node in scans)
+        for sql, parameters in seen
+        if sql.lower().startswith(("select", "with")) and " runs" in sql
+        for scans in [
+            [node for node in plan_of(store.database, sql, parameters, executes=True) if "Scan" in node["Node Type"]]
+        ]
+    }
+    assert len(read) > 2
+    assert max(read.values()) < 40 * 40, read
+
+
+_BACKLOG = """
+with made as (
+    insert into sessions (session_id, tenant, system_prompt, tools_hash, workspace, created_at)
+    select 's' || n, 't' || mod(n, 40), '', (select tools_hash from sessions limit 1), '{}', 1
+    from generate_series(1, 20000) n returning pk, session_id, tenant
+)
+insert into runs (run_id, session_pk, tenant, model, status, state_version, iterations_max, attempts_max,
+                  created_at, updated_at, place, place_rank)
+select 'r' || session_id, pk, tenant, 'm', 'queued', 1, 10, 3, 1, 1, 0, 0 from made
+"""
 
 
 def finish(store: Store, run_id: str, *, tokens: int = 1000) -> None:

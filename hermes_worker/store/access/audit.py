@@ -59,6 +59,7 @@ class Act(StrEnum):
     TENANT_CREATE = "tenant.create"
     TENANT_DISABLE = "tenant.disable"
     TENANT_ENABLE = "tenant.enable"
+    LIMIT_SET = "limit.set"
     ROUTE_ADD = "route.add"
     ROUTE_REMOVE = "route.remove"
     DELIVERY_RETRY = "delivery.retry"

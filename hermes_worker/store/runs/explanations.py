@@ -23,6 +23,7 @@ from hermes_worker.core.sharing import FleetPlace
 from hermes_worker.core.standing import MODEL_QUEUE, StandingFacts
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import one_of, rows_of
+from hermes_worker.store.runs.places import why_held
 from hermes_worker.store.runs.standings import facts_of
 from hermes_worker.store.tables import deliveries, firings, hook_calls, runs, tool_calls, waits, workers
 
@@ -32,11 +33,12 @@ _sibling = runs.alias("sibling")
 
 class _AroundRow(NamedTuple):
     tenant: str
+    place: int | None
+    place_rank: int | None
     exit_reason: str | None
     failure_message: str | None
     deadline_at: float | None
     exhausted: str | None
-    place: int | None
     child_index: int | None
     siblings: int
     parent_ended_at: float | None
@@ -77,11 +79,12 @@ _IS_LEFT_ALONE = sa.and_(
 _AROUND = (
     sa.select(
         runs.c.tenant,
+        runs.c.place,
+        runs.c.place_rank,
         runs.c.exit_reason,
         runs.c.failure_message,
         runs.c.deadline_at,
         runs.c.exhausted,
-        runs.c.place,
         runs.c.child_index,
         sa.case((runs.c.parent_pk.is_(None), 0), else_=_SIBLINGS).label("siblings"),
         sa.case((_IS_LEFT_ALONE, sa.func.coalesce(_parent.c.finished_at, _parent.c.updated_at))).label(
@@ -136,11 +139,13 @@ class Explanations:
         """Raises ``RunNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
             pk, seen = facts_of(connection, run_id)
-            return explain(_facts(connection, pk, run_id, seen))
+            return explain(_facts(self._database, connection, pk, run_id, seen))
 
 
-def _facts(connection: Connection, pk: int, run_id: str, seen: StandingFacts) -> RunFacts:
+def _facts(database: Database, connection: Connection, pk: int, run_id: str, seen: StandingFacts) -> RunFacts:
     around = one_of(connection.execute(_AROUND, {"run": pk}), _AroundRow)
+    is_held = around.place == FleetPlace.HELD.value
+    held = why_held(database, connection, around.tenant) if is_held else None
     is_over = seen.status.is_terminal
     return RunFacts(
         run_id=run_id,
@@ -149,6 +154,11 @@ def _facts(connection: Connection, pk: int, run_id: str, seen: StandingFacts) ->
         exit_reason=around.exit_reason,
         failure=around.failure_message,
         deadline_at=None if is_over else around.deadline_at,
+        is_held=is_held,
+        held_behind=_held_before(connection, pk, around) if is_held else None,
+        places=held.places if held else None,
+        tenant_at_work=held.at_work if held else None,
+        limit=held.limit.value if held and held.limit else None,
         child_number=None if around.child_index is None else around.child_index + 1,
         siblings=around.siblings,
         parent_ended_at=around.parent_ended_at,
@@ -156,10 +166,18 @@ def _facts(connection: Connection, pk: int, run_id: str, seen: StandingFacts) ->
         holder=None if is_over else _holder(connection, pk, seen.now),
         questions=() if is_over else _questions(connection, pk),
         exhausted=around.exhausted,
-        is_held=around.place == FleetPlace.HELD.value,
         hooks_owed=around.hooks_owed,
         deliveries_open=around.deliveries_open,
     )
+
+
+def _held_before(connection: Connection, pk: int, around: _AroundRow) -> int:
+    """How many runs of the tenant get a place before this one."""
+    rank = runs.c.place_rank
+    is_before = sa.or_(rank < around.place_rank, sa.and_(rank == around.place_rank, runs.c.pk < pk))
+    few = sa.select(runs.c.pk).where(sa.text("place = 0"), runs.c.tenant == around.tenant, is_before)
+    counted = sa.select(sa.func.count()).select_from(few.limit(AHEAD_COUNTED_MAX).subquery())
+    return int(connection.execute(counted).scalar_one())
 
 
 def _holder(connection: Connection, pk: int, now: float) -> HolderFacts | None:

@@ -14,22 +14,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.limits import LimitName, Spending, room, used_in
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.sharing import USUAL_NANO_USD, Account, Admitted, FleetPlace, Used, admit
 from hermes_worker.observe import log
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import Hint, insert_ignoring
 from hermes_worker.store.runs.inputs import CorruptInput
 from hermes_worker.store.runs.joining import activate, end_unreadable
+from hermes_worker.store.runs.limits import Limits, add_spending, limits_in, spent_of
 from hermes_worker.store.runs.sharing import FLEET, places_of
 from hermes_worker.store.tables import runs, sessions, tenant_shares
 
@@ -74,6 +76,7 @@ class _WrittenShare(TypedDict):
 class _FleetClock(NamedTuple):
     virtual: float
     mean: float | None
+    now: float
 
 
 class _WantedRuns(TypedDict):
@@ -150,11 +153,9 @@ _SHARES = Prepared(
     gives=_TenantShareRow,
 )
 _is_fleet = tenant_shares.c.tenant == FLEET
-_READ_CLOCK = Prepared(sa.select(tenant_shares.c.virtual, tenant_shares.c.mean).where(_is_fleet), gives=_FleetClock)
-_TAKE_CLOCK = Prepared(
-    sa.select(tenant_shares.c.virtual, tenant_shares.c.mean).where(_is_fleet).with_for_update(skip_locked=True),
-    gives=_FleetClock,
-)
+_read_clock = sa.select(tenant_shares.c.virtual, tenant_shares.c.mean, db_now().label("now")).where(_is_fleet)
+_READ_CLOCK = Prepared(_read_clock, gives=_FleetClock)
+_TAKE_CLOCK = Prepared(_read_clock.with_for_update(skip_locked=True), gives=_FleetClock)
 _WRITE_SHARE = Prepared(
     sa.update(tenant_shares)
     .where(tenant_shares.c.tenant == sa.bindparam("tenant"))
@@ -262,22 +263,29 @@ def _cost(row: _CostRow) -> float:
     ).cost
 
 
-def _ended(connection: Connection) -> Mapping[str, Sequence[float]]:
-    """What runs have cost that have ended, by tenant. They are taken for added by this."""
-    costs: dict[str, list[float]] = defaultdict(list)
+_Ended = Mapping[str, Sequence[_CostRow]]
+
+
+def _ended(connection: Connection) -> _Ended:
+    """Runs that have ended, by tenant. They are taken for added to the accounts by this."""
+    found: dict[str, list[_CostRow]] = defaultdict(list)
     for row in _SETTLE.all(connection, {}):
-        known = costs[row.tenant]
-        if cost := _cost(row):  # of nothing, where it ended before it began: that says nothing about the next one
-            known.append(cost)
-    return costs
+        found[row.tenant].append(row)
+    return found
+
+
+def _costs(ended: Iterable[_CostRow]) -> list[float]:
+    """Without those of runs that ended before they began: they say nothing about the next one."""
+    return [cost for row in ended if (cost := _cost(row))]
+
+
+def _spent(rows: Iterable[_CostRow]) -> Spending:
+    found = list(rows)
+    return Spending(tokens=sum(int(row.tokens) for row in found), nano_usd=sum(int(row.nano_usd) for row in found))
 
 
 def _admitted(
-    database: Database,
-    connection: Connection,
-    held: Sequence[_HeldOf],
-    clock: _FleetClock,
-    ended: Mapping[str, Sequence[float]],
+    database: Database, connection: Connection, held: Sequence[_HeldOf], clock: _FleetClock, ended: _Ended
 ) -> Admitted:
     shares = {row.tenant: row for row in _SHARES.all(connection, {})}
     working: dict[str, list[_CostRow]] = defaultdict(list)
@@ -285,15 +293,86 @@ def _admitted(
         working[row.tenant].append(row)
     waiting = {row.tenant: int(row.held) for row in held if row.tenant is not None}
     busy = {tenant for tenant, share in shares.items() if share.is_busy}
+    usual = USUAL_NANO_USD if clock.mean is None else clock.mean
     accounts = [
         _account(tenant, shares.get(tenant), waiting.get(tenant, 0), working.get(tenant, ())).charged(
-            ended.get(tenant, ())
+            _costs(ended.get(tenant, ()))
         )
         for tenant in sorted({*waiting, *working, *busy, *ended})
     ]
-    usual = USUAL_NANO_USD if clock.mean is None else clock.mean
+    limited = _within_limits(database, connection, accounts, working, clock.now, usual)
     places = places_of(connection, database)
-    return admit(accounts, places=places, clock=clock.virtual, usual=usual, most=_BATCH)
+    return admit(limited, places=places, clock=clock.virtual, usual=usual, most=_BATCH)
+
+
+def _within_limits(
+    database: Database,
+    connection: Connection,
+    accounts: Sequence[Account],
+    working: Mapping[str, Sequence[_CostRow]],
+    now: float,
+    usual: float,
+) -> list[Account]:
+    """The accounts with how many runs their tenants may have at work, by their number and by what they spend."""
+    known = limits_in(connection, database.remembered)
+    of_tenants = {each.tenant: known.get((each.tenant, ""), {}) for each in accounts}
+    spenders = [tenant for tenant, found in of_tenants.items() if any(name.is_spending for name in found)]
+    spent = spent_of(connection, spenders, now) if spenders else {}
+    limited = []
+    for each in accounts:
+        rows = working.get(each.tenant, ())
+        caps = _caps(each, of_tenants[each.tenant], spent.get(each.tenant, {}), rows, now, usual)
+        limited.append(replace(each, runs_max=min(caps.values(), default=None)))
+    return limited
+
+
+def _caps(
+    account: Account,
+    limits: Limits,
+    spent: Mapping[str, Spending],
+    working: Sequence[_CostRow],
+    now: float,
+    usual: float,
+) -> dict[LimitName, int]:
+    """How many runs at work each limit lets the tenant have. What a run is expected to spend is reserved for each one
+    at work, and for the next."""
+    each = Spending(tokens=max((int(row.tokens) for row in working), default=0), nano_usd=int(account.expected(usual)))
+    reserved = Spending(
+        tokens=len(working) * each.tokens, nano_usd=sum(max(each.nano_usd, int(row.nano_usd)) for row in working)
+    )
+    caps: dict[LimitName, int] = {}
+    for name, limit in limits.items():
+        if name is LimitName.RUNS:
+            caps[name] = limit.value
+        elif name.is_spending:
+            more = room(limit, used_in(limit, spent, now) + reserved, each)
+            caps[name] = account.at_work + account.parked + more
+    return caps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyHeld:
+    """What keeps a tenant's runs from beginning."""
+
+    places: int
+    """Runs that may be at work in the whole fleet."""
+    at_work: int
+    """Of the tenant, those that wait for their provider among them."""
+    limit: LimitName | None
+    """The tenant's own limit that is reached."""
+
+
+def why_held(database: Database, connection: Connection, tenant: str) -> WhyHeld:
+    """As it is at the moment, for a tenant with held runs; nothing is locked."""
+    rows = [row for row in _WORKING.all(connection, {}) if row.tenant == tenant]
+    share = next((row for row in _SHARES.all(connection, {}) if row.tenant == tenant), None)
+    clock = _READ_CLOCK.first(connection, {})
+    account, limits = _account(tenant, share, 1, rows), limits_in(connection, database.remembered).get((tenant, ""), {})
+    usual = USUAL_NANO_USD if clock is None or clock.mean is None else clock.mean
+    now = connection.execute(sa.select(db_now())).scalar_one() if clock is None else clock.now
+    caps = _caps(account, limits, spent_of(connection, [tenant], now).get(tenant, {}), rows, now, usual)
+    reached = [name for name, most in caps.items() if len(rows) >= most]
+    return WhyHeld(places=places_of(connection, database), at_work=len(rows), limit=next(iter(reached), None))
 
 
 def _account(tenant: str, share: _TenantShareRow | None, held: int, working: Iterable[_CostRow]) -> Account:
@@ -309,13 +388,14 @@ def _account(tenant: str, share: _TenantShareRow | None, held: int, working: Ite
     return replace(account, weight=share.weight, virtual=share.virtual, mean=share.mean, was_busy=bool(share.is_busy))
 
 
-def _write(connection: Connection, decided: Admitted, clock: _FleetClock, ended: Mapping[str, Sequence[float]]) -> None:
+def _write(connection: Connection, decided: Admitted, clock: _FleetClock, ended: _Ended) -> None:
     if new := sorted(decided.accounts):
         connection.execute(insert_ignoring(connection, tenant_shares), [{"tenant": tenant} for tenant in new])
-    usual = Account(tenant=FLEET, mean=clock.mean).charged([cost for costs in ended.values() for cost in costs])
+    usual = Account(tenant=FLEET, mean=clock.mean).charged([cost for rows in ended.values() for cost in _costs(rows)])
     rows: list[_WrittenShare] = [
         {"tenant": each.tenant, "virtual": each.virtual, "mean": each.mean, "is_busy": int(each.was_busy)}
         for each in decided.accounts.values()
     ]
     rows.append({"tenant": FLEET, "virtual": decided.clock, "mean": usual.mean, "is_busy": 0})
     _WRITE_SHARE.run_each(connection, rows)
+    add_spending(connection, {tenant: _spent(of_tenant) for tenant, of_tenant in ended.items()}, clock.now)

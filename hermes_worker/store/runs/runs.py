@@ -62,6 +62,7 @@ from hermes_worker.store.runs import budgets, sharing, steering
 from hermes_worker.store.runs.chains import stop_caused, stop_run
 from hermes_worker.store.runs.inputs import keep_specs
 from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, hold, save, start
+from hermes_worker.store.runs.limits import require_within
 from hermes_worker.store.runs.places import fill_places
 from hermes_worker.store.runs.stepping import Additions, event_rows, exhausted_event
 from hermes_worker.store.runs.steps import INSERT_EVENT
@@ -347,7 +348,7 @@ class Runs:
         Raises ``IdempotencyConflict`` when the key belongs to another request, ``RequestReplayed`` when the signed
         request was accepted under another key, ``SessionNotFound`` for an id that no session has, ``SessionBusy`` when
         32 runs already wait in the session, ``SessionActive`` when it has an active run and ``new.multitask`` is
-        reject, and ``SessionMoved`` when it is not where ``new.after`` says.
+        reject, ``SessionMoved`` when it is not where ``new.after`` says, and ``core.limits.LimitReached``.
         """
         created = self._create(new)
         return replace(created, hints=fill_places(self._database)) if created.is_held else created
@@ -359,6 +360,7 @@ class Runs:
                     earlier = keys.earlier(connection, new.keys)
                     if earlier is not None:
                         return _replayed(connection, new, earlier)
+                    require_within(connection, new.tenant, new.principal)
                     if new.multitask is not Multitask.QUEUE and new.session_id is not None and not new.is_put_off:
                         created = _admit(connection, new, new.session_id)
                     else:

@@ -15,6 +15,8 @@ from hermes_worker.store.tables import limits, tenants, workers
 
 FLEET = "*"
 """The tenant of rows that are about all of them."""
+PLACES = "places"
+"""The name of the fleet's limit of runs at work."""
 PLACES_MIN = 16
 """Places of a fleet of which no worker has said yet how much it does at once."""
 
@@ -40,7 +42,7 @@ _FLEET_SIZE = Prepared(
         .scalar_subquery()
         .label("slots"),
         sa.select(limits.c.value)
-        .where(limits.c.tenant == FLEET, limits.c.key_id == "", limits.c.name == "places")
+        .where(limits.c.tenant == FLEET, limits.c.key_id == "", limits.c.name == PLACES)
         .scalar_subquery()
         .label("places"),
     ),

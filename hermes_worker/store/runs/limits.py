@@ -1,0 +1,209 @@
+"""Limits of tenants and keys: where they stand, and whether a submission is within them.
+
+Limits and what is used are rows, so they hold over all replicas. A change is seen within half a second. Only tenants
+that have limits pay for looking. What a limit says about runs at work, ``store.runs.places`` keeps to, also for runs
+that nobody submits, such as those of jobs: these are never refused, they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from hermes_worker.core.limits import (
+    Limit,
+    LimitName,
+    LimitReached,
+    Spending,
+    period_left_s,
+    periods,
+    room,
+    taken,
+    used_in,
+)
+from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.engine.database import Database, Remembered, db_now
+from hermes_worker.store.rows import insert_ignoring
+from hermes_worker.store.runs.sharing import FLEET, PLACES
+from hermes_worker.store.tables import limits, runs, spending, submit_rates, tenant_shares
+
+Limits = Mapping[LimitName, Limit]
+_RETRY_S = 5.0
+
+
+class LimitView(NamedTuple):
+    """A limit as its row says it; money in nano-USD."""
+
+    key_id: str
+    name: str
+    value: int
+    waits: int
+
+
+def limits_in(connection: Connection, remembered: Remembered) -> Mapping[tuple[str, str], Limits]:
+    """Every limit by tenant and key. At most half a second old."""
+    return remembered.get("limits", lambda: _read(connection))
+
+
+def _read(connection: Connection) -> Mapping[tuple[str, str], Limits]:
+    found: dict[tuple[str, str], dict[LimitName, Limit]] = {}
+    known = {name.value for name in LimitName}
+    for row in connection.execute(sa.select(limits).where(limits.c.tenant != FLEET, limits.c.name.in_(known))):
+        limit = Limit(name=LimitName(row.name), value=row.value, waits=bool(row.waits))
+        found.setdefault((row.tenant, row.key_id), {})[limit.name] = limit
+    return found
+
+
+def require_within(connection: Connection, tenant: str, principal: str | None) -> None:
+    """Raises ``LimitReached`` when a submission is beyond what its tenant, or its key, may use. In the transaction that
+    accepts it: a submission that is refused for another reason takes nothing."""
+    known = limits_in(connection, Database.remembered_in(connection))
+    of_tenant = known.get((tenant, ""), {})
+    key_id = (principal or "").rpartition("/")[2] if (principal or "").startswith("api:") else ""
+    of_key = known.get((tenant, key_id), {}) if key_id else {}
+    if not (of_tenant or of_key):
+        return
+    for limit in of_tenant.values():
+        if limit.name is LimitName.QUEUED:
+            _require_queue(connection, tenant, limit)
+        elif limit.name.is_spending and not limit.waits:
+            _require_room(connection, tenant, limit)
+        elif limit.name is LimitName.RUNS and not limit.waits:
+            _require_place(connection, tenant, limit)
+    for whose, found in (("", of_tenant), (key_id, of_key)):
+        rate = found.get(LimitName.SUBMITS_PER_MIN)
+        if rate is not None:
+            _take_token(connection, tenant, whose, rate)
+
+
+def _require_queue(connection: Connection, tenant: str, limit: Limit) -> None:
+    few = sa.select(runs.c.pk).where(sa.text("place = 0"), runs.c.tenant == tenant).limit(limit.value + 1)
+    if connection.execute(sa.select(sa.func.count()).select_from(few.subquery())).scalar_one() >= limit.value:
+        raise LimitReached(limit, _RETRY_S)
+
+
+def _require_place(connection: Connection, tenant: str, limit: Limit) -> None:
+    open_runs = sa.select(sa.func.count()).where(runs.c.tenant == tenant, sa.or_(sa.text("place = 2"), _IS_HELD))
+    if connection.execute(open_runs).scalar_one() >= limit.value:
+        raise LimitReached(limit, _RETRY_S)
+
+
+def _require_room(connection: Connection, tenant: str, limit: Limit) -> None:
+    now = connection.execute(sa.select(db_now())).scalar_one()
+    used = used_in(limit, spent_of(connection, [tenant], now).get(tenant, {}), now)
+    at_work = sa.select(sa.func.coalesce(sa.func.sum(_TOKENS), 0), sa.func.coalesce(sa.func.sum(_NANO), 0))
+    tokens, nano = connection.execute(at_work.where(runs.c.tenant == tenant, sa.text("place = 2"))).one()
+    if room(limit, used + Spending(tokens=int(tokens), nano_usd=int(nano)), Spending(tokens=1, nano_usd=1)) == 0:
+        raise LimitReached(limit, period_left_s(limit.name, now))
+
+
+def _take_token(connection: Connection, tenant: str, key_id: str, limit: Limit) -> None:
+    """Under the lock of the bucket, so that no two submissions take the same."""
+    first = {"tenant": tenant, "key_id": key_id, "tokens": float(limit.value), "at": db_now()}
+    connection.execute(insert_ignoring(connection, submit_rates).values(**first))
+    this = (submit_rates.c.tenant == tenant) & (submit_rates.c.key_id == key_id)
+    age = (db_now() - submit_rates.c.at).label("age_s")
+    row = connection.execute(sa.select(submit_rates.c.tokens, age).where(this).with_for_update()).one()
+    left, wait_s = taken(row.tokens, row.age_s, limit.value)
+    if wait_s > 0:
+        raise LimitReached(limit, wait_s, key_id=key_id)
+    connection.execute(sa.update(submit_rates).where(this).values(tokens=left, at=db_now()))
+
+
+_IS_HELD = sa.text("place = 0")
+_TOKENS = (
+    runs.c.input_tokens
+    + runs.c.output_tokens
+    + runs.c.cache_read_tokens
+    + runs.c.cache_write_tokens
+    + runs.c.unknown_input_tokens
+    + runs.c.unknown_output_tokens
+)
+_NANO = runs.c.cost_nano_usd + runs.c.doubtful_nano_usd
+
+
+def spent_of(connection: Connection, tenants: Sequence[str], now: float) -> dict[str, dict[str, Spending]]:
+    """What ended runs of tenants used today and this month, by period."""
+    rows = connection.execute(
+        sa.select(spending.c.tenant, spending.c.period, spending.c.tokens, spending.c.nano_usd).where(
+            spending.c.tenant.in_(tenants), spending.c.key_id == "", spending.c.period.in_(periods(now))
+        )
+    )
+    found: dict[str, dict[str, Spending]] = {}
+    for tenant, period, tokens, nano_usd in rows:
+        found.setdefault(tenant, {})[period] = Spending(tokens=int(tokens), nano_usd=int(nano_usd))
+    return found
+
+
+def add_spending(connection: Connection, by_tenant: Mapping[str, Spending], now: float) -> None:
+    """Add what runs used that have ended. The caller takes each run once."""
+    rows = [
+        {"tenant": tenant, "key_id": "", "period": period, "more_tokens": used.tokens, "more_nano_usd": used.nano_usd}
+        for tenant, used in sorted(by_tenant.items())
+        for period in periods(now)
+    ]
+    if not rows:
+        return
+    names = ("tenant", "key_id", "period")
+    connection.execute(insert_ignoring(connection, spending), [{name: row[name] for name in names} for row in rows])
+    this = sa.and_(*(spending.c[name] == sa.bindparam(f"of_{name}") for name in names))
+    more = {
+        "tokens": spending.c.tokens + sa.bindparam("more_tokens"),
+        "nano_usd": spending.c.nano_usd + sa.bindparam("more_nano_usd"),
+    }
+    given = [{f"of_{name}" if name in names else name: value for name, value in row.items()} for row in rows]
+    connection.execute(sa.update(spending).where(this).values(**more), given)
+
+
+class TenantLimits:
+    """Reads and sets limits, weights and the places of the fleet. Thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of_tenant(self, tenant: str) -> Sequence[LimitView]:
+        """Those of its keys among them."""
+        wanted = sa.select(limits.c.key_id, limits.c.name, limits.c.value, limits.c.waits)
+        with self._database.read() as connection:
+            rows = connection.execute(wanted.where(limits.c.tenant == tenant).order_by(limits.c.key_id, limits.c.name))
+            return [LimitView(*row) for row in rows]
+
+    def weight_of(self, tenant: str) -> float:
+        with self._database.read() as connection:
+            found = connection.execute(sa.select(tenant_shares.c.weight).where(tenant_shares.c.tenant == tenant))
+            return float(found.scalar() or 1.0)
+
+    def set_limit(self, tenant: str, limit: Limit, *, key_id: str = "") -> None:
+        self._set(tenant, key_id, limit.name.value, limit.value, waits=limit.waits)
+
+    def unset_limit(self, tenant: str, name: LimitName, *, key_id: str = "") -> None:
+        """Idempotent."""
+        self._set(tenant, key_id, name.value, None)
+
+    def set_places(self, places: int | None) -> None:
+        """Runs at work at once in the whole fleet; ``None`` for what its workers can do."""
+        self._set(FLEET, "", PLACES, places)
+
+    def set_weight(self, tenant: str, weight: float) -> None:
+        with self._database.write() as connection:
+            connection.execute(insert_ignoring(connection, tenant_shares).values(tenant=tenant))
+            this = tenant_shares.c.tenant == tenant
+            before = connection.execute(sa.select(tenant_shares.c.weight).where(this).with_for_update()).scalar_one()
+            connection.execute(sa.update(tenant_shares).where(this).values(weight=weight))
+            facts = {"before": {"weight": before}, "after": {"weight": weight}}
+            record(connection, Act.LIMIT_SET, tenant, tenant=tenant, **facts)
+
+    def _set(self, tenant: str, key_id: str, name: str, value: int | None, *, waits: bool = False) -> None:
+        this = (limits.c.tenant == tenant) & (limits.c.key_id == key_id) & (limits.c.name == name)
+        with self._database.write() as connection:
+            before = connection.execute(sa.delete(limits).where(this).returning(limits.c.value)).scalar()
+            if value is not None:
+                values = {"tenant": tenant, "key_id": key_id, "name": name, "value": value, "waits": int(waits)}
+                connection.execute(sa.insert(limits).values(**values))
+            facts = {"before": {name: before}, "after": {name: value, "waits": waits}}
+            owner = None if tenant == FLEET else tenant
+            record(connection, Act.LIMIT_SET, key_id or tenant, tenant=owner, **facts)
+        self._database.remembered.forget()
