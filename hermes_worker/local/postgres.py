@@ -16,9 +16,10 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -59,14 +60,18 @@ _OPTIONS_WITHOUT_DURABILITY = {
 class EmbeddedPostgres:
     """The server of one directory, which is created when missing. It listens on a unix socket only.
 
-    ``is_durable=False`` gives up surviving a crash of the *machine*, which makes it fast enough for tests.
+    ``is_durable=False`` gives up surviving a crash of the *machine*, which makes it fast enough for tests. ``options``
+    are settings of the server beside ours.
     Not thread-safe. Call ``start`` on the main thread: on Linux the server then ends with this process, however that
     ends.
     """
 
-    def __init__(self, directory: Path, *, is_durable: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, is_durable: bool = True, options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.directory = directory.absolute()
         self._is_durable = is_durable
+        self._options = options
         self._account = _account()
         self._data = self.directory / "data"
         self._socket_directory = _socket_directory(self.directory)
@@ -108,7 +113,7 @@ class EmbeddedPostgres:
         if self.pid is not None:
             return
         self.initialise()
-        options = _OPTIONS if self._is_durable else {**_OPTIONS, **_OPTIONS_WITHOUT_DURABILITY}
+        options = {**_OPTIONS, **({} if self._is_durable else _OPTIONS_WITHOUT_DURABILITY), **self._options}
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         self._process.start(
             [str(self._binary("postgres")), "-D", str(self._data), "-k", str(self._socket_directory), *settings],

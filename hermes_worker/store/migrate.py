@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
@@ -17,6 +20,9 @@ from hermes_worker.store.tables import metadata, schema_revisions
 __all__ = ["migrate", "newest", "require_current", "revision"]
 
 _LOCK = 0x4865726D6573  # "Hermes": one migrator at a time on PostgreSQL
+_BUILD_LOCK = _LOCK + 1
+_LOCK_PAUSE_S = 0.2
+_IS_INVALID = sa.text("select not indisvalid from pg_index where indexrelid = to_regclass(:name)")
 
 
 def _config() -> Config:
@@ -35,6 +41,8 @@ def migrate(database: Database) -> str | None:
     before = there.found
     if there.is_usable:
         return before
+    if before is not None and not database.is_sqlite:
+        _build_ahead(database, before)
     with database.write() as connection:
         if not database.is_sqlite:
             connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
@@ -45,6 +53,31 @@ def migrate(database: Database) -> str | None:
         command.upgrade(config, "head")
         _record(connection)
     return before
+
+
+def _build_ahead(database: Database, before: str) -> None:
+    """Build the indexes of coming revisions that say how (``builds_ahead``), while everybody goes on writing.
+
+    That cannot be done in the transaction of the upgrade, which then finds them there. Where a revision on the way
+    makes the table or the column, there is nothing to build ahead. Where a process died at it an index without effect
+    is left, which is made anew.
+    """
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    coming = [script.module for script in reversed(list(scripts)) if script.revision > before]
+    wanted = [each for module in coming for each in getattr(module, "builds_ahead", {}).items()]
+    if not wanted:
+        return
+    with database.engine.connect() as guard:
+        # The builder waits for transactions that have a snapshot, so this one must have none: it is not waited for in a
+        # statement, nor with parameters, whose portal would keep the snapshot until the next statement.
+        while not guard.exec_driver_sql(f"select pg_try_advisory_xact_lock({_BUILD_LOCK})").scalar():
+            time.sleep(_LOCK_PAUSE_S)
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for name, where_and_what in wanted:
+                if connection.execute(_IS_INVALID, {"name": name}).scalar():
+                    connection.exec_driver_sql(f"drop index concurrently {name}")
+                with suppress(sa.exc.ProgrammingError):  # no such table or column yet
+                    connection.exec_driver_sql(f"create index concurrently if not exists {name} on {where_and_what}")
 
 
 def _record(connection: Connection) -> None:

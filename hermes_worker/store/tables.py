@@ -269,7 +269,7 @@ runs = sa.Table(
     _partial("ix_runs_resume", "resume_at", where="resume_at is not null"),
     _partial("ix_runs_later", "not_before", where=PUT_OFF),
     _partial("ix_runs_retries", "retry_of_pk", where="retry_of_pk is not null"),
-    _partial("ix_runs_idle", "updated_at", where="idle_s_max is not null and status = 'running'"),
+    _partial("ix_runs_idle_limit", "pk", where="idle_s_max is not null and status = 'running'"),
     _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
     _partial("ix_runs_uncounted", "pk", where="exit_reason is not null and is_counted = 0"),
     _partial("ix_runs_ended", "tenant", "finished_at", "pk", where="finished_at is not null"),
@@ -293,6 +293,9 @@ while it is set, nothing that the run caused begins. ``stopping`` becomes ``stop
 
 ``place`` is null for a run that shares nothing, which is every run of an installation with one tenant and no limits;
 ``core.sharing.FleetPlace`` says what else it may be, and ``place_rank`` which of a tenant's runs goes first.
+
+No index has ``updated_at`` in it, which every step writes: a step that changes nothing that is indexed is a HOT update
+on PostgreSQL, and writes no index. That goes for the results of a batch but the last.
 
 ``is_counted`` is set, here and in ``firings`` and ``deliveries``, when a row that is over has been added to
 ``statistics``: until then it is counted where it stands. A row may be deleted when it is counted, not before."""
