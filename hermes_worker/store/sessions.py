@@ -88,6 +88,8 @@ class SessionView:
     """The session that it was forked from, or whose run handed it its task."""
     totals: SessionTotals
     is_at_work: bool
+    is_of_child: bool
+    """Its runs do what was delegated to them."""
     asks_model: str | None
     """What was said, when it was opened, that its turns are to ask."""
 
@@ -313,6 +315,14 @@ class Sessions:
             connection.execute(sa.update(sessions).where(this).values(ended_at=db_now(), end_reason=BRANCHED))
             return _views(connection, [opened])[0]
 
+    def let_forks_stay(self, reference: str) -> None:
+        """The forks of this session are sessions of their own from now on, and do not go when it is erased. Raises
+        ``SessionNotFound``."""
+        with self._database.write() as connection:
+            source = self._found(connection, reference)
+            its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.forked_from == source.session_id)
+            connection.execute(sa.update(sessions).where(its).values(forked_from=sessions.c.session_id))
+
     def _all(self) -> sa.Select[Any]:
         return sa.select(*columns_for(sessions, _SessionFacts)).where(owned_by(self._tenant, sessions))
 
@@ -453,11 +463,14 @@ def _view(row: _SessionFacts, around: _Around) -> SessionView:
         parent=_parent(row, first, around.parents),
         totals=_totals(sums, around.calls.get(row.pk, 0)),
         is_at_work=row.active_run_pk is not None,
+        is_of_child=first is not None and first.parent_pk is not None,
         asks_model=row.model,
     )
 
 
 def _parent(row: _SessionFacts, first: _EndRun | None, known: Mapping[int | str, SessionLabel]) -> SessionLabel | None:
+    if row.forked_from == row.session_id:
+        return None
     if row.forked_from is not None:
         return known.get(row.forked_from, SessionLabel(id=row.forked_from))
     return known.get(first.parent_pk) if first is not None and first.parent_pk is not None else None

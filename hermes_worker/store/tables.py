@@ -121,10 +121,10 @@ sessions = sa.Table(
 ``session_id`` is ours, the id of the run that opened it; ``name`` is a caller's, and means something within its tenant
 and ``source`` only.
 
-``model`` is what its dialect asks for its turns, ``forked_from`` the id of the session whose beginning it took over as
-rows of its own, which may be gone. ``ended_at`` is a remark of its owner's: it holds until the next run, and closes
-nothing. ``erasure_pk``: nothing begins in it any more, because it is being erased."""
-
+``model`` is what its dialect asks for its turns. ``forked_from`` is the id of the session whose beginning it took over
+as rows of its own; its own id, once that one was deleted and it stayed. ``ended_at`` is a remark of its owner's: it
+holds until the next run, and closes nothing. ``erasure_pk``: nothing begins in it any more, because it is being
+erased."""
 session_documents = sa.Table(
     "session_documents",
     metadata,

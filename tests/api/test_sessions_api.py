@@ -12,6 +12,8 @@ from support.store import Store, asks, settlement
 
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention import DEFAULT_RULES
+from hermes_worker.store.retention.holds import Retention
 
 
 def opened(http: httpx.Client, **body: Any) -> dict[str, Any]:
@@ -144,3 +146,57 @@ def test_every_toolset_that_is_told_can_be_named(api: Served, http: httpx.Client
     for one in data:
         api.submit(toolsets=[one["name"]])
     assert http.get("/v1/skills").json() == {"object": "list", "data": []}
+
+
+def test_a_deleted_session_takes_its_runs_along_and_leaves_its_forks(
+    api: Served, http: httpx.Client, store: Store
+) -> None:
+    run_id = talked(api, store, "mine")
+    fork = http.post("/api/sessions/mine/fork", json={"id": "fork"}).json()["session"]
+    answer = http.delete("/api/sessions/mine")
+    assert answer.json() == {"object": "hermes.session.deleted", "id": "mine", "deleted": True}
+    assert code_of(http.get("/api/sessions/mine")) == (404, "session_not_found")
+    assert code_of(http.delete("/api/sessions/mine")) == (404, "session_not_found")
+    assert code_of(http.get(f"/v1/runs/{run_id}")) == (410, "run_deleted")
+    assert [row["content"] for row in http.get("/api/sessions/fork/messages").json()["data"]] == ["hello", "hi"]
+    talked(api, store, "fork", "more")
+    assert http.get("/api/sessions/fork").json()["session"]["message_count"] == 4
+    assert fork["parent_session_id"] == "mine"
+    assert http.get("/api/sessions/fork").json()["session"]["parent_session_id"] is None
+    # The name is free again, and what had it is another session.
+    talked(api, store, "mine")
+    assert http.get("/api/sessions/mine").json()["session"]["message_count"] == 2
+    assert store.views.run(run_id_of(http, "mine")).run_id != run_id
+
+
+def run_id_of(http: httpx.Client, session_id: str) -> str:
+    return str(http.get("/v1/runs", params={"session_id": session_id}).json()["data"][0]["run_id"])
+
+
+def test_a_session_that_nobody_used_is_deleted(http: httpx.Client) -> None:
+    opened(http, id="mine")
+    assert http.delete("/api/sessions/mine").status_code == 200
+    assert http.get("/api/sessions").json()["data"] == []
+
+
+def test_a_session_in_use_or_on_hold_is_not_deleted(api: Served, http: httpx.Client, store: Store) -> None:
+    at_work = api.submit(session_id="busy")
+    assert code_of(http.delete("/api/sessions/busy")) == (409, "session_active")
+    store.answer(at_work)
+    rules = Retention(api.client.database, DEFAULT_RULES)
+    number = rules.hold("default", session_id=at_work, reason="court", by="cli:me")
+    assert code_of(http.delete("/api/sessions/busy")) == (409, "session_held")
+    rules.release("default", number.number)
+    assert http.delete("/api/sessions/busy").status_code == 200
+
+
+def test_delegated_work_goes_with_the_session_that_delegated_it(api: Served, http: httpx.Client, store: Store) -> None:
+    run_id = api.submit(session_id="mine")
+    store.ask_tools(run_id, asks(Replay.ONCE))
+    [child] = store.delegate(run_id, 1)
+    assert code_of(http.delete(f"/api/sessions/{child}")) == (409, "session_of_child")
+    store.answer(child)
+    store.answer(run_id)
+    assert http.delete("/api/sessions/mine").status_code == 200
+    assert code_of(http.get(f"/v1/runs/{child}")) == (410, "run_deleted")
+    assert http.get("/api/sessions", params={"include_children": True}).json()["data"] == []

@@ -8,10 +8,14 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, asks, new_run, settlement
 
+from hermes_worker.core.erasure import Person
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention import DEFAULT_RULES, RetentionKind, RetentionRule
+from hermes_worker.store.retention.erasing import Erasures
+from hermes_worker.store.retention.pruner import Pruner
 from hermes_worker.store.rows import BLOB_CHARS_MIN
-from hermes_worker.store.runs.runs import SessionActive, SessionNotFound
+from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, new_run_id
 from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions
 from hermes_worker.store.tables import messages, session_documents, sessions
 
@@ -162,3 +166,17 @@ def test_a_fork_takes_over_the_place_of_work_and_not_what_was_allowed(store: Sto
         copied = sa.select(sa.func.count()).select_from(messages).where(messages.c.run_pk == 0)
         assert connection.execute(copied).scalar_one() == 2
     assert [key for session_id, key in rows if session_id == fork.label.id] == ["terminal"]
+
+
+def test_the_workspace_of_an_erased_session_stays_while_a_fork_works_there(store: Store, its: Sessions) -> None:
+    rules = {**DEFAULT_RULES, RetentionKind.WORKSPACES: RetentionRule(age_s=3_600.0)}
+    run_id = new_run_id()
+    talk(store, "s", "one", run_id=run_id, workspace=f'{{"kind":"local","root":"/w/{run_id}"}}')
+    its.fork("s", name="f")
+    its.let_forks_stay("s")
+    erasures, pruner = Erasures(store.database), Pruner(store.database, rules)
+    for session_id, left in ((run_id, set[str]()), (its.get("f").label.id, {run_id})):
+        erasure = erasures.begin("default", Person(sessions=(session_id,)), by="cli:me")
+        assert set(erasures.steps(erasure))
+        erasures.finish(erasure)
+        assert pruner.over_workspaces("default", [run_id]) == left

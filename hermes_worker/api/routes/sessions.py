@@ -23,12 +23,15 @@ from hermes_worker.api.wire.session_objects import (
     MessageList,
     OneSession,
     PatchSession,
+    SessionDeleted,
     SessionList,
     message_object,
     session_object,
 )
 from hermes_worker.core.principals import Principal
+from hermes_worker.services.deleting import SessionOfChild, delete_session
 from hermes_worker.services.submission import InvalidSubmission, Submission, new_run, sourced_tools
+from hermes_worker.store.retention.erasing import ErasureHeld, NotYetErased, RunsAtWork
 from hermes_worker.store.runs.runs import SessionNotFound
 from hermes_worker.store.sessions import Changes, InvalidFork, SessionExists, SessionPage, Sessions, SessionView
 from hermes_worker.wiring import Client
@@ -155,6 +158,21 @@ async def change_session(
     )
     view = await context.store(Sessions(context.client.database, caller.tenant).change, session_id, changes)
     return OneSession(session=session_object(view))
+
+
+@router.delete("/{session_id}", response_model=SessionDeleted, responses=schema.errors(404, 409), dependencies=[WRITES])
+async def remove_session(context: Context, caller: Caller, session_id: OwnSession) -> SessionDeleted:
+    """Delete a session with its runs and what they delegated. Their ids answer with 410 from then on."""
+    try:
+        await context.store(delete_session, context.client, caller.tenant, session_id, by=caller.known_as)
+    except SessionOfChild as error:
+        raise ApiError(409, f"{error}.", code="session_of_child") from None
+    except ErasureHeld as error:
+        raise ApiError(409, f"{error}.", code="session_held") from None
+    except (RunsAtWork, NotYetErased):
+        message = "Something is still at work in this session, and nothing new begins there. Delete it again."
+        raise ApiError(409, message, code="session_active", headers={"Retry-After": "1"}) from None
+    return SessionDeleted(id=session_id)
 
 
 @router.get("/{session_id}/messages", response_model=MessageList, responses=schema.errors(404), dependencies=[READS])

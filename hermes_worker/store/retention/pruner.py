@@ -214,8 +214,11 @@ class Pruner:
 
     def over_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         """Those of these sessions whose own workspace may go: quiet for as long as the rule says, or deleted. A session
-        that this database never knew is none of them. Those of erased sessions go whatever the rules say."""
-        erased = self._erased(tenant, session_ids)
+        that this database never knew is none of them. Those of erased sessions go whatever the rules say, but for those
+        in which a fork works that stays."""
+        with self._database.read() as connection:
+            forks = self._workspaces_of_forks(connection, tenant)
+        erased = self._erased(tenant, session_ids) - set(forks.values())
         rule = self.rules(tenant)[RetentionKind.WORKSPACES]
         if rule.age_s is None:
             return erased
@@ -229,24 +232,21 @@ class Pruner:
             # A session is called as the run that opened it.
             gone = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.run_id.in_(session_ids))
             deleted = set(connection.execute(sa.select(deleted_runs.c.run_id).where(gone)).scalars())
-            shared = self._shared_workspaces(connection, tenant, holds, quiet_before)
+            quiet = {
+                each.session_pk for each in sessions_of(connection, sorted(forks), holds) if is_over(each, quiet_before)
+            }
+            shared = {name for pk, name in forks.items() if pk not in quiet}
         if holds.is_whole:
             return erased
         over = {known[each.session_pk] for each in facts if is_over(each, quiet_before)}
         return ((over | deleted - set(known.values())) - shared) | erased
 
-    def _shared_workspaces(self, connection: Connection, tenant: str, holds: Holds, quiet_before: float) -> set[str]:
-        """The names of directories in which forks work that are not over: they were given to other sessions."""
+    def _workspaces_of_forks(self, connection: Connection, tenant: str) -> dict[int, str]:
+        """The names of directories in which forks work, by the numbers of the forks: they were given to others."""
         forked = sa.and_(sessions.c.tenant == tenant, sessions.c.forked_from.is_not(None))
         wanted = sa.select(sessions.c.pk, sessions.c.workspace).where(forked)
-        names = {
-            row.pk: PurePosixPath(str(json.loads(row.workspace).get("root", ""))).name
-            for row in connection.execute(wanted)
-        }
-        over = {
-            each.session_pk for each in sessions_of(connection, sorted(names), holds) if is_over(each, quiet_before)
-        }
-        return {name for pk, name in names.items() if pk not in over}
+        found = {int(pk): str(json.loads(text).get("root", "")) for pk, text in connection.execute(wanted)}
+        return {pk: PurePosixPath(root).name for pk, root in found.items()}
 
     def has_erased(self, tenant: str) -> bool:
         """Whether something of a tenant was erased, of which another machine may have files."""
