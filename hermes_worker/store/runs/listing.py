@@ -53,6 +53,19 @@ class RunFilter:
     cost_usd_max: float | None = None
     """Of what is known of the cost of the run itself, both included."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Every run of the tenant, or of a session, is meant."""
+        others = (
+            self.job_id,
+            self.model,
+            self.created_after,
+            self.created_before,
+            self.cost_usd_min,
+            self.cost_usd_max,
+        )
+        return not self.statuses and not self.tags and all(value is None for value in others)
+
 
 class Found(NamedTuple):
     """The number of a run and its id."""
@@ -91,8 +104,12 @@ class Listing:
         with self._database.read() as connection:
             if before is not None:
                 below = find(connection, before, wanted.tenant)
+            if wanted.is_plain:
+                return _plain_page(connection, wanted, limit=limit, below=below)
             found, next_below = matching(connection, wanted, limit=limit, below=below)
-            return Page(views=_shown(connection, found), below=next_below)
+            pks = [row.pk for row in found]
+            shown = views_of(connection, runs.c.pk.in_(pks), limit=limit) if pks else {}
+            return Page(views=_completed(connection, shown), below=next_below)
 
     def notes(self, run_id: str) -> Notes:
         """Raises ``RunNotFound``."""
@@ -108,6 +125,20 @@ def _metadata(connection: Connection, pk: int) -> Mapping[str, str]:
         return read_spec(connection, pk).metadata
     except ValueError:
         return {}  # a run whose input cannot be read is shown all the same
+
+
+def _plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below: int | None) -> Page:
+    """A page of rows that stand together in an index: they are read whole at once."""
+    conditions = [owned_by(wanted.tenant, runs)]
+    if wanted.session_id is not None:
+        conditions.append(runs.c.session_pk == _session(wanted, wanted.session_id))
+    if below is not None:
+        conditions.append(runs.c.pk < below)
+    shown = views_of(connection, *conditions, limit=limit + 1)
+    has_more = len(shown) > limit
+    if has_more:
+        shown.popitem()
+    return Page(views=_completed(connection, shown), below=min(shown) if has_more else None)
 
 
 def matching(
@@ -210,14 +241,13 @@ def _number_at(connection: Connection, at: float, *, is_after: bool) -> int:
 _FROM = sa.select(runs.c.pk, runs.c.created_at).where(runs.c.pk >= sa.bindparam("pk")).order_by(runs.c.pk).limit(1)
 
 
-def _shown(connection: Connection, found: Sequence[Found]) -> list[RunView]:
-    if not found:
+def _completed(connection: Connection, shown: Mapping[int, tuple[RunView, int | None]]) -> list[RunView]:
+    """With what stands in other rows, in their order."""
+    if not shown:
         return []
-    pks = [row.pk for row in found]
-    shown = views_of(connection, pks)
-    tags = tags_of(connection, pks)
+    tags = tags_of(connection, list(shown))
     repeated = repeated_by(connection, [pk for pk, (_, repeats) in shown.items() if repeats is not None])
-    return [replace(shown[pk][0], tags=tags.get(pk, ()), retry_of=repeated.get(pk)) for pk in pks if pk in shown]
+    return [replace(view, tags=tags.get(pk, ()), retry_of=repeated.get(pk)) for pk, (view, _) in shown.items()]
 
 
 def tags_of(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence[str]]:

@@ -528,10 +528,12 @@ def _view(row: _ViewRow) -> RunView:
     )
 
 
-def views_of(connection: Connection, pks: Sequence[int]) -> dict[int, tuple[RunView, int | None]]:
-    """Runs by their numbers, each with the number of the run that it repeats."""
+def views_of(
+    connection: Connection, *conditions: sa.ColumnElement[bool], limit: int
+) -> dict[int, tuple[RunView, int | None]]:
+    """The newest runs for which conditions hold, by their numbers, each with the number of the run that it repeats."""
     is_sqlite = connection.dialect.name == "sqlite"
-    wanted = (_VIEW if is_sqlite else _LISTED).where(runs.c.pk.in_(pks))
+    wanted = (_VIEW if is_sqlite else _LISTED).where(*conditions).order_by(runs.c.pk.desc()).limit(limit)
     rows = rows_of(connection.execute(wanted if is_sqlite else _shown(wanted)), _ViewRow)
     return {row.pk: (_view(row), row.retry_of_pk) for row in rows}
 
