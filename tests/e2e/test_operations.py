@@ -27,11 +27,12 @@ from support.redis_servers import ODD_PASSWORD, RedisServer, directory_of_server
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.models.scripted.server import ScriptedServer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 SERVER_KEYS = ("0123456789abcdef-first", "0123456789abcdef-second")
 DELIVERY_SECRETS = ("first-secret-of-deliveries", "second-secret-of-deliveries")
+TEXT_KEY = "the-first-key-of-texts-0123456789abcdef"
 ROUTE_SECRET = "secret-of-the-first-route"
 
 
@@ -123,6 +124,7 @@ def installation(tmp_path: Path, own_postgres: EmbeddedPostgres) -> Iterator[Ins
             "HERMES_API_KEY": "first-key",
             "HERMES_SERVER_KEY": SERVER_KEYS[0],
             "WEBHOOK_DELIVERY_SECRET": DELIVERY_SECRETS[0],
+            "HERMES_ENCRYPTION_KEYS": TEXT_KEY,
         }.items():
             (secrets / name).write_text(f"{value}\n")
         environ = {
@@ -165,6 +167,7 @@ def test_every_command_of_the_page_works_while_runs_are_at_work(installation: In
         _rotate_keys_of_the_api(installation, others["key"])
         _rotate_the_server_key(installation, traffic)
         _rotate_passwords_of_servers(installation, traffic)
+        _rotate_the_keys_of_texts(installation, traffic)
     assert traffic.failures == []
 
     accepted = len(traffic.run_ids)
@@ -220,3 +223,22 @@ def _rotate_passwords_of_servers(installation: Installation, traffic: Traffic) -
     now = before.replace(quote(ODD_PASSWORD, safe=""), "second")
     with redis.Redis.from_url(now) as client:
         assert client.ping()
+
+
+def _rotate_the_keys_of_texts(installation: Installation, traffic: Traffic) -> None:
+    """Every process writes with the new key, and reads what the old one wrote."""
+    used = "select distinct split_part(body, ':', 2) from messages where body is not null"
+    before = installation.rows(used)
+    assert len(before) == 1
+    assert re.search(r"rows changed, \d+ left", installation.play("The keys of texts"))
+    traffic.wait_for_more()
+    latest = (
+        "select split_part(body, ':', 2) from messages where body is not null order by run_pk desc, seq desc limit 1"
+    )
+    wait_for(lambda: installation.rows(latest) != before or None, saying="for the processes to follow")
+
+    def nothing_is_left() -> bool:
+        installation.shell("hermes-worker encryption reseal")
+        return before[0] not in installation.rows(used)
+
+    wait_for(nothing_is_left, saying="for every text to be encrypted anew")
