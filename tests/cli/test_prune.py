@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
-from support.commandline import CommandLine
-from support.store import Store
+from support.commandline import CommandLine, wait_for
+from support.store import Store, check
 
 from hermes_worker.core.retention import DEFAULT_RULES, rules_of
 from hermes_worker.store.retention.pruner import Pruner
@@ -89,3 +90,26 @@ def test_workspaces_and_documents_go_by_their_rules(tmp_path: Path, store: Store
     assert sorted(path.name for path in (home / "workspaces").iterdir()) == sorted(names[1:])
     assert outside.exists()
     assert [path.name for path in job.iterdir()] == ["2020-01-03_00-00-00.md"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_prune_that_is_ended_goes_on_where_it_was(hermes: CommandLine, store: Store, number: int) -> None:
+    """By a real signal: nothing is half deleted, and the next one deletes the rest."""
+    run_ids = [store.submit().run_id for _ in range(400)]
+    for run_id in run_ids:
+        store.answer(run_id)
+    store.let_pass(40 * DAY_S)
+    newest = store.submit().run_id
+    assert hermes.inline("retention", "set", "runs", "30d").code == 0
+    with hermes.started("prune", "--json") as running:
+        wait_for(lambda: len(left(store)) < 401)
+        os.kill(running.pid, number)
+        running.wait()
+    assert newest in left(store)
+    check(store)
+    assert hermes.inline("prune", "--json").code == 0
+    assert left(store) == {newest}
+
+
+def left(store: Store) -> set[str]:
+    return {view.run_id for view in store.views.runs(limit=1000)}
