@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from time import sleep
 
 import pytest
 import sqlalchemy as sa
@@ -185,6 +188,40 @@ def test_a_worker_that_still_holds_it_cannot_write_it_back(store: Store) -> None
     with pytest.raises(LeaseLost):
         store.calls.settle(claim, settlement(f"{ANNA} is back"))
     assert traces(store, ANNA) == {}
+
+
+def test_others_work_on_while_one_is_erased(store: Store) -> None:
+    """Their texts are the same ones, so they take up what the erasure is about to delete."""
+    people = People(store)
+    people.live(ANNA)
+    people.settle()
+    begun = Erasures(store.database).begin("default", person(ANNA), by="cli:operator")
+    done, is_over = [], Event()
+
+    def work() -> None:
+        while not (is_over.is_set() and len(done) >= 5):
+            run_id = store.submit(principal=f"cli:{BERT}", input="long " * 20_000, tools="[9]").run_id
+            store.ask_tools(run_id, asks(Replay.PURE))
+            store.settle(run_id, text="long " * 20_000)
+            store.answer(run_id)
+            done.append(run_id)
+
+    with ThreadPoolExecutor(2) as others:
+        at_work = [others.submit(work) for _ in range(2)]
+        try:
+            while not done:
+                sleep(0.01)
+            assert erase(store, begun)
+        finally:
+            is_over.set()
+        for each in at_work:
+            each.result()
+    Erasures(store.database).finish(begun)
+
+    assert traces(store, ANNA) == {}
+    assert dangling(store) == []
+    assert [store.views.run(run_id).is_completed for run_id in done] == [True] * len(done)
+    check(store)
 
 
 def test_a_legal_hold_wins(store: Store) -> None:

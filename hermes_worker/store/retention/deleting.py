@@ -157,9 +157,9 @@ _WAS_RELEASED = blobs.c.released_at < db_now_once() - _RELEASED_FOR_S
 
 def delete_blobs(database: Database, most: int, *, released_before: float | None = None) -> tuple[int, int]:
     """Delete texts that were released an hour ago and that nothing refers to; those in use are kept. Looks at ``most``;
-    returns how many it looked at, and how many it deleted. ``released_before`` (epoch seconds) takes the place of the
-    hour, where the caller knows that every transaction from before then has ended."""
-    was_released = _WAS_RELEASED if released_before is None else blobs.c.released_at < released_before
+    returns how many it looked at, and how many it deleted. ``released_before`` (epoch seconds, inclusive)
+    takes the place of the hour, where the caller knows that every transaction from before then has ended."""
+    was_released = _WAS_RELEASED if released_before is None else blobs.c.released_at <= released_before
     with database.write() as connection:
         some = sa.select(blobs.c.hash).where(was_released).order_by(blobs.c.released_at).limit(most)
         hashes = connection.execute(some.with_for_update(skip_locked=True)).scalars().all()
