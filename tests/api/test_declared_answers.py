@@ -119,6 +119,10 @@ class Place:
         answer = self.ask("POST", Asked("/v1/runs").json(input="hello", **more))
         return str(json.loads(answer.body)["run_id"])
 
+    def session(self) -> str:
+        """One of its own, so that none is ever full."""
+        return str(json.loads(self.ask("POST", Asked("/api/sessions").json(title="x")).body)["session"]["id"])
+
     def ended(self) -> str:
         run_id = self.run(deliver="telegram:1")
         self.store.answer(run_id)
@@ -222,13 +226,13 @@ def _conflict(place: Place, label: str) -> Answer:
 def _in_the_way(place: Place, label: str) -> Answer:
     method = label.partition(" ")[0]
     if label == "POST /v1/runs":
-        place.run(session_id="s")
-        return place.ask(method, Asked("/v1/runs").json(input="x", session_id="s", multitask="reject"))
+        name = place.session()
+        place.run(session_id=name)
+        return place.ask(method, Asked("/v1/runs").json(input="x", session_id=name, multitask="reject"))
     if label.endswith("/retry"):
         return place.ask(method, usual(label, run_id=place.waiting()))
     if "chat" in label or label == "POST /v1/responses":
-        place.run(session_id="s")
-        asked = usual(label, session_id="s")
+        asked = usual(label, session_id=place.session())
         asked = replace(asked, headers={**asked.headers, "idempotency-key": "k"})
         place.ask(method, asked)
         said = {"messages": [{"role": "user", "content": "y"}], "input": "y"}
@@ -238,9 +242,10 @@ def _in_the_way(place: Place, label: str) -> Answer:
         place.ask(method, _event(place, "open", "g-1", "this"))
         return place.ask(method, _event(place, "open", "g-1", "that"))
     if "sessions" in label:
-        place.run(session_id="s")
-        asked = usual(label, session_id="s")
-        return place.ask(method, asked if label.endswith("/{session_id}") else asked.json(id="s"))
+        name = place.session()
+        place.run(session_id=name)
+        asked = usual(label, session_id=name)
+        return place.ask(method, asked if label.endswith("/{session_id}") else asked.json(id=name))
     if "deliveries" in label:
         place.ended()
         found = json.loads(place.ask("GET", Asked("/v1/deliveries")).body)["data"][0]["delivery_id"]
@@ -254,8 +259,7 @@ def _too_many(place: Place, label: str) -> Answer:
         place.ask(method, _event(place, "busy", "g-1", "this"))
         return place.ask(method, _event(place, "busy", "g-2", "that"))
     if "chat" in label or label == "POST /v1/responses":
-        place.run(session_id="s")
-        return place.ask(method, usual(label, session_id="s"))  # nobody may follow its run
+        return place.ask(method, usual(label, session_id=place.session()))  # nobody may follow its run
     if label == "GET /v1/responses/{response_id}":
         response = place.waiting().replace("run_", "resp_")
         return place.ask(method, Asked(f"/v1/responses/{response}?stream=true"))
@@ -314,13 +318,11 @@ def _incomplete(place: Place, label: str) -> Answer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chat, "wait_for_end", failed)
         patch.setattr(session_turns, "wait_for_end", failed)
-        place.run(session_id="s")
-        return place.ask(label.partition(" ")[0], usual(label, session_id="s"))
+        return place.ask(label.partition(" ")[0], usual(label, session_id=place.session()))
 
 
 def _slow(place: Place, label: str) -> Answer:
-    place.run(session_id="s")
-    asked = replace(usual(label, name="open", session_id="s"), body=b"{", is_endless=True)
+    asked = replace(usual(label, name="open", session_id=place.session()), body=b"{", is_endless=True)
     return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "content-length": "9"}))
 
 
