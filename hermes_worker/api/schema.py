@@ -156,6 +156,9 @@ class CreateRun(BaseModel):
         ]
         | None
     ) = Field(None, max_length=16)
+    output_schema: dict[str, Any] | None = Field(
+        None, description="JSON Schema that the answer has to fit; it is sent back twice if it does not."
+    )
     tags: (
         list[
             Annotated[

@@ -69,6 +69,12 @@ if TYPE_CHECKING:
     help="What to do when another run is at work in the session.",
 )
 @click.option("--deliver", multiple=True, type=TEXT, metavar="TARGET", help="Send the answer there; may be repeated.")
+@click.option(
+    "--output-schema",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="The answer is JSON that fits this JSON Schema.",
+)
 @click.option("--idempotency-key", type=TEXT, help="Submitting again with the same key gives the same run.")
 @click.option("--watch", is_flag=True, help="Follow the run to its end.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
@@ -119,7 +125,19 @@ def _submission(text: str, asked: Mapping[str, Any], stack: StackNote | None) ->
         multitask=Multitask(asked["multitask"]),
         deliver=asked["deliver"] or None,
         idempotency_key=asked["idempotency_key"],
+        output_schema=_schema_in(asked["output_schema"]) if asked["output_schema"] else None,
     )
+
+
+def _schema_in(path: Path) -> dict[str, Any]:
+    """Raises ``ConfigurationError``."""
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"--output-schema: {str(path)!r} is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise ConfigurationError(f"--output-schema: {str(path)!r} is not a JSON object")
+    return schema
 
 
 def _status(created: Created) -> str:

@@ -150,6 +150,8 @@ class ExitReason(StrEnum):
     UNKNOWN_TOOLS = "unknown_tools"
     """All the model called, several times in a row, were tools that do not exist."""
 
+    OUTPUT_INVALID = "output_invalid"
+    """The answer does not fit the schema that was asked for, however often it was sent back."""
     MODEL_CALL_REFUSED = "model_call_refused"
     """The provider refused the call for a reason that trying again cannot change."""
     STEP_QUARANTINED = "step_quarantined"

@@ -56,6 +56,8 @@ class RunSpec:
     """Words to find the run by."""
     priority: int = 0
     """``core.urgency.Priority``."""
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema that the answer has to fit."""
 
     @property
     def source_kind(self) -> str:

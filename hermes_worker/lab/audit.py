@@ -346,6 +346,7 @@ _PAID_AND_NOT_TOLD = [
     ExitReason.MODEL_CALL_REFUSED.value,
     ExitReason.TRUNCATED.value,
     ExitReason.UNKNOWN_TOOLS.value,
+    ExitReason.OUTPUT_INVALID.value,
 ]
 
 

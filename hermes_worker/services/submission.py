@@ -21,6 +21,7 @@ from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
+from hermes_worker.agent.tools.judging_time import UnusableSchema
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
@@ -134,6 +135,8 @@ class Submission:
     """Epoch seconds at which the run expires, whatever it is doing; ``wall_s_max`` may end it before."""
     retry_of: str | None = None
     """The run whose submission this repeats."""
+    output_schema: Mapping[str, Any] | None = None
+    """JSON Schema that the answer has to fit (``agent.output``)."""
     multitask: Multitask = Multitask.QUEUE
     """What to do when another run is at work in the session."""
     deliver: str | Sequence[str] | None = None
@@ -250,7 +253,21 @@ def _require_valid(submission: Submission) -> None:
     if len(submission.input) > TEXT_CHARS_MAX:
         raise InvalidSubmission("input", f"the message has more than {TEXT_CHARS_MAX} characters")
     _require_valid_tags(submission.tags)
+    _require_usable_schema(submission)
     _require_valid_times(submission)
+
+
+def _require_usable_schema(submission: Submission) -> None:
+    if submission.output_schema is None:
+        return
+    if submission.multitask is Multitask.STEER:
+        raise InvalidSubmission("output_schema", "what is said to a run at work has no answer of its own")
+    from hermes_worker.agent.output import checked_schema  # takes long to import, and few runs have a schema
+
+    try:
+        checked_schema(submission.output_schema)
+    except UnusableSchema as error:
+        raise InvalidSubmission("output_schema", f"the schema {error}") from None
 
 
 def _require_valid_tags(tags: Sequence[str]) -> None:
@@ -379,6 +396,7 @@ def _spec(settings: Settings, submission: Submission, model: str, toolsets: Sequ
         metadata=submission.metadata,
         echo=submission.echo,
         tags=tuple(submission.tags),
+        output_schema=submission.output_schema,
         priority=int(submission.priority or Priority.NORMAL),
     )
 
@@ -436,6 +454,7 @@ _LATER_FIELDS = (
     "delay_s",
     "deadline",
     "retry_of",
+    "output_schema",
 )
 """Fields that there were not always; who names none of them asks for what was asked for before."""
 

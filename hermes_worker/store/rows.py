@@ -102,6 +102,8 @@ class RunRecord:
     """How many things the user said that still wait for a tool result to be appended to."""
     place: int | None = None
     """``core.sharing.FleetPlace``; ``None`` for a run that shares the fleet with no other tenant's."""
+    has_output_schema: bool = False
+    """The answer has to fit a schema, which its input names."""
 
     @property
     def usual(self) -> Usual:
@@ -171,6 +173,7 @@ RUN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     runs.c.steers,
     (runs.c.watched_until > db_now()).label("is_watched"),
     runs.c.place,
+    runs.c.has_output_schema,
 )
 
 
@@ -221,6 +224,7 @@ class RunRow(NamedTuple):
     steers: int
     is_watched: bool | None
     place: int | None
+    has_output_schema: int
 
 
 def is_suspect(table: sa.Table) -> sa.ColumnElement[int]:
@@ -344,6 +348,7 @@ def _facts_of(row: RunRow) -> dict[str, Any]:
         "wall_s": float(row.wall_s),
         "steers": row.steers,
         "place": row.place,
+        "has_output_schema": bool(row.has_output_schema),
     }
 
 

@@ -204,6 +204,7 @@ runs = sa.Table(
     sa.Column("not_before", Seconds),
     sa.Column("priority", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("retry_of_pk", BigId),
+    sa.Column("has_output_schema", sa.SmallInteger(), nullable=False, server_default="0"),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("started_at", Seconds),
     sa.Column("updated_at", Seconds, nullable=False),

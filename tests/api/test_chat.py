@@ -19,6 +19,7 @@ from hermes_worker.core.events import ModelFailed, ModelReplied
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
+from hermes_worker.store.runs.runs import find
 
 SAID = ModelReply(text="Arr!", usage=Usage(input=3, output=2, cache_read=4, reasoning=1))
 
@@ -262,7 +263,13 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [{"role": ["user"], "content": "x"}]}, "invalid_value", "messages[0].role"),
     ({"n": 2}, "invalid_value", "n"),
     ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
-    ({"response_format": {"type": "json_schema"}}, "unsupported_parameter", "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "invalid_value", "response_format.json_schema.schema"),
+    ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "https://e.org/s"}}}},
+        "invalid_value",
+        "output_schema",
+    ),
     ({"stream": "perhaps"}, "invalid_type", "stream"),
     ({"metadata": {"a": 1}}, "invalid_type", "metadata.a"),
     (
@@ -276,6 +283,17 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         "messages[0].content[0].image_url",
     ),
 ]
+
+
+def test_a_format_becomes_the_schema_of_the_answer(http: httpx.Client, store: Store) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    named = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+    for given, wanted in ((named, schema), ({"type": "json_object"}, {"type": "object"}), ({"type": "text"}, None)):
+        with answering(store, SAID) as runs:
+            assert ask(http, user("Count."), response_format=given).status_code == 200
+        with store.database.read() as connection:
+            pk = find(connection, runs[0])
+        assert store.runs.output_schema_of(pk) == wanted
 
 
 @pytest.mark.parametrize(("change", "code", "param"), WRONG)

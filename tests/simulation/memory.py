@@ -309,6 +309,9 @@ class MemoryStore:
     def _apply_claim(self, row: RunRow) -> Run:
         return apply(row.core, ev.IterationClaimed())
 
+    def output_schema_of(self, run_pk: int) -> None:
+        """Simulated runs want text."""
+
     def session_of(self, session_pk: int) -> SessionContext:
         tools = self._by_pk[session_pk].tools
         return filled(SessionContext, session_id=f"s{session_pk}", system_prompt="", tools=tools, workspace="{}")

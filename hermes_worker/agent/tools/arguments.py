@@ -23,6 +23,7 @@ from hermes_worker.core.recovery.repair import arguments_text, plain_json
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
+_WHOLE = "the whole of the arguments"
 _ERRORS_MAX = 100
 _SENTENCES_MAX = 10
 _SENTENCE_CHARS_MAX = 400
@@ -46,16 +47,15 @@ def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
         return _Coercion(schema).members(arguments, schema)
 
 
-def violations(arguments: Mapping[str, Any], schema: Schema) -> tuple[str, ...]:
-    """What is wrong with the arguments, one sentence each; empty when they can be used. Raises ``UnusableSchema``."""
+def violations(value: object, schema: Schema, *, whole: str = _WHOLE) -> tuple[str, ...]:
+    """What is wrong with the arguments, or another value that is called ``whole``, one sentence each; empty when it
+    can be used. Raises ``UnusableSchema``."""
     _require_usable(schema)
     from hermes_worker.agent.tools.json_schema import errors_of
 
     with bounded():
-        errors = sorted(
-            islice(errors_of(arguments, schema), _ERRORS_MAX), key=lambda error: error.validator != "required"
-        )
-        told = islice(_sentences(errors), _SENTENCES_MAX + 1)
+        errors = sorted(islice(errors_of(value, schema), _ERRORS_MAX), key=lambda error: error.validator != "required")
+        told = islice(_sentences(errors, whole), _SENTENCES_MAX + 1)
         found = [sentence[:_SENTENCE_CHARS_MAX] for sentence in told]
     if len(found) > _SENTENCES_MAX:
         return (*found[:_SENTENCES_MAX], "and more")
@@ -208,12 +208,12 @@ _COERCIONS: Final[Mapping[object, Callable[[Any], Any]]] = {
 # --- sentences ---
 
 
-def _sentences(errors: Iterable[ValidationError]) -> Iterator[str]:
+def _sentences(errors: Iterable[ValidationError], whole: str) -> Iterator[str]:
     for error in errors:
-        yield from _told(error, list(error.absolute_path))
+        yield from _told(error, list(error.absolute_path), whole)
 
 
-def _told(error: ValidationError, path: list[str | int]) -> Iterator[str]:
+def _told(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
     """``path`` leads to the value from the arguments. An error inside of an alternative knows a part of it only."""
     *outer, name = _places(path) or [""]
     within = "".join(f"in {place!r}: " for place in outer)
@@ -221,9 +221,9 @@ def _told(error: ValidationError, path: list[str | int]) -> Iterator[str]:
         inside = f"in {name!r}: " if name else ""
         yield f"{within}{inside}{_missing(error)}"
     elif error.validator in ("anyOf", "oneOf") and error.context:
-        yield from _told_of_alternatives(error, path)
+        yield from _told_of_alternatives(error, path, whole)
     else:
-        what = repr(name) if name else "the whole of the arguments"
+        what = repr(name) if name else whole
         yield f"{within}{what} {_wrong(error)}"
 
 
@@ -246,7 +246,7 @@ def _missing(error: ValidationError) -> str:
     return f"{error.message!r} is required{instead}"
 
 
-def _told_of_alternatives(error: ValidationError, path: list[str | int]) -> Iterator[str]:
+def _told_of_alternatives(error: ValidationError, path: list[str | int], whole: str) -> Iterator[str]:
     """The first alternative of the value's type says what is wrong with it; if it is of no such type, that is it."""
     alternatives: dict[object, list[ValidationError]] = {}
     for inner in error.context or ():
@@ -256,12 +256,12 @@ def _told_of_alternatives(error: ValidationError, path: list[str | int]) -> Iter
     fitting = next((found for number, found in alternatives.items() if number not in strangers), None)
     if fitting is not None:
         for inner in fitting:
-            yield from _told(inner, [*path, *inner.relative_path])
+            yield from _told(inner, [*path, *inner.relative_path], whole)
         return
     *outer, name = _places(path) or [""]
     within = "".join(f"in {place!r}: " for place in outer)
     kinds = dict.fromkeys(kind for inner in types for kind in _kinds(inner.validator_value))
-    what = repr(name) if name else "the whole of the arguments"
+    what = repr(name) if name else whole
     yield f"{within}{what} must be of type {' or '.join(kinds)}, not {_kind_of(error.instance)}"
 
 

@@ -23,6 +23,7 @@ from hermes_worker.api.openai.chat_messages import conversation_of
 from hermes_worker.api.openai.continuing import accept_conversation
 from hermes_worker.api.openai.models import served_as
 from hermes_worker.api.openai.outcome import RunOutcome, chat_usage, outcome_of
+from hermes_worker.api.openai.structured import chat_schema_of
 from hermes_worker.api.openai.waiting import (
     AnswerStream,
     ClientLeft,
@@ -138,6 +139,7 @@ async def create_chat_completion(
         model=served_as(context, body.model),
         principal=caller,
         metadata=_metadata(body, x_hermes_session_key),
+        output_schema=chat_schema_of(body.response_format),
         idempotency_key=idempotency_key,
         request=parsed.digest,
     )
@@ -221,8 +223,10 @@ class ToolNote:
 class ChatTeller:
     """Makes texts and notes about tools of what happens to a run."""
 
-    def __init__(self, merge: sse.Merge) -> None:
+    def __init__(self, merge: sse.Merge, *, tells_texts: bool = True) -> None:
+        """Without ``tells_texts`` only tools are told of: what of a text fits its schema is known at the end."""
         self._merge = merge
+        self._tells_texts = tells_texts
         self.has_said = False
         """Some text went out."""
         self._is_new_reply = False
@@ -248,6 +252,8 @@ class ChatTeller:
     def _told(self, events: Iterable[sse.WireEvent]) -> Iterator[str | ToolNote]:
         for event in events:
             match event.name:
+                case name if name == MESSAGE_DELTA and not self._tells_texts:
+                    continue
                 case name if name == MESSAGE_DELTA:
                     yield self._text(event.fields["delta"])
                 case RunEventName.MESSAGE_COMPLETED | RunEventName.REPLY_DISCARDED:
@@ -274,7 +280,8 @@ async def _stream(context: ApiContext, asked: _AskedChat) -> Response:
     run_id = asked.created.run_id
     view = await context.store(context.client.views.run, run_id)
     start = await context.store(stream_start, context.client.views, run_id)
-    teller = ChatTeller(sse.Merge(sse.Cursor(), start))
+    is_plain = chat_schema_of(asked.body.response_format) is None
+    teller = ChatTeller(sse.Merge(sse.Cursor(), start), tells_texts=is_plain)
     return AnswerStream(
         context,
         run_id,

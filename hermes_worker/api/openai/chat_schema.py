@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.messages import ITEMS_MAX
+from hermes_worker.api.openai.structured import CHAT_FORMAT
 from hermes_worker.api.schema import IMAGE_PART, TEXT, TEXT_PART, WHOLE, Answers
 
 SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
@@ -117,8 +118,8 @@ class ChatRequest(BaseModel):
     functions: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0})] = Field(
         None, description="Not supported."
     )
-    response_format: Annotated[Any, WithJsonSchema({"anyOf": [{"type": "null"}, {"const": {"type": "text"}}]})] = Field(
-        None, description="Only text; structured results are not supported yet."
+    response_format: Annotated[Any, WithJsonSchema(CHAT_FORMAT)] = Field(
+        None, description="The answer as JSON; it is sent back twice if it does not fit."
     )
     metadata: (
         dict[
@@ -146,9 +147,6 @@ def require_possible(body: ChatRequest) -> None:
             raise invalid(name, message, "unsupported_parameter")
         if given is not None and not isinstance(given, list):
             raise invalid(name, f"Invalid {name!r}: it must be a list.", "invalid_type")
-    if body.response_format not in (None, {"type": "text"}):
-        message = "'response_format' can only be text here: structured results are not supported yet."
-        raise invalid("response_format", message, "unsupported_parameter")
 
 
 def require_session_name(header: str, given: str | None) -> None:

@@ -52,7 +52,7 @@ def response_object(turn: TurnRecord) -> dict[str, Any]:
         "reasoning": {"effort": None, "summary": None},
         "store": bool(echo.get("store", True)),
         "temperature": None,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": _format(turn.spec.output_schema)},
         "tool_choice": "auto",
         "tools": [],
         "top_p": None,
@@ -61,6 +61,12 @@ def response_object(turn: TurnRecord) -> dict[str, Any]:
         "user": None,
         "metadata": dict(turn.spec.metadata),
     }
+
+
+def _format(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    if schema is None:
+        return {"type": "text"}
+    return {"type": "json_schema", "name": "answer", "schema": dict(schema), "strict": True}
 
 
 def status_of(view: RunView, outcome: RunOutcome | None) -> str:

@@ -11,6 +11,7 @@ from hermes_worker.api.errors import invalid
 from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.api.openai.chat_schema import FLAG, FLAG_SCHEMA, SESSION
+from hermes_worker.api.openai.structured import RESPONSE_FORMAT
 from hermes_worker.api.schema import IMAGE_PART, TEXT, TEXT_PART, Answers
 
 Order = Literal["asc", "desc"]
@@ -72,8 +73,8 @@ _CONVERSATION = {
 }
 _TEXT_OPTIONS = {
     "type": ["object", "null"],
-    "properties": {"format": {"anyOf": [{"type": "null"}, {"const": {"type": "text"}}]}},
-    "description": "Only plain text; structured results are not supported yet.",
+    "properties": {"format": RESPONSE_FORMAT},
+    "description": "The answer as JSON; it is sent back twice if it does not fit.",
 }
 
 
@@ -129,9 +130,6 @@ def require_possible(body: ResponseRequest) -> None:
         raise invalid("tools", "Invalid 'tools': it must be a list.", "invalid_type")
     if body.text is not None and not isinstance(body.text, dict):
         raise invalid("text", "Invalid 'text': it must be an object.", "invalid_type")
-    if body.text and body.text.get("format") not in (None, {"type": "text"}):
-        message = "'text.format' can only be text here: structured results are not supported yet."
-        raise invalid("text.format", message, "unsupported_parameter")
     if body.background and not body.is_stored:
         raise invalid("background", "'background' needs 'store': nobody could ask for the answer.")
     given = body.conversation_id

@@ -24,6 +24,7 @@ from hermes_worker.api.openai.models import served_as
 from hermes_worker.api.openai.response_input import spoken
 from hermes_worker.api.openai.response_objects import input_items, output_items, response_id, response_object
 from hermes_worker.api.openai.response_stream import LAST, ResponseEvent, ResponseTeller
+from hermes_worker.api.openai.structured import response_schema_of
 from hermes_worker.api.openai.waiting import AnswerStream, ClientLeft, ended, has_room, wait_for_end
 from hermes_worker.api.stopping import stop, stop_abandoned
 from hermes_worker.core.messages import canonical_json
@@ -121,6 +122,7 @@ def _submission(
         model=served_as(context, body.model),
         principal=caller,
         metadata=body.metadata or {},
+        output_schema=response_schema_of(body.text),
         echo={
             "dialect": "responses",
             "model": body.model,

@@ -71,6 +71,7 @@ def submission_of(body: schema.CreateRun, caller: Principal, idempotency_key: st
         principal=caller,
         source="api",
         metadata=body.metadata or {},
+        output_schema=body.output_schema,
         tags=body.tags or (),
         priority=Priority.of(body.priority) if body.priority else None,
         not_before=body.not_before,

@@ -141,6 +141,8 @@ class ReplyCounters:
     """Canonical rows that follow the transcript in the next request."""
     last_interim: str = ""
     """What the newest incomplete reply said, to recognise a repetition."""
+    output_repairs: int = 0
+    """Answers of the run that did not fit its schema."""
 
 
 # --------------------------------------------------------------------------------------------------------- verdicts
@@ -407,6 +409,7 @@ def _after_calls(reply: ReplyFacts, counters: ReplyCounters) -> ReplyCounters:
         prefills=0,
         empties=0 if was_prefilled else counters.empties,
         housekeeping_text=(reply.visible_text or counters.housekeeping_text) if is_housekeeping else "",
+        output_repairs=counters.output_repairs,
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Message, Role, user_body
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.structured import asked_for
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.tables import run_inputs
@@ -45,6 +46,9 @@ def keep_specs(connection: Connection, specs: Iterable[tuple[int, RunSpec]]) -> 
 def first_message(spec: RunSpec, seq: int) -> Message:
     """The user's message with which a run begins its turn, for place ``seq``."""
     content = spec.input if isinstance(spec.input, str) else [dict(part) for part in spec.input]
+    if spec.output_schema is not None:
+        asked = asked_for(spec.output_schema)
+        content = f"{content}\n\n{asked}" if isinstance(content, str) else [*content, {"type": "text", "text": asked}]
     return Message(seq=seq, role=Role.USER, body=user_body(content))
 
 
@@ -56,9 +60,22 @@ def read_spec(connection: Connection, run_pk: int) -> RunSpec:
     return RunSpec.from_json(row.spec)
 
 
+def stored_spec(connection: Connection, run_pk: int) -> RunSpec:
+    """What was submitted. Raises ``CorruptInput``."""
+    try:
+        return read_spec(connection, run_pk)
+    except (ValueError, TypeError) as error:
+        raise _corrupt(run_pk, error) from error
+
+
 def opening_message(connection: Connection, run_pk: int, seq: int) -> Message:
     """The user's message with which the run begins its turn, for place ``seq``. Raises ``CorruptInput``."""
+    spec = stored_spec(connection, run_pk)
     try:
-        return first_message(read_spec(connection, run_pk), seq)
+        return first_message(spec, seq)
     except (ValueError, TypeError) as error:
-        raise CorruptInput(f"the stored input of run number {run_pk} cannot be read: {error}") from error
+        raise _corrupt(run_pk, error) from error
+
+
+def _corrupt(run_pk: int, error: Exception) -> CorruptInput:
+    return CorruptInput(f"the stored input of run number {run_pk} cannot be read: {error}")

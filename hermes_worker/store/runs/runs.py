@@ -8,7 +8,7 @@ import secrets
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypedDict
@@ -60,7 +60,7 @@ from hermes_worker.store.rows import (
 )
 from hermes_worker.store.runs import budgets, sharing, steering
 from hermes_worker.store.runs.chains import stop_caused, stop_run
-from hermes_worker.store.runs.inputs import keep_specs
+from hermes_worker.store.runs.inputs import keep_specs, stored_spec
 from hermes_worker.store.runs.joining import StateMoved, activate, break_off, commit, hold, save, start
 from hermes_worker.store.runs.limits import require_within
 from hermes_worker.store.runs.places import fill_places
@@ -411,6 +411,11 @@ class Runs:
             return loaded
         with self._database.write() as connection:
             return _exhausted(connection, loaded, Dimension.WALL_CLOCK)
+
+    def output_schema_of(self, run_pk: int) -> Mapping[str, object] | None:
+        """What the answer of a run has to fit. Raises ``CorruptInput``."""
+        with self._database.read() as connection:
+            return stored_spec(connection, run_pk).output_schema
 
     def session_of(self, session_pk: int) -> SessionContext:
         """What the session's prompts begin with. It never changes, so those of the last sessions are kept in memory."""
@@ -846,6 +851,7 @@ def asked_values(new: NewRun) -> dict[str, object]:
         "origin": spec.source_kind,
         "network": spec.network,
         "priority": spec.priority,
+        "has_output_schema": int(spec.output_schema is not None),
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
         "idle_s_max": spec.idle_s_max,

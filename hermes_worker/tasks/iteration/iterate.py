@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -117,12 +118,20 @@ def _judged(parts: Parts, claim: IterationClaim, answered: Answered) -> Judged:
         output_tokens_default=parts.model.output_tokens_max,
         calls_max=parts.calls_max,
         offered=tool_names(tools),
+        output_schema=_output_schema(parts, claim, answered),
     )
     judged = judge(answered.reply, where, parts.catalog.for_session(tools))
     if not isinstance(judged.event, ModelReplied):
         log.info("reply.discarded", finish_reason=answered.reply.finish_reason, event_kind=judged.event.kind)
         count("reply.discarded")
     return judged
+
+
+def _output_schema(parts: Parts, claim: IterationClaim, answered: Answered) -> Mapping[str, object] | None:
+    """What the reply has to fit if it is the answer."""
+    if not claim.loaded.has_output_schema or answered.reply.tool_requests:
+        return None
+    return parts.runs.output_schema_of(claim.loaded.pk)
 
 
 def _commit(parts: Parts, claim: IterationClaim, asked: Asked, judged: Judged | None, abort: AbortSignal) -> list[Hint]:

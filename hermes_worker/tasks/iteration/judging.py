@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from hermes_worker.agent import output
 from hermes_worker.agent.tools.catalog import Catalog
+from hermes_worker.agent.tools.judging_time import Schema
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import Failure
-from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role
+from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, assistant_body, user_body
 from hermes_worker.core.recovery import empty
 from hermes_worker.core.recovery.scrub import extract_reasoning, strip_think_blocks
 from hermes_worker.core.run import ExitReason, Run
 from hermes_worker.core.run_memory import RunMemory, memory_document
+from hermes_worker.core.structured import REPAIRS_MAX, correction
 from hermes_worker.safety.redaction import redact
 from hermes_worker.tasks.iteration.planning import plan_calls, unknown_names
 
@@ -64,6 +67,8 @@ class Circumstances:
     calls_max: int = 64
     offered: frozenset[str] | None = None
     """Names of the tools that the session has; ``None`` for those of the catalogue."""
+    output_schema: Schema | None = None
+    """What the answer has to fit."""
 
 
 def judge(reply: ModelReply, where: Circumstances, catalog: Catalog) -> Judged:
@@ -78,6 +83,8 @@ def judge(reply: ModelReply, where: Circumstances, catalog: Catalog) -> Judged:
     match verdict:
         case empty.RunTools():
             return _with_calls(reply, verdict, memory, where, catalog)
+        case empty.Accept() if where.output_schema is not None:
+            return _judged_output(reply, verdict, memory, where.output_schema)
         case empty.Accept():
             answer = _stored(reply, verdict.text, keeps_calls=False)
             return Judged(event=ev.ModelReplied(exit_reason=_EXIT_OF[verdict.reason]), reply=answer)
@@ -126,6 +133,21 @@ def _partial(reply: ModelReply, verdict: empty.FinishPartial) -> Judged:
     failure = Failure(kind=verdict.reason.value, message=verdict.note)
     event = ev.ModelReplied(exit_reason=ExitReason.TRUNCATED, failure=failure)
     return Judged(event=event, reply=_stored(reply, verdict.text, keeps_calls=False))
+
+
+def _judged_output(reply: ModelReply, verdict: empty.Accept, memory: RunMemory, schema: Schema) -> Judged:
+    """An answer that has to fit a schema; one that does not is sent back with what is wrong."""
+    found = output.judged(verdict.text, schema)
+    if isinstance(found, output.Fitting):
+        answer = _stored(reply, found.text, keeps_calls=False)
+        return Judged(event=ev.ModelReplied(exit_reason=_EXIT_OF[verdict.reason]), reply=answer)
+    repairs = memory.counters.output_repairs
+    if repairs >= REPAIRS_MAX:
+        message = f"The answer does not fit its schema, after {repairs} corrections: {'; '.join(found.problems)}"
+        return _failed(reply, ExitReason.OUTPUT_INVALID, "output_invalid", message)
+    sent_back = (assistant_body(_stored(reply, verdict.text, keeps_calls=False)), user_body(correction(found.problems)))
+    counters = empty.ReplyCounters(output_repairs=repairs + 1, scaffold=sent_back)
+    return _asked_again(reply, replace(memory, counters=counters), is_counted=True)
 
 
 def _given_up(reply: ModelReply, verdict: empty.EndUnanswered) -> Judged:

@@ -58,11 +58,10 @@ def build_request(
 ) -> ModelRequest:
     """``rows`` are the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
     # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
-    scaffold = [_row(body, number) for number, body in enumerate(memory.counters.scaffold, start=len(rows) + 1)]
+    sent_along = (*memory.counters.scaffold, *([user_body(SUMMARY_REQUEST)] if is_summary else []))
+    scaffold = [_row(body, number) for number, body in enumerate(sent_along, start=len(rows) + 1)]
     prepared = prepare([*with_context(visible(rows), memory.context), *scaffold], _needs(route))
     messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
-    if is_summary:
-        messages.append(user_body(SUMMARY_REQUEST))
     amended = amended_messages(messages, memory.amendments, image_side_px_max=memory.image_side_px_max)
     return ModelRequest(
         model=route.model,

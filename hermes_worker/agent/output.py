@@ -1,0 +1,128 @@
+"""Answers that have to fit a JSON Schema: which schemas are taken, and what an answer is worth. Pure.
+
+A schema comes from a caller, so it is hostile until it was looked at: ``checked_schema`` refuses what could fetch, what
+is large, and what takes long to judge by. What passes is judged by within the bounds of ``tools.json_schema`` all the
+same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hermes_worker.agent.tools.arguments import violations
+from hermes_worker.agent.tools.judging_time import TOO_LONG, Schema, UnusableSchema, bounded, left_s
+from hermes_worker.core.messages import canonical_json
+
+SCHEMA_CHARS_MAX = 64_000
+"""As compact JSON: it is a part of the prompt."""
+PROBE_S: Final = 0.01
+"""Processor time for judging a few values by a schema, and for trying its patterns."""
+_NODES_MAX = 8_000
+_DEPTH_MAX = 64
+_PROBE_CHARS = "aA0 -_.@/,:\n"
+_PROBE_REPEATS = 400
+_FENCED = re.compile(r"\s*```[A-Za-z0-9_-]{0,20}[ \t]*\n(?P<inside>.*)\n[ \t]*```\s*", re.DOTALL)
+_PROBES: tuple[object, ...] = (None, 0, "", [], {}, [0], {"": 0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """An answer that fits: its JSON, without what stood around it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfitting:
+    """An answer that does not; sentences that a model can act on."""
+
+    problems: tuple[str, ...]
+
+
+def checked_schema(schema: object) -> Schema:
+    """A schema that answers can be judged by. Raises ``UnusableSchema``; its message completes the sentence "the schema
+    ...". What is refused is refused within milliseconds; a large one that is taken takes some tenths of a second."""
+    # Here and not above, because few processes look at schemas, and it takes long to import.
+    from hermes_worker.agent.tools.json_schema import require_usable
+
+    if not isinstance(schema, Mapping):
+        raise UnusableSchema("must be a JSON object")
+    patterns = list(_patterns_of(schema))
+    if len(canonical_json(schema)) > SCHEMA_CHARS_MAX:
+        raise UnusableSchema(_TOO_LARGE)
+    with bounded(PROBE_S):
+        for pattern in patterns:
+            _require_quick(pattern)
+    require_usable(schema)
+    with bounded(PROBE_S):
+        for probe in _PROBES:
+            violations(probe, schema)
+    return schema
+
+
+_TOO_LARGE = f"is too large: at most {SCHEMA_CHARS_MAX:,} characters and {_NODES_MAX:,} values are read"
+
+
+def _patterns_of(schema: Schema) -> Iterator[str]:
+    """Its regular expressions; whatever looks like one counts. Refuses on the way what refers to elsewhere."""
+    waiting: list[tuple[Any, int]] = [(schema, 0)]
+    nodes = chars = 0
+    while waiting:
+        value, depth = waiting.pop()
+        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        nodes += 1 + len(inside)
+        chars += len(value) if isinstance(value, str) else 0
+        if nodes > _NODES_MAX or chars > SCHEMA_CHARS_MAX:
+            raise UnusableSchema(_TOO_LARGE)
+        if depth > _DEPTH_MAX:
+            raise UnusableSchema(f"is nested more than {_DEPTH_MAX} levels deep")
+        waiting.extend((each, depth + 1) for each in inside)
+        if not isinstance(value, Mapping):
+            continue
+        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            reference = value.get(keyword)
+            if isinstance(reference, str) and not reference.startswith("#"):
+                raise UnusableSchema(f"refers to {reference[:200]!r}, which is not part of it; nothing is fetched")
+        if isinstance(value.get("pattern"), str):
+            yield value["pattern"]
+        if isinstance(value.get("patternProperties"), Mapping):
+            yield from map(str, value["patternProperties"])
+
+
+def _require_quick(pattern: str) -> None:
+    """Try a regular expression on texts that make bad ones go through every way to split them."""
+    import regex  # see checked_schema
+
+    try:
+        compiled = regex.compile(pattern)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise UnusableSchema(f"has a pattern that cannot be read: {str(error)[:200]}") from error
+    letters = dict.fromkeys((*_PROBE_CHARS, *(char for char in pattern[:200] if char.isalnum())))
+    for letter in list(letters)[:40]:
+        try:
+            compiled.search(letter * _PROBE_REPEATS + "\x00", timeout=left_s())
+        except TimeoutError:
+            raise UnusableSchema(f"has a pattern that {TOO_LONG}: {pattern[:100]!r}") from None
+
+
+def judged(text: str, schema: Schema) -> Fitting | Unfitting:
+    """Whether an answer fits. A fence of Markdown around the JSON is taken off; nothing else is guessed at."""
+    fenced = _FENCED.fullmatch(text)
+    bare = (fenced["inside"] if fenced else text).strip()
+    try:
+        value = json.loads(bare, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return Unfitting(problems=(f"it is not one JSON value: {str(error)[:200]}",))
+    try:
+        problems = violations(value, schema, whole="the answer")
+    except UnusableSchema as unusable:
+        return Unfitting(problems=(f"it cannot be checked: the schema {unusable}",))
+    return Unfitting(problems=problems) if problems else Fitting(text=bare)
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")

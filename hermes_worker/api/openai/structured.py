@@ -1,0 +1,64 @@
+"""Answers as JSON: ``response_format`` of chat completions and ``text.format`` of responses become a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hermes_worker.api.errors import invalid
+
+_NAMED_SCHEMA = {
+    "name": {"type": "string", "maxLength": 64},
+    "schema": {"type": "object"},
+    "strict": {"type": ["boolean", "null"]},
+    "description": {"type": "string"},
+}
+_PLAIN = [{"type": "null"}, {"enum": [{"type": "text"}, {"type": "json_object"}]}]
+_KIND = {"const": "json_schema"}
+CHAT_FORMAT: Final = {
+    "anyOf": [
+        *_PLAIN,
+        {
+            "type": "object",
+            "properties": {
+                "type": _KIND,
+                "json_schema": {"type": "object", "properties": _NAMED_SCHEMA, "required": ["schema"]},
+            },
+            "required": ["type", "json_schema"],
+        },
+    ]
+}
+RESPONSE_FORMAT: Final = {
+    "anyOf": [
+        *_PLAIN,
+        {"type": "object", "properties": {"type": _KIND, **_NAMED_SCHEMA}, "required": ["type", "schema"]},
+    ]
+}
+
+
+def chat_schema_of(given: object) -> Mapping[str, Any] | None:
+    """What ``response_format`` asks for; ``None`` for text. Raises ``ApiError``."""
+    inner = given.get("json_schema") if isinstance(given, dict) else None
+    return _schema_of(given, inner, "response_format", "response_format.json_schema")
+
+
+def response_schema_of(text: object) -> Mapping[str, Any] | None:
+    """What ``text.format`` asks for, likewise."""
+    given = text.get("format") if isinstance(text, dict) else None
+    return _schema_of(given, given, "text.format", "text.format")
+
+
+def _schema_of(given: object, holder: object, param: str, place: str) -> Mapping[str, Any] | None:
+    if given is None:
+        return None
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema":
+        raise invalid(param, f"Invalid {param!r}: its type must be 'text', 'json_object' or 'json_schema'.")
+    schema = holder.get("schema") if isinstance(holder, dict) else None
+    if not isinstance(schema, dict):
+        raise invalid(f"{place}.schema", f"Invalid '{place}.schema': it must be a JSON Schema, an object.")
+    return schema
