@@ -21,7 +21,6 @@ from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.prompt.system import PromptParts, build_system_prompt
 from hermes_worker.agent.tools.catalog import catalog_with, has_tool_sources
-from hermes_worker.agent.tools.judging_time import UnusableSchema
 from hermes_worker.channels.targets import TargetError, normalize_deliver, parse_targets, require_open_to, text_of
 from hermes_worker.core.budget import NANO, BudgetMode
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
@@ -262,7 +261,9 @@ def _require_usable_schema(submission: Submission) -> None:
         return
     if submission.multitask is Multitask.STEER:
         raise InvalidSubmission("output_schema", "what is said to a run at work has no answer of its own")
-    from hermes_worker.agent.output import checked_schema  # takes long to import, and few runs have a schema
+    # Here and not above: it takes long to import, and few runs have a schema.
+    from hermes_worker.agent.output import checked_schema
+    from hermes_worker.agent.tools.judging_time import UnusableSchema
 
     try:
         checked_schema(submission.output_schema)

@@ -12,6 +12,7 @@ from support.store import Store, asks, new_run
 from test_store_retention import pruned
 
 import hermes_worker.store
+from hermes_worker.core.erasure import Person
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
@@ -25,6 +26,7 @@ from hermes_worker.store.jobs.job_rows import JobPlace
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.outbox.webhooks import RouteNotFound, Webhooks
+from hermes_worker.store.retention.erasing import Erasures
 from hermes_worker.store.retention.holds import Retention
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.limits import TenantLimits
@@ -88,6 +90,7 @@ def do_everything(store: Store) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("update deliveries set state = 'failed', settled_at = 1.0, hinted_at = null")
     Deliveries(database).retry(sent.delivery_id)
+    Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")
 
 
 def test_every_deed_is_recorded_and_none_with_a_text(store: Store) -> None:

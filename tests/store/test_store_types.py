@@ -21,6 +21,8 @@ UNTYPED = {
     "engine/sealing.py SealedText": "what SQLAlchemy hands to a type",
     "engine/texts.py": "what SQLAlchemy hands to its listeners before it executes",
     "engine/pooler.py": "a connection of the driver, as above",
+    "sessions.py Sessions": "columns to be written",
+    "sessions.py turn_messages": "rows of a transcript, as JSON",
     "rows.py _facts_of": "the fields of a dataclass, spread into it and into the one that extends it",
     "runs/standings.py _facts": "the fields of a dataclass, of which some are found out later",
     "runs/waits.py WaitView": "what a tool asks, as the JSON that it wrote; the API reads it by the kind of wait",

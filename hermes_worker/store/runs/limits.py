@@ -26,6 +26,7 @@ from hermes_worker.core.limits import (
 )
 from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, Remembered, db_now
+from hermes_worker.store.engine.prepared import columns_for, one_of, rows_of
 from hermes_worker.store.rows import insert_ignoring
 from hermes_worker.store.runs.sharing import FLEET, PLACES
 from hermes_worker.store.tables import limits, runs, spending, submit_rates, tenant_shares
@@ -43,6 +44,19 @@ class LimitView(NamedTuple):
     waits: int
 
 
+class _LimitRow(NamedTuple):
+    tenant: str
+    key_id: str
+    name: str
+    value: int
+    waits: int
+
+
+class _Bucket(NamedTuple):
+    tokens: float
+    age_s: float
+
+
 def limits_in(connection: Connection, remembered: Remembered) -> Mapping[tuple[str, str], Limits]:
     """Every limit by tenant and key. At most half a second old."""
     return remembered.get("limits", lambda: _read(connection))
@@ -51,7 +65,8 @@ def limits_in(connection: Connection, remembered: Remembered) -> Mapping[tuple[s
 def _read(connection: Connection) -> Mapping[tuple[str, str], Limits]:
     found: dict[tuple[str, str], dict[LimitName, Limit]] = {}
     known = {name.value for name in LimitName}
-    for row in connection.execute(sa.select(limits).where(limits.c.tenant != FLEET, limits.c.name.in_(known))):
+    wanted = sa.select(*columns_for(limits, _LimitRow)).where(limits.c.tenant != FLEET, limits.c.name.in_(known))
+    for row in rows_of(connection.execute(wanted), _LimitRow):
         limit = Limit(name=LimitName(row.name), value=row.value, waits=bool(row.waits))
         found.setdefault((row.tenant, row.key_id), {})[limit.name] = limit
     return found
@@ -106,7 +121,7 @@ def _take_token(connection: Connection, tenant: str, key_id: str, limit: Limit) 
     connection.execute(insert_ignoring(connection, submit_rates).values(**first))
     this = (submit_rates.c.tenant == tenant) & (submit_rates.c.key_id == key_id)
     age = (db_now() - submit_rates.c.at).label("age_s")
-    row = connection.execute(sa.select(submit_rates.c.tokens, age).where(this).with_for_update()).one()
+    row = one_of(connection.execute(sa.select(submit_rates.c.tokens, age).where(this).with_for_update()), _Bucket)
     left, wait_s = taken(row.tokens, row.age_s, limit.value)
     if wait_s > 0:
         raise LimitReached(limit, wait_s, key_id=key_id)

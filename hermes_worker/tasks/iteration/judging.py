@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from hermes_worker.agent import output
 from hermes_worker.agent.tools.catalog import Catalog
-from hermes_worker.agent.tools.judging_time import Schema
 from hermes_worker.core import events as ev
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, assistant_body, user_body
@@ -67,7 +65,7 @@ class Circumstances:
     calls_max: int = 64
     offered: frozenset[str] | None = None
     """Names of the tools that the session has; ``None`` for those of the catalogue."""
-    output_schema: Schema | None = None
+    output_schema: Mapping[str, object] | None = None
     """What the answer has to fit."""
 
 
@@ -135,8 +133,10 @@ def _partial(reply: ModelReply, verdict: empty.FinishPartial) -> Judged:
     return Judged(event=event, reply=_stored(reply, verdict.text, keeps_calls=False))
 
 
-def _judged_output(reply: ModelReply, verdict: empty.Accept, memory: RunMemory, schema: Schema) -> Judged:
+def _judged_output(reply: ModelReply, verdict: empty.Accept, memory: RunMemory, schema: Mapping[str, object]) -> Judged:
     """An answer that has to fit a schema; one that does not is sent back with what is wrong."""
+    from hermes_worker.agent import output  # takes long to import, and few runs have a schema
+
     found = output.judged(verdict.text, schema)
     if isinstance(found, output.Fitting):
         answer = _stored(reply, found.text, keeps_calls=False)
