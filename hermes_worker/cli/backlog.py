@@ -21,7 +21,7 @@ def backlog(home: Path | None, as_json: bool) -> None:
     found = read_backlog(open_records(home).database)
     if as_json:
         for each in found:
-            click.echo(json.dumps(each._asdict()))
+            click.echo(json.dumps(dict(zip(QueueBacklog.__annotations__, each, strict=True))))
         return
     header = ("QUEUE", "DUE", "AT WORK", "OLDEST", "STEP", "PLACES")
     click.echo(table([_row(each) for each in found], header, whole=(0,)))

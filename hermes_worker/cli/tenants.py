@@ -156,7 +156,8 @@ def places(home: Path | None, number: str) -> None:
 
 def _show_limits(found: Sequence[LimitView], weight: float, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"weight": weight, "limits": [view._asdict() for view in found]}))
+        shown = [dict(zip(LimitView.__annotations__, view, strict=True)) for view in found]
+        click.echo(json.dumps({"weight": weight, "limits": shown}))
         return
     click.echo(f"weight {weight:g}")
     rows = [(v.name, _amount(v), "waits" if v.waits else "refused", v.key_id or "-") for v in found]

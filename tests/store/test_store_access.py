@@ -28,7 +28,8 @@ from hermes_worker.store.tables import api_keys, metadata, runs, sessions
 
 INSTALLATION = {"workers", "blobs", "maintenance", "logins", "statistics", "tenants", "schema_revisions", "text_keys"}
 """Tables whose rows nobody owns. A blob is found by the hash of what somebody has already."""
-DRAWN = {"pk", "run_id", "session_id", "job_id", "delivery_id", "key_id", "hash", "run_pk", "session_pk", "job_pk"}
+DRAWN = {"pk", "run_id", "session_id", "job_id", "delivery_id", "receipt_id", "key_id", "hash"}
+DRAWN |= {"run_pk", "session_pk", "job_pk"}
 """Columns whose values the product draws, or that name a row which has an owner."""
 
 

@@ -30,6 +30,7 @@ from hermes_worker.store.retention.erasing import Erasures
 from hermes_worker.store.retention.holds import Retention
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.limits import TenantLimits
+from hermes_worker.store.runs.responses import Responses
 from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sessions import Changes, Sessions
@@ -67,6 +68,7 @@ def do_everything(store: Store) -> None:
     opened = conversations.open(new_run(), title=SECRETIVE, model=None).label.id
     conversations.change(opened, Changes(title=f"{SECRETIVE} again"))
     conversations.fork(opened, name="copy")
+    Responses(database).delete(run_id)
     jobs = Jobs(database)
     written = {"prompt": SECRETIVE, "schedule": {"kind": "interval"}, "deliver": [f"email:{SECRETIVE}"]}
     row = jobs.create(SECRETIVE, json.dumps(written), lambda _id, _now: PLACE)

@@ -22,7 +22,9 @@ OPEN_RUNS = 100_000
 IN_FLIGHT = {
     "ix_runs_claimed",
     "ix_runs_halting",
+    "ix_runs_held",
     "ix_runs_idle_limit",
+    "ix_runs_left",
     "ix_runs_open_children",
     "ix_runs_uncounted",
     "ix_tool_calls_claimed",

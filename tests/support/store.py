@@ -39,6 +39,7 @@ from hermes_worker.store.tables import (
     metadata,
     runs,
     sessions,
+    tenant_shares,
     tool_calls,
     workers,
 )
@@ -234,8 +235,8 @@ class Store:
         with self.database.write() as connection:
             for table in metadata.sorted_tables:
                 times = [column for column in table.c if isinstance(column.type, sa.Double)]
-                times = [column for column in times if column.name not in ("idle_s_max", "watched_until")]
-                if table is audit_log or (table is maintenance and not nobody_swept):
+                times = [column for column in times if column.name not in ("idle_s_max", "watched_until", "tokens")]
+                if table in (audit_log, tenant_shares) or (table is maintenance and not nobody_swept):
                     continue
                 if times:
                     connection.execute(sa.update(table).values({c.name: c - seconds for c in times}))

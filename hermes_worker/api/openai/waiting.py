@@ -111,6 +111,7 @@ class AnswerStream(EventStream):
         super().__init__(context, run_id, frames)
         self.headers.update(headers)
         self._context = context
+        self._followed = run_id
         self._stops_for = stops_for
         self._is_over = is_over
 
@@ -119,7 +120,7 @@ class AnswerStream(EventStream):
             await super().__call__(scope, receive, send)
         finally:
             if self._stops_for is not None and not self._is_over():
-                self._context.spawn(stop_abandoned(self._context, self._run_id, by=self._stops_for))
+                self._context.spawn(stop_abandoned(self._context, self._followed, by=self._stops_for))
 
 
 def has_room(context: ApiContext) -> None:

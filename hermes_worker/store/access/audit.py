@@ -45,6 +45,7 @@ class Act(StrEnum):
     RUN_PAUSE = "run.pause"
     RUN_RESUME = "run.resume"
     RUN_STEER = "run.steer"
+    RESPONSE_DELETE = "response.delete"
     SESSION_OPEN = "session.open"
     SESSION_CHANGE = "session.change"
     SESSION_FORK = "session.fork"

@@ -30,6 +30,7 @@ from hermes_worker.store.runs.runs import (
     keep_tags,
     new_run_id,
     place_values,
+    record_submission,
     session_values,
 )
 from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
@@ -71,6 +72,8 @@ def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[in
             fresh[session_pk] = new
     written = _begin(connection, fresh) if fresh else {}
     written.update((id(new), insert_run(connection, new)) for new in others)
+    for new in news:
+        record_submission(connection, new, written[id(new)][1])
     return [written[id(new)] for new in news]
 
 

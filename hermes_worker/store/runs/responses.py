@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.store.access.audit import Act, record
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import rows_of
 from hermes_worker.store.engine.sealing import either
@@ -72,3 +73,4 @@ class Responses:
         with self._database.write() as connection:
             pk = find(connection, run_id)
             connection.execute(insert_ignoring(connection, deleted_responses).values(run_pk=pk, deleted_at=db_now()))
+            record(connection, Act.RESPONSE_DELETE, run_id)

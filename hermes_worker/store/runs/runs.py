@@ -365,7 +365,7 @@ class Runs:
                         created = _admit(connection, new, new.session_id)
                     else:
                         created = insert_run(connection, new)[1]
-                    _record_submission(connection, new, created)
+                    record_submission(connection, new, created)
                     return created
             except _ActiveRunChanged:
                 continue
@@ -786,7 +786,8 @@ def new_run_id() -> str:
     return f"run_{uuid.uuid4().hex}"
 
 
-def _record_submission(connection: Connection, new: NewRun, created: Created) -> None:
+def record_submission(connection: Connection, new: NewRun, created: Created) -> None:
+    """For the audit log, if a person submitted it."""
     act = Act.RUN_STEER if created.was_steered else Act.RUN_SUBMIT
     after: dict[str, object] = {"session": created.session_id, "model": new.spec.model, "source": new.spec.source}
     if created.interrupted is not None:
