@@ -248,7 +248,9 @@ class Surroundings:
         self._version = self._data_version()
 
     def _furnish_database(self) -> None:
-        with closing(sqlite3.connect(self._database)) as database, database:
+        with closing(sqlite3.connect(self._database, isolation_level=None)) as database:
+            # Without free pages what follows stands at the end of the file, which a tool shows of a long output.
+            database.execute("VACUUM")
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("CREATE TABLE canary (secret TEXT, allowed TEXT, calls_left INTEGER)")
             database.execute("INSERT INTO canary VALUES (?, '', 1)", (SECRET,))

@@ -217,7 +217,10 @@ _COMPLETION = {
 _STREAM = {
     "type": "object",
     "properties": {
-        "event": {"const": "hermes.tool.progress", "description": "Where the agent uses a tool."},
+        "event": {
+            "enum": ["message", "hermes.tool.progress"],
+            "description": "Named where the agent uses a tool; 'message' is what SSE calls an event without a name.",
+        },
         "data": {"type": "string", "description": "A chat.completion.chunk, an error, or [DONE]."},
     },
     "required": ["data"],
