@@ -519,7 +519,7 @@ class TerminalSettings:
         ),
         (),
     )
-    """Hosts that the proxy connects to, such as `pypi.org,*.pythonhosted.org`. Empty: every public host."""
+    """Hosts that the proxy connects to, such as `example.org,*.example.net`. Empty: every public host."""
     network_ports: tuple[str, ...] = _setting(
         "terminal.network_ports", "HERMES_SANDBOX_NETWORK_PORTS", names(_PORT, "port numbers"), ()
     )
