@@ -198,7 +198,7 @@ def test_each_role_has_its_secrets_and_no_others(stack: ComposedStack) -> None:
     def held(service: str) -> set[str]:
         return set(stack.engine("podman", "exec", service, "ls", "/run/secrets").stdout.split())
 
-    state = {"HERMES_DATABASE_URL", "HERMES_BROKER_URL"}
+    state = {"HERMES_DATABASE_URL", "HERMES_BROKER_URL", "HERMES_ENCRYPTION_KEYS"}
     assert held("worker-tools") == held("beat") == state
     assert held("api") == state | {"HERMES_SERVER_KEY", "HERMES_SERVER_PREVIOUS_KEYS"}
     assert held("flower") == {"HERMES_BROKER_URL", "HERMES_FLOWER_PASSWORD"}
