@@ -48,6 +48,10 @@ def model_server(*, latency_s: float) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
+_THREADS_MAX = 1_000
+"""Of one worker process: what ``--concurrency`` takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """One row of the table."""
@@ -224,9 +228,9 @@ class BenchStack:
         return NewRun(spec=spec, system_prompt="You are a benchmark.", tools=tools, workspace=workspace.to_json())
 
     def _start_workers(self, environ: dict[str, str]) -> None:
-        # In flight means in a thread: model workers get enough of them, in two processes when there are very many.
+        # In flight means in a thread: model workers get enough of them, in several processes when there are very many.
         pairs = self._load.pairs
-        model_processes = max(pairs, 2 if self._threads > 200 else 1)
+        model_processes = max(pairs, 2 if self._threads > 200 else 1, -(-self._threads // _THREADS_MAX))
         for queues, processes, threads in (
             ("model", model_processes, self._threads // model_processes),
             ("tools,system", pairs, min(16, self._threads // pairs)),

@@ -139,12 +139,12 @@ def set_to_work(rig: Rig, receiver: Receiver) -> None:
     rig.submit([{"calls": [sink_call("keyed", "stuck k")]}], run_id=STUCK_KEYED)
     rig.await_effect("stuck o")
     rig.await_effect("stuck k")
+    outbox = Deliveries(rig.client.database)
+    until(lambda: outbox.list(state=DeliveryState.DELIVERED) or None, "a delivery")
     # Its worker stops with all that it holds, so not before the others have come so far.
     rig.submit([{"calls": [sink_call("once", "late")]}], run_id=LATE)
     until(lambda: any("held" in text for text, _ in receiver.taken) or None, "a message to be held")
     until(lambda: stopped_pid(rig.directory), "the late call to be claimed")
-    outbox = Deliveries(rig.client.database)
-    until(lambda: outbox.list(state=DeliveryState.DELIVERED) or None, "a delivery")
 
 
 def stopped_pid(directory: Path) -> int | None:

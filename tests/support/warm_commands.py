@@ -31,6 +31,13 @@ REQUEST_BYTES_MAX = 1 << 17
 _MODULES = ("scheduler.beat", "hermes_worker.api.server", "hermes_worker.models.scripted.__main__")
 
 
+def _is_readable(descriptor: int, timeout_s: float | None) -> bool:
+    """Also for numbers above 1,023, which ``select`` cannot take: a process that ran many tests has such."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(None if timeout_s is None else timeout_s * 1_000))
+
+
 class WarmProcess:
     """What ``support.commandline`` uses of ``subprocess.Popen``."""
 
@@ -65,7 +72,7 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
     def _status_within(self, timeout_s: float | None) -> int | None:
-        if self._status is None and select.select([self._ended], [], [], timeout_s)[0]:
+        if self._status is None and _is_readable(self._ended, timeout_s):
             self._status = int(os.read(self._ended, 64) or b"-9")
             os.close(self._ended)
         return self._status

@@ -32,7 +32,7 @@ class ListAudit(BaseModel):
     until: float | None = Field(None, ge=0, le=1e11, description="Epoch seconds, exclusive.")
 
 
-class Deed(BaseModel):
+class DeedObject(BaseModel):
     """What somebody did. ``before`` and ``after`` hold no text of people or models."""
 
     object: Literal["hermes.deed"] = "hermes.deed"
@@ -52,7 +52,7 @@ class DeedList(BaseModel):
     """A page of deeds, oldest first."""
 
     object: Literal["list"] = "list"
-    data: list[Deed]
+    data: list[DeedObject]
     has_more: bool
 
 
@@ -72,7 +72,7 @@ async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAud
         until=wanted.until,
     )
     data = [
-        Deed(
+        DeedObject(
             number=row.number,
             at=row.at,
             actor=row.actor,

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from hermes_worker.store.engine.prepared import columns_for, rows_of
 from hermes_worker.store.rows import plain
 from hermes_worker.store.tables import audit_log
 
-__all__ = ["Act", "Actor", "AuditLog", "AuditRow", "act_as", "acting", "record"]
+__all__ = ["Act", "Actor", "AuditLog", "AuditRow", "Deed", "act_as", "acting", "record", "record_all"]
 
 _SUBJECT_CHARS_MAX = 200
 _ADDRESS_CHARS_MAX = 64
@@ -81,6 +81,16 @@ class Actor:
     """As ``core.principals`` names people and keys: ``cli:USER``, ``api:HOLDER/KEY``."""
     address: str | None = None
     """Where the request came from, as the server saw it; ``None`` at the machine itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What is to be recorded."""
+
+    act: Act
+    subject: str
+    before: Facts = field(default_factory=dict)
+    after: Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,25 +150,35 @@ def record(
 ) -> None:
     """Write a deed in the transaction that does it; nothing when nobody acts. ``tenant`` is whose log it belongs to,
     where that is not the actor's. Values must be JSON, without texts of people or models."""
+    record_all(connection, [Deed(act=act, subject=str(subject), before=before or {}, after=after or {})], tenant=tenant)
+
+
+def record_all(connection: Connection, deeds: Sequence[Deed], *, tenant: str | None = None) -> None:
+    """Likewise, several deeds of one transaction in one statement."""
     actor = _actor.get()
-    if actor is None:
+    if actor is None or not deeds:
         return
-    facts = {"before": _bounded(before), "after": _bounded(after)}
-    connection.execute(
-        sa.insert(audit_log).values(
-            at=db_now(),
-            tenant=tenant or actor.tenant,
-            actor=plain(actor.name),
-            address=actor.address and plain(actor.address)[:_ADDRESS_CHARS_MAX],
-            act=act.value,
-            subject=plain(str(subject))[:_SUBJECT_CHARS_MAX],
-            facts=canonical_json({name: values for name, values in facts.items() if values}),
-        )
-    )
+    by = {
+        "tenant": tenant or actor.tenant,
+        "actor": plain(actor.name),
+        "address": actor.address and plain(actor.address)[:_ADDRESS_CHARS_MAX],
+    }
+    rows = [
+        {
+            **by,
+            "act": deed.act.value,
+            "subject": plain(deed.subject)[:_SUBJECT_CHARS_MAX],
+            "facts": canonical_json(
+                {name: _bounded(values) for name, values in (("before", deed.before), ("after", deed.after)) if values}
+            ),
+        }
+        for deed in deeds
+    ]
+    connection.execute(sa.insert(audit_log).values(at=db_now()), rows)
 
 
-def _bounded(facts: Facts | None) -> dict[str, object]:
-    return {name: _short(value) for name, value in (facts or {}).items()}
+def _bounded(facts: Facts) -> dict[str, object]:
+    return {name: _short(value) for name, value in facts.items()}
 
 
 def _short(value: object) -> object:

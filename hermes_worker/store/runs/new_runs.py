@@ -30,7 +30,7 @@ from hermes_worker.store.runs.runs import (
     keep_tags,
     new_run_id,
     place_values,
-    record_submission,
+    record_submissions,
     session_values,
 )
 from hermes_worker.store.runs.steps import INSERT_MESSAGE, MessageRow
@@ -72,8 +72,7 @@ def insert_runs(connection: Connection, news: Sequence[NewRun]) -> list[tuple[in
             fresh[session_pk] = new
     written = _begin(connection, fresh) if fresh else {}
     written.update((id(new), insert_run(connection, new)) for new in others)
-    for new in news:
-        record_submission(connection, new, written[id(new)][1])
+    record_submissions(connection, [(new, written[id(new)][1]) for new in news])
     return [written[id(new)] for new in news]
 
 

@@ -40,7 +40,7 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply
 from hermes_worker.core.titles import first_title
 from hermes_worker.store.access import idempotency_keys as keys
-from hermes_worker.store.access.audit import Act, record
+from hermes_worker.store.access.audit import Act, Deed, record, record_all
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, columns_for, row_of
 from hermes_worker.store.row_keys import SessionKey
@@ -365,7 +365,7 @@ class Runs:
                         created = _admit(connection, new, new.session_id)
                     else:
                         created = insert_run(connection, new)[1]
-                    record_submission(connection, new, created)
+                    record_submissions(connection, [(new, created)])
                     return created
             except _ActiveRunChanged:
                 continue
@@ -786,13 +786,17 @@ def new_run_id() -> str:
     return f"run_{uuid.uuid4().hex}"
 
 
-def record_submission(connection: Connection, new: NewRun, created: Created) -> None:
-    """For the audit log, if a person submitted it."""
-    act = Act.RUN_STEER if created.was_steered else Act.RUN_SUBMIT
+def record_submissions(connection: Connection, submitted: Iterable[tuple[NewRun, Created]]) -> None:
+    """For the audit log, if a person submitted them."""
+    record_all(connection, [_deed(new, created) for new, created in submitted])
+
+
+def _deed(new: NewRun, created: Created) -> Deed:
     after: dict[str, object] = {"session": created.session_id, "model": new.spec.model, "source": new.spec.source}
     if created.interrupted is not None:
         after["interrupted"] = created.interrupted
-    record(connection, act, created.run_id, after=after)
+    act = Act.RUN_STEER if created.was_steered else Act.RUN_SUBMIT
+    return Deed(act=act, subject=created.run_id, after=after)
 
 
 def _admit(connection: Connection, new: NewRun, session_id: str) -> Created:
