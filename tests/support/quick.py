@@ -61,8 +61,8 @@ QUICK = (
 )
 """Folders and files below ``tests``."""
 
-_NOT_QUICK = ("core/test_shell_against_bash.py",)
-"""Files in those folders that start processes."""
+_NOT_QUICK = ("core/test_shell_against_bash.py", "simulation/test_hooks_simulation.py")
+"""Files in those folders that start processes or servers."""
 _DEAR = re.compile(
     r"redaction/test_false_alarms.py::test_the_standard_library_stays_as_it_is"
     r"|simulation/test_simulation.py::test_(whatever_goes|however_much|the_real_store|a_store_that|the_store_that)"
